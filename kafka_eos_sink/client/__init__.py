@@ -1,0 +1,1 @@
+"""Talking to brokers: connections, metadata, administration."""

@@ -1,0 +1,1 @@
+"""Two-phase commit on the driver: the commit log, the decision, its recovery."""

@@ -1,0 +1,1 @@
+"""The idempotent and transactional producer: one task attempt, one transaction, one producer."""
