@@ -1,0 +1,100 @@
+"""Write ids and transactional ids: who writes, and under which names Kafka knows it.
+
+A *write id* ``W`` names one logical writer. From it come all names that the transaction coordinators see:
+
+    W.driver                  the driver, who decides
+    W.<partition>.<slot>      one attempt of the task of one Spark partition
+
+Nothing here does I/O. Two different writes never share a ``W``: ``/`` separates the parts of a batch write id, so ``/``
+and ``%`` inside the parts are percent-escaped; a streaming write id holds no ``/`` at all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+DEFAULT_PREFIX = "kafka-eos"
+"""The prefix of the write id where the option ``transactional.id.prefix`` is not given."""
+
+BATCH_QUERY_ID = "batch"
+"""The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
+
+SLOTS = 8
+"""Transactional ids per Spark partition. Bounded, because Kafka remembers an id for seven days; more than one, because
+attempts of one partition can live at the same time (speculation, two stage attempts) and must not abort each other."""
+
+_MAX_INT32 = 2**31 - 1
+# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts, and an id that
+# was not made by task_transactional_id is somebody else's.
+_PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
+
+
+class PartitionAndSlot(NamedTuple):
+    """What a task's transactional id says beside the write id."""
+
+    partition: int
+    slot: int
+
+
+def escape(part: str) -> str:
+    """`part` with ``%`` and ``/`` percent-escaped, so that it can stand between slashes; nothing else changes."""
+    return part.replace("%", "%25").replace("/", "%2F")
+
+
+def streaming_write_id(prefix: str | None, query_id: str) -> str:
+    """The write id of a streaming query: the prefix if one is given, else ``kafka-eos-<query id>``."""
+    return escape(prefix) if prefix is not None else f"{DEFAULT_PREFIX}-{escape(query_id)}"
+
+
+def batch_write_id(prefix: str | None, txn_app_id: str, topic: str | None) -> str:
+    """The write id of a batch write with ``txnAppId``: ``<prefix>/<txnAppId>/<topic option, trimmed>``.
+
+    The topic is part of it, so that the same pair for two topics in one ``foreachBatch`` is two writes.
+    """
+    topic_option = (topic or "").strip()
+    return f"{_batch_prefix(prefix)}/{escape(txn_app_id)}/{escape(topic_option)}"
+
+
+def random_write_id(prefix: str | None, unique: str) -> str:
+    """The write id of a batch write without ``txnAppId``; `unique` is a fresh random UUID."""
+    return f"{_batch_prefix(prefix)}/{escape(unique)}"
+
+
+def _batch_prefix(prefix: str | None) -> str:
+    return escape(prefix if prefix is not None else DEFAULT_PREFIX)
+
+
+def driver_transactional_id(write_id: str) -> str:
+    """The transactional id under which the driver fences its predecessors and writes its decisions."""
+    return f"{write_id}.driver"
+
+
+def slot_of(task_attempt_id: int) -> int:
+    """The slot at which a task attempt starts to look for a free transactional id."""
+    return task_attempt_id % SLOTS
+
+
+def task_transactional_id(write_id: str, partition: int, slot: int) -> str:
+    """The transactional id of the attempts of Spark partition `partition` in `slot` (0 to 7).
+
+    Raises:
+        ValueError: for numbers that no task can have.
+    """
+    if not 0 <= partition <= _MAX_INT32 or not 0 <= slot < SLOTS:
+        raise ValueError(f"no task has partition {partition} and slot {slot}")
+    return f"{write_id}.{partition}.{slot}"
+
+
+def parse(transactional_id: str, write_id: str) -> PartitionAndSlot | None:
+    """The partition and slot of a task's transactional id of `write_id`; None for everything that is not ours.
+
+    Ours is exactly ``W.<partition>.<slot>`` in canonical numbers. ``orders`` and ``orders.v2`` are two writers:
+    ``orders.v2.0.0`` is none of ``orders``, and neither is ``orders.driver``.
+    """
+    if not transactional_id.startswith(write_id):
+        return None
+    found = _PARTITION_AND_SLOT.fullmatch(transactional_id, len(write_id))
+    if found is None or (partition := int(found[1])) > _MAX_INT32:
+        return None
+    return PartitionAndSlot(partition, int(found[2]))

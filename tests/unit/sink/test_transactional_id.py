@@ -1,0 +1,85 @@
+"""Names that two writes must never share, and that a third must never be taken for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_eos_sink.commit import transactional_id as names
+
+anything = st.text(st.sampled_from("ab./%0123-é "), max_size=8)
+topic = st.text(st.sampled_from("ab._-0"), max_size=6)
+
+
+def test_the_names_are_those_of_the_protocol() -> None:
+    assert names.batch_write_id(None, "daily", " orders ") == "kafka-eos/daily/orders"
+    assert names.batch_write_id("team/a", "50%", None) == "team%2Fa/50%25/"
+    assert names.random_write_id(None, "1234") == "kafka-eos/1234"
+    assert names.streaming_write_id(None, "1234") == "kafka-eos-1234"
+    assert names.streaming_write_id("orders/eu", "1234") == "orders%2Feu"
+    assert names.driver_transactional_id("orders") == "orders.driver"
+    assert names.task_transactional_id("orders", 12, 7) == "orders.12.7"
+
+
+@given(anything, st.integers(0, 2**31 - 1), st.integers(0, 7))
+def test_a_task_id_parses_back_for_its_own_write_id(write_id: str, partition: int, slot: int) -> None:
+    transactional_id = names.task_transactional_id(write_id, partition, slot)
+    assert names.parse(transactional_id, write_id) == (partition, slot)
+
+
+@given(anything, anything, st.integers(0, 99), st.integers(0, 7))
+def test_a_task_id_parses_for_no_other_write_id(write_id: str, other: str, partition: int, slot: int) -> None:
+    transactional_id = names.task_transactional_id(write_id, partition, slot)
+    assert (names.parse(transactional_id, other) is None) == (write_id != other)
+
+
+@given(st.tuples(anything, anything, topic), st.tuples(anything, anything, topic))
+def test_two_different_batch_writes_never_share_a_write_id(
+    one: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    assert (names.batch_write_id(*one) == names.batch_write_id(*other)) == (one == other)
+
+
+@given(anything, anything, topic)
+def test_batch_and_streaming_writes_never_share_a_write_id(prefix: str, app_id: str, topic_option: str) -> None:
+    batch = names.batch_write_id(prefix, app_id, topic_option)
+    assert batch.count("/") == 2
+    assert names.random_write_id(prefix, app_id).count("/") == 1
+    assert "/" not in names.streaming_write_id(prefix, app_id)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "orders",
+        "orders.driver",
+        "orders.0",
+        "orders.0.8",
+        "orders.00.1",
+        "orders.0.01",
+        "orders.-1.0",
+        "orders.+1.0",
+        "orders.1_0.0",
+        "orders.٣.0",
+        "orders.0.0\n",
+        "orders.0.0.0",
+        "orders.v2.0.0",
+        "orders2.0.0",
+        "ordersx0x0",
+        "xorders.0.0",
+        "orders.2147483648.0",
+    ],
+)
+def test_what_is_not_exactly_a_task_id_is_not_ours(stranger: str) -> None:
+    assert names.parse(stranger, "orders") is None
+
+
+def test_the_slot_follows_the_task_attempt_id() -> None:
+    assert [names.slot_of(i) for i in (0, 7, 8, 2**40 + 3)] == [0, 7, 0, 3]
+
+
+@pytest.mark.parametrize(("partition", "slot"), [(-1, 0), (2**31, 0), (0, -1), (0, 8)])
+def test_numbers_that_no_task_has_are_refused(partition: int, slot: int) -> None:
+    with pytest.raises(ValueError, match="no task has"):
+        names.task_transactional_id("orders", partition, slot)
