@@ -1,0 +1,146 @@
+"""What travels between planner, tasks, driver and commit log: plain values, picklable, without I/O.
+
+A task leaves its transaction open and hands its exact identity to the driver (the committable of Flink's KafkaSink);
+the driver writes the identities that it commits into a decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """A transactional id under one producer id and epoch, and the transaction version it speaks (KIP-890: 2)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Where a task's records lie in one topic-partition; both offsets inclusive."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTransaction:
+    """A task attempt's flushed, still open transaction: all that is needed to commit it, and to find out later what became of it.
+
+    ``partition`` is Spark's. ``part_offset`` is the offset of its part record in the commit log. ``digest`` is the sum
+    mod 2^128 of the row hashes, None where the transaction never times out. ``proven`` marks an entry that a decision
+    repeats from an earlier one because its commit was proven: it is kept in the record and never ended again.
+    """
+
+    partition: int
+    identity: ProducerIdentity
+    part_offset: int
+    rows: int
+    digest: int | None
+    offsets: tuple[OffsetRange, ...]
+    proven: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The record that makes a batch committed: exactly these transactions, and no others.
+
+    ``driver`` is the identity whose transaction carries the record: its marker's epoch tells whether it counts.
+    ``resolution`` is set where an operator decided (``kafka-eos resolve``) and names no transaction.
+    """
+
+    write_id: str
+    query_id: str
+    version: int
+    nonce: str
+    driver: ProducerIdentity
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    transactions: tuple[PreparedTransaction, ...]
+    resolution: str | None = None
+
+
+class DecisionStatus(Enum):
+    """What is proven of a decision's transactions."""
+
+    FINISHED = "finished"
+    """Every named transaction is committed and visible."""
+    VOID = "void"
+    """Every named transaction is proven aborted: the batch runs anew."""
+    LOST_PARTS = "lost parts"
+    """Some are committed, the others proven aborted: only the lost ones are written again, and must be equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledDecision:
+    """The newest decision of a query id after recovery: what the tasks of the next batch are measured against.
+
+    ``offset`` is that of its (first) record in the commit log. ``committed`` and ``lost`` hold partitions of Spark and
+    are empty for a finished decision, which is carried by version and nonce only.
+    """
+
+    query_id: str
+    version: int
+    nonce: str
+    offset: int
+    status: DecisionStatus
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    committed: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What ``take_over`` found, pickled into the writer: the driver's identity, a fresh nonce, the settled decisions.
+
+    ``started_ms`` is the driver's wall clock; ``log_end`` the offset from which the commit process may read the log.
+    """
+
+    write_id: str
+    nonce: str
+    driver: ProducerIdentity
+    started_ms: int
+    transaction_timeout_ms: int
+    log_end: int
+    decisions: tuple[SettledDecision, ...]
+
+    def newest_decision(self, query_id: str) -> SettledDecision | None:
+        return next((found for found in self.decisions if found.query_id == query_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIdentity:
+    """A Spark task attempt: its partition, its number within the task, its id within the application."""
+
+    partition: int
+    attempt_number: int
+    task_attempt_id: int
+
+
+class TaskOutcome(Enum):
+    PREPARED = "prepared"
+    EMPTY = "empty"
+    ALREADY_COMMITTED = "already committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMessage:
+    """What a task hands to the driver. ``recorded`` is (offset, nonce) of the decision whose lost parts this re-runs, or that it skips for."""
+
+    plan: Plan
+    query_id: str
+    version: int
+    task: TaskIdentity
+    outcome: TaskOutcome
+    prepared: PreparedTransaction | None = None
+    recorded: tuple[int, str] | None = None

@@ -1,0 +1,275 @@
+"""What the commit protocol asks of the world: one value per step, answered by whoever runs the procedure.
+
+The procedures of this package are generators that yield steps and receive answers. They hold no socket and no clock, so
+the very same code runs against a cluster (`executor.py`) and against a simulated one (`tests/model`). Whoever performs a
+step may raise a `KafkaEosError` into the procedure; a retriable error is repeated by the performer with identical bytes
+and never seen here. Doubt is a value: `EndResult.error is None` means that no answer came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from .prepared_transaction import OffsetRange, ProducerIdentity
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ListOpenTransactions:
+    """Ongoing transactions whose id begins with ``write_id + '.'``, of all brokers. Answer: tuple of transactional ids."""
+
+    write_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactions:
+    """Answer: dict from transactional id to `TransactionDescription`, or None where the coordinator does not know the id."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Unconditional: bumps the epoch, fences the former owner, aborts what it left open. Answer: `ProducerIdentity`."""
+
+    transactional_id: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record for the commit log, encoded."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Plain, acks=all, no transaction: barrier and done records. Answer: offset of the first record."""
+
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartition:
+    """AddPartitionsToTxn for the commit log's partition, below transaction version 2. Answer: error code."""
+
+    identity: ProducerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInTransaction:
+    """Records of one transaction of the driver. Answer: `Appended`."""
+
+    identity: ProducerIdentity
+    base_sequence: int
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for no answer."""
+
+    error: int | None
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitGroupOffsets:
+    """AddOffsetsToTxn and TxnOffsetCommit in the driver's transaction. Answer: error code, None for no answer."""
+
+    identity: ProducerIdentity
+    group_id: str
+    offsets: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """One EndTxn, in the API version of its transaction."""
+
+    identity: ProducerIdentity
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactions:
+    """One pipelined pass per coordinator. Answer: tuple of `EndResult` in the same order."""
+
+    ends: tuple[End, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndResult:
+    """``error`` 0 for success, None where no answer came before the deadline. From version 2 the bumped identity."""
+
+    error: int | None
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read the commit log's partition, read_uncommitted, from an offset; may wait briefly for data. Answer: `LogChunk`."""
+
+    offset: int
+
+
+class MarkerType(Enum):
+    COMMIT = "COMMIT"
+    ABORT = "ABORT"
+    EMPTY = "EMPTY"
+    """A control batch without its record: compaction took the marker (of an aborted transaction) and left the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A control batch of the commit log's partition."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    type: MarkerType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRecord:
+    """A data record of the commit log's partition."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Records and markers in offset order, where to read on, and where the partition starts now."""
+
+    entries: tuple[ReadRecord | Marker, ...]
+    next_offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPolicy:
+    """The commit log topic's ``cleanup.policy``. Answer: str, or None where it may not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastStableOffsets:
+    """Answer: dict from (topic, partition) to the last stable offset; a partition that cannot be asked now is missing."""
+
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeProducers:
+    """Answer: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1),
+    or None for the whole answer where the principal lacks Read on a topic."""
+
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransactions:
+    """Fetch read_committed at the first offset of each range. Answer: dict from range to the tuple of
+    (producer id, first offset) that the broker calls aborted there, None where the range is deleted; or None for the whole
+    answer where the principal lacks Read on a topic."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Answer: wall clock of this process, milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Something the user should know that is no error."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A named point of the protocol. Nothing happens, except where a test has a process die here."""
+
+    point: str
+
+
+@dataclass(frozen=True, slots=True)
+class HasRows:
+    """Task: is there at least one row? Answer: bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows:
+    """Task: encode, produce and flush all rows in the transaction of this identity. Answer: `Written`.
+
+    Raises where a row cannot be written, where a produce failed for good, or where a request was abandoned without answer."""
+
+    identity: ProducerIdentity
+    digest: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    rows: int
+    digest: int | None
+    offsets: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPart:
+    """Task: the part record, in the same transaction, acknowledged. Answer: its offset."""
+
+    identity: ProducerIdentity
+    record: LogRecord
+
+
+Step = (
+    ListOpenTransactions
+    | DescribeTransactions
+    | InitProducerId
+    | Append
+    | AddPartition
+    | AppendInTransaction
+    | CommitGroupOffsets
+    | EndTransactions
+    | ReadLog
+    | LogPolicy
+    | LastStableOffsets
+    | DescribeProducers
+    | AbortedTransactions
+    | Now
+    | Wait
+    | Warn
+    | Reached
+    | HasRows
+    | WriteRows
+    | AppendPart
+)
+
+Procedure = Generator[Step, Any, T]
