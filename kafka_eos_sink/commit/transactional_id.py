@@ -5,8 +5,8 @@ A *write id* ``W`` names one logical writer. From it come all names that the tra
     W.driver                  the driver, who decides
     W.<partition>.<slot>      one attempt of the task of one Spark partition
 
-Nothing here does I/O. Two different writes never share a ``W``: ``/`` separates the parts of a batch write id, so ``/``
-and ``%`` inside the parts are percent-escaped; a streaming write id holds no ``/`` at all.
+Nothing here does I/O. Two different writes never share a ``W``: ``/`` separates the parts of a batch write
+id, so ``/`` and ``%`` inside the parts are percent-escaped; a streaming write id holds no ``/`` at all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ BATCH_QUERY_ID = "batch"
 """The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
 
 SLOTS = 8
-"""Transactional ids per Spark partition. Bounded, because Kafka remembers an id for seven days; more than one, because
-attempts of one partition can live at the same time (speculation, two stage attempts) and must not abort each other."""
+"""Transactional ids per Spark partition. Bounded, because Kafka remembers an id for seven days; more than
+one, because attempts of one partition can live at the same time (speculation, two stage attempts) and must
+not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
-# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts, and an id that
-# was not made by task_transactional_id is somebody else's.
+# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts, and an
+# id that was not made by task_transactional_id is somebody else's.
 _PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
 
 
@@ -38,7 +39,7 @@ class PartitionAndSlot(NamedTuple):
 
 
 def escape(part: str) -> str:
-    """`part` with ``%`` and ``/`` percent-escaped, so that it can stand between slashes; nothing else changes."""
+    """`part` with ``%`` and ``/`` percent-escaped, to stand between slashes; nothing else changes."""
     return part.replace("%", "%25").replace("/", "%2F")
 
 
@@ -87,10 +88,10 @@ def task_transactional_id(write_id: str, partition: int, slot: int) -> str:
 
 
 def parse(transactional_id: str, write_id: str) -> PartitionAndSlot | None:
-    """The partition and slot of a task's transactional id of `write_id`; None for everything that is not ours.
+    """The partition and slot of a task's transactional id of `write_id`; None for all that is not ours.
 
-    Ours is exactly ``W.<partition>.<slot>`` in canonical numbers. ``orders`` and ``orders.v2`` are two writers:
-    ``orders.v2.0.0`` is none of ``orders``, and neither is ``orders.driver``.
+    Ours is exactly ``W.<partition>.<slot>`` in canonical numbers. ``orders`` and ``orders.v2`` are two
+    writers: ``orders.v2.0.0`` is none of ``orders``, and neither is ``orders.driver``.
     """
     if not transactional_id.startswith(write_id):
         return None
