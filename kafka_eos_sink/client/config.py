@@ -1,0 +1,78 @@
+"""What a client needs to know to talk to a cluster; names and defaults are the Java client's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from kafka_eos_sink.errors import ConfigurationError
+
+_BOOTSTRAP_SERVER = re.compile(
+    r"(?:[A-Za-z0-9_.-]+://)?(?:\[(?P<ipv6>[0-9A-Fa-f:.%A-Za-z_-]+)\]|(?P<host>[A-Za-z0-9_.%-]+)):(?P<port>[0-9]{1,5})"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """How connections are secured: `security.protocol` and, for the protocols that need them, TLS and SASL.
+
+    Only PLAINTEXT is spoken so far; a client with another protocol refuses to start.
+    """
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """The settings of a `NetworkClient`, each the Java option of that name; durations in ms, sizes in bytes.
+
+    `send_buffer_bytes` and `receive_buffer_bytes` of -1 leave the socket buffers to the operating system.
+    """
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "kafka-eos"
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: int = 300_000
+    connections_max_idle_ms: int = 540_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
+    send_buffer_bytes: int = 131_072
+    receive_buffer_bytes: int = 32_768
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = "use_all_dns_ips"
+    security: SecurityConfig = SecurityConfig()
+
+    @property
+    def bootstrap_servers_text(self) -> str:
+        """The bootstrap servers as `host:port,host:port`, for messages."""
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers)
+
+
+def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """The value of `bootstrap.servers` as (host, port) pairs: `host:port,[ipv6]:port,...`, as Java's ClientUtils reads it.
+
+    Raises ConfigurationError (code BOOTSTRAP_SERVERS) that names the entry that is not one.
+    """
+    servers: list[tuple[str, int]] = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = _BOOTSTRAP_SERVER.fullmatch(entry)
+        if match is None or not 0 < int(match["port"]) < 65_536:
+            raise ConfigurationError(
+                "BOOTSTRAP_SERVERS",
+                f"kafka.bootstrap.servers: {entry!r} is not host:port; give a comma-separated list such as "
+                "broker1:9092,broker2:9092",
+            )
+        servers.append((match["ipv6"] or match["host"], int(match["port"])))
+    if not servers:
+        raise ConfigurationError(
+            "BOOTSTRAP_SERVERS",
+            "kafka.bootstrap.servers is empty; give a comma-separated list such as broker1:9092,broker2:9092",
+        )
+    return tuple(servers)
