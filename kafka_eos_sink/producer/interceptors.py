@@ -1,0 +1,119 @@
+"""User code around the producer: it sees Arrow batches before partitioning, and what became of them after.
+
+Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.producer.rows import Rows, topic_column
+from kafka_eos_sink.protocol.record_columns import RecordColumns, as_binary
+
+log = logging.getLogger(__name__)
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def load(spec: str, option: str) -> Any:
+    """The object that ``package.module:name`` names; ``ConfigurationError`` (``NOT_LOADABLE``) names ``option``."""
+    module, _, name = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            "NOT_LOADABLE",
+            f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
+            "for example with --py-files",
+        ) from error
+    return found
+
+
+class Interceptors:
+    """The chain of configured interceptors, in order."""
+
+    def __init__(self, specs: Sequence[str], options: Mapping[str, str]) -> None:
+        self._chain: list[tuple[str, Any]] = []
+        for spec in specs:
+            interceptor = load(spec, "interceptors")()
+            if hasattr(interceptor, "configure"):
+                interceptor.configure(dict(options))
+            self._chain.append((spec, interceptor))
+
+    def __bool__(self) -> bool:
+        return bool(self._chain)
+
+    def on_send(self, rows: Rows) -> Rows:
+        """Rows as the chain leaves them. What one of them raises or returns in a wrong shape is logged and skipped."""
+        for spec, interceptor in self._chain:
+            if not hasattr(interceptor, "on_send"):
+                continue
+            try:
+                rows = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
+            except Exception:
+                log.warning("interceptor %s failed in on_send; its change is left out", spec, exc_info=True)
+        return rows
+
+    def on_acknowledgement(
+        self, topic: str, partition: int, base_offset: int, record_count: int, error: Exception | None
+    ) -> None:
+        """Tells the chain what became of one batch; ``base_offset`` is -1 where the broker did not say."""
+        for spec, interceptor in self._chain:
+            if hasattr(interceptor, "on_acknowledgement"):
+                try:
+                    interceptor.on_acknowledgement(topic, partition, base_offset, record_count, error)
+                except Exception:
+                    log.warning("interceptor %s failed in on_acknowledgement", spec, exc_info=True)
+
+    def close(self) -> None:
+        for spec, interceptor in self._chain:
+            if hasattr(interceptor, "close"):
+                try:
+                    interceptor.close()
+                except Exception:
+                    log.warning("interceptor %s failed in close", spec, exc_info=True)
+
+
+def to_record_batch(rows: Rows) -> pa.RecordBatch:
+    """Columns topic, partition, key, value, headers and timestamp (int64 ms since the epoch), as far as there are."""
+    columns = {
+        "topic": topic_column(rows),
+        "partition": rows.partition,
+        "key": rows.columns.key,
+        "value": rows.columns.value,
+        "headers": rows.columns.headers,
+        "timestamp": rows.columns.timestamp,
+    }
+    return pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
+
+
+def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
+    """The reverse; ``topic`` is what the rows had, kept as one name where no row was sent elsewhere."""
+
+    def column(name: str) -> pa.Array | None:
+        return batch.column(name) if name in batch.schema.names else None
+
+    key, headers, timestamp, partition = column("key"), column("headers"), column("timestamp"), column("partition")
+    topics = column("topic")
+    if topics is not None and not (isinstance(topic, str) and set(topics.unique().to_pylist()) <= {topic}):
+        topic = topics
+    elif topics is None and not isinstance(topic, str):
+        raise ValueError("on_send returned no topic column")
+    return Rows(
+        topic=topic,
+        partition=None if partition is None else partition.cast(pa.int32()),
+        columns=RecordColumns(
+            value=as_binary(batch.column("value")),
+            key=None if key is None else as_binary(key),
+            headers=None if headers is None else headers.cast(HEADERS_TYPE),
+            timestamp=None if timestamp is None else timestamp.cast(pa.int64()),
+        ),
+    )

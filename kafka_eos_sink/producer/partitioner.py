@@ -1,0 +1,237 @@
+"""Which partition a row goes to: equal keys where Java's producer puts them, rows without a key in runs.
+
+Everything works on whole columns: no Python per row.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.interceptors import load, to_record_batch
+from kafka_eos_sink.producer.rows import Rows
+
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_FEW_ROWS: Final = 8
+"""Below this many rows a numpy pass costs more than the same word in plain Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions:
+    """A topic as the partitioner sees it: how many partitions, and which of them (int32, sorted) have a leader."""
+
+    topic: str
+    count: int
+    available: npt.NDArray[np.int32]
+
+
+class Partitioner(Protocol):
+    def __call__(
+        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
+    ) -> npt.NDArray[np.int32]:
+        """A partition for each of the rows, all of one topic; ``sizes`` are their encoded bytes.
+
+        Rows that name their partition are decided already and not among them.
+        """
+        ...
+
+
+def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
+    """The partitioner that ``config`` names. ``seed`` makes the choice for rows without a key repeatable."""
+    if config.partitioner == "default":
+        return DefaultPartitioner(
+            run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed
+        )
+    if config.partitioner == "round-robin":
+        return RoundRobinPartitioner()
+    return CustomPartitioner(config.partitioner)
+
+
+class DefaultPartitioner:
+    """Java's built-in partitioner (KIP-480, KIP-794): murmur2 over the key, in runs of ``run_bytes`` without one.
+
+    A key's partition depends on the number of partitions alone, never on which have a leader. Rows without a key
+    stay with one partition for ``run_bytes`` so that they fill a batch, then move on, in a random order that uses
+    every partition with a leader before it uses one twice.
+    """
+
+    def __init__(self, *, run_bytes: int, ignore_keys: bool = False, seed: int | None = None) -> None:
+        self._run_bytes = run_bytes
+        self._ignore_keys = ignore_keys
+        self._random = random.Random(seed)
+        self._runs: dict[str, _Run] = {}
+
+    def __call__(
+        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
+    ) -> npt.NDArray[np.int32]:
+        key = rows.columns.key
+        if key is None or self._ignore_keys or key.null_count == len(key):
+            return self._sticky(sizes, topic)
+        partitions = key_partitions(key, topic.count)
+        if key.null_count:
+            keyless = key.is_null().to_numpy(zero_copy_only=False)
+            partitions[keyless] = self._sticky(sizes[keyless], topic)
+        return partitions
+
+    def _sticky(self, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
+        run = self._runs.setdefault(topic.topic, _Run())
+        ends = run.used + np.cumsum(sizes)
+        # A row belongs to the run that its first byte falls into.
+        index = (ends - sizes) // self._run_bytes
+        last = int(index[-1]) if len(index) else 0
+        chosen = np.empty(last + 1, np.int32)
+        available = {int(partition) for partition in topic.available} or set(range(topic.count))
+        for at in range(last + 1):
+            if at or run.partition not in available:
+                run.move_on(available, self._random)
+            chosen[at] = run.partition
+        if len(ends):
+            run.used = int(ends[-1]) - last * self._run_bytes
+        return chosen[index]
+
+
+class _Run:
+    """Where the rows without a key of one topic go at present, and how full that run is."""
+
+    __slots__ = ("partition", "used", "waiting")
+
+    def __init__(self) -> None:
+        self.partition = -1
+        self.used = 0
+        self.waiting: list[int] = []
+
+    def move_on(self, available: set[int], rng: random.Random) -> None:
+        self.waiting = [partition for partition in self.waiting if partition in available]
+        if not self.waiting:
+            self.waiting = sorted(available)
+            rng.shuffle(self.waiting)
+            if len(self.waiting) > 1 and self.waiting[-1] == self.partition:
+                self.waiting.reverse()
+        self.partition = self.waiting.pop()
+
+
+class RoundRobinPartitioner:
+    """One row to each partition with a leader in turn, keys or not (Java's ``RoundRobinPartitioner``)."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def __call__(
+        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
+    ) -> npt.NDArray[np.int32]:
+        among = topic.available if len(topic.available) else np.arange(topic.count, dtype=np.int32)
+        start = self._next.get(topic.topic, 0)
+        self._next[topic.topic] = start + rows.num_rows
+        return among[(start + np.arange(rows.num_rows)) % len(among)]
+
+
+class CustomPartitioner:
+    """``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array`` by the user."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+        self._function = load(spec, "partitioner")
+        if not callable(self._function):
+            raise ConfigurationError("NOT_LOADABLE", f"partitioner: {spec!r} is not callable")
+
+    def __call__(
+        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
+    ) -> npt.NDArray[np.int32]:
+        try:
+            answer = self._function(to_record_batch(rows), topic.topic, topic.count)
+            column = pa.array(answer) if not isinstance(answer, (pa.Array, pa.ChunkedArray)) else answer
+            partitions: npt.NDArray[Any] = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
+        except Exception as error:
+            raise KafkaEosError(
+                "PARTITIONER_FAILED", f"partitioner {self._spec} failed for topic {topic.topic}: {error!r}"
+            ) from error
+        if column.null_count or len(partitions) != rows.num_rows:
+            raise KafkaEosError(
+                "PARTITIONER_FAILED",
+                f"partitioner {self._spec} returned {len(partitions)} values, {column.null_count} of them null, for "
+                f"{rows.num_rows} rows of topic {topic.topic}; it must return one partition per row",
+            )
+        if len(partitions) and not 0 <= partitions.min() <= partitions.max() < topic.count:
+            wrong = partitions[(partitions < 0) | (partitions >= topic.count)][0]
+            raise KafkaEosError(
+                "PARTITIONER_FAILED",
+                f"partitioner {self._spec} returned partition {wrong} for topic {topic.topic}, "
+                f"which has {topic.count} partitions (0 to {topic.count - 1})",
+            )
+        return partitions.astype(np.int32, copy=False)
+
+
+def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
+    """``toPositive(murmur2(key)) % count`` of every key (a binary array); of a null key what the empty one has."""
+    _, offsets, data = key.buffers()
+    at = np.frombuffer(offsets, np.int32)[key.offset : key.offset + len(key) + 1]
+    octets = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    positive = murmur2(at, octets) & np.uint32(0x7FFFFFFF)
+    return (positive % np.uint32(count)).astype(np.int32)
+
+
+def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """Murmur2 as in Kafka's ``Utils.murmur2`` of each value of a binary column.
+
+    ``offsets`` holds one more entry than there are values; value i is ``data[offsets[i]:offsets[i + 1]]``. The hash
+    is what Java has as a signed int, here unsigned.
+    """
+    length = np.diff(offsets).astype(np.uint32)
+    start = offsets[:-1].astype(np.int64)
+    hashes = np.uint32(_SEED) ^ length
+    if not len(length):
+        return hashes
+    # Every four bytes as a word, at any address: one gather per word of the keys instead of four.
+    padded = np.concatenate([data[: int(offsets[-1])], np.zeros(4, np.uint8)])
+    words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
+    m = np.uint32(_M)
+    shortest, longest = int(length.min()) // 4, int(length.max()) // 4
+    for word in range(longest):
+        if word < shortest:
+            hashes = (hashes * m) ^ _mixed(words[start + 4 * word])
+            continue
+        rows = np.flatnonzero(length >= 4 * (word + 1))
+        if len(rows) < _FEW_ROWS:
+            for row in rows.tolist():
+                hashes[row] = _resumed(int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word)
+            break
+        hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
+    rest = length & np.uint32(3)
+    rows = np.flatnonzero(rest)
+    if len(rows):
+        mask = (np.uint32(1) << (rest[rows] * np.uint32(8))) - np.uint32(1)
+        tail = words[start[rows] + (length[rows] & ~np.uint32(3))] & mask
+        hashes[rows] = (hashes[rows] ^ tail) * m
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * m
+    return hashes ^ (hashes >> np.uint32(15))
+
+
+def _mixed(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    k = k * np.uint32(_M)
+    return (k ^ (k >> np.uint32(24))) * np.uint32(_M)
+
+
+def _resumed(hashed: int, value: bytes, word: int) -> int:
+    """The hash after all whole words of ``value``, given it after the first ``word`` of them."""
+    for at in range(4 * word, len(value) - 3, 4):
+        k = int.from_bytes(value[at : at + 4], "little") * _M & 0xFFFFFFFF
+        k = (k ^ (k >> 24)) * _M & 0xFFFFFFFF
+        hashed = (hashed * _M & 0xFFFFFFFF) ^ k
+    return hashed
+
+
+def murmur2_bytes(value: bytes) -> int:
+    """Murmur2 as in Kafka's ``Utils.murmur2`` of one value, unsigned."""
+    hashed = _resumed(_SEED ^ len(value), value, 0)
+    if rest := len(value) & 3:
+        hashed = (hashed ^ int.from_bytes(value[-rest:], "little")) * _M & 0xFFFFFFFF
+    hashed = (hashed ^ (hashed >> 13)) * _M & 0xFFFFFFFF
+    return hashed ^ (hashed >> 15)

@@ -1,0 +1,80 @@
+"""Rows on their way to Kafka: a topic, perhaps a partition, and the columns of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows as Spark delivered them, in order.
+
+    ``topic`` is one name for all rows, or an Arrow string array as long as the columns, where null marks a row that
+    cannot be written. ``partition`` is an int32 array, null where the partitioner decides, or None where it decides
+    for all.
+    """
+
+    topic: str | pa.Array
+    partition: pa.Array | None
+    columns: RecordColumns
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns.value)
+
+    def slice(self, offset: int, length: int) -> Rows:
+        """``length`` rows from ``offset`` on, without a copy."""
+        return Rows(
+            topic=self.topic if isinstance(self.topic, str) else self.topic.slice(offset, length),
+            partition=None if self.partition is None else self.partition.slice(offset, length),
+            columns=self.columns.slice(offset, length),
+        )
+
+    def take(self, indices: np.ndarray[Any, Any]) -> Rows:
+        """The rows at ``indices`` (integers), in that order, copied."""
+        at = pa.array(indices)
+        return Rows(
+            topic=self.topic if isinstance(self.topic, str) else self.topic.take(at),
+            partition=None if self.partition is None else self.partition.take(at),
+            columns=self.columns.take(at),
+        )
+
+
+def concat_rows(pieces: Sequence[Rows]) -> Rows:
+    """The rows of all pieces, one after the other; at least one piece."""
+    if len(pieces) == 1:
+        return pieces[0]
+    topics = {piece.topic if isinstance(piece.topic, str) else None for piece in pieces}
+    topic: str | pa.Array
+    if len(topics) == 1 and (name := next(iter(topics))) is not None:
+        topic = name
+    else:
+        topic = pa.concat_arrays([topic_column(piece) for piece in pieces])
+    partition = None
+    if any(piece.partition is not None for piece in pieces):
+        partition = pa.concat_arrays(
+            [
+                pa.nulls(piece.num_rows, pa.int32()) if piece.partition is None else piece.partition.cast(pa.int32())
+                for piece in pieces
+            ]
+        )
+    columns = RecordColumns.concat([piece.columns for piece in pieces])
+    return Rows(topic=topic, partition=partition, columns=columns)
+
+
+def topic_column(rows: Rows) -> pa.Array:
+    """The topic of every row as an Arrow string array, also where it is one for all."""
+    if isinstance(rows.topic, str):
+        return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.num_rows)
+    topic = rows.topic.combine_chunks() if isinstance(rows.topic, pa.ChunkedArray) else rows.topic
+    if pa.types.is_dictionary(topic.type):
+        topic = topic.dictionary_decode()
+    return pc.cast(topic, pa.string())
