@@ -1,0 +1,266 @@
+"""Declares Kafka protocol structs as dataclasses, and encodes and decodes them.
+
+One class serves all versions of a message that this client speaks. The annotation of a field is its wire type, and
+`versions` or `tagged` say where it is present::
+
+    @struct
+    class EndTxnResponse:
+        throttle_time_ms: Int32
+        error_code: Int16
+        producer_id: Int64 = versions(5, default=-1)
+
+Flexible versions (KIP-482) have compact lengths and tagged fields. The few messages that begin earlier say so with
+``FIRST_FLEXIBLE``. What is decoded comes from a peer that may be broken or hostile: whatever the bytes are, `decode`
+answers with a value or with `ProtocolError`, and allocates no more than the bytes at hand can justify.
+"""
+
+from __future__ import annotations
+
+import struct as _struct
+import types
+import typing
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
+
+from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.protocol.wire_types import (
+    Codec,
+    Output,
+    Wire,
+    array_of,
+    nullable_struct,
+    read_uvarint,
+    write_uvarint,
+)
+
+T = TypeVar("T")
+Response = TypeVar("Response", covariant=True)
+
+LATEST = 32767
+"""The largest version number that an int16 can carry."""
+
+NEVER_FLEXIBLE = LATEST + 1
+"""``FIRST_FLEXIBLE`` of a message that has no flexible version."""
+
+
+class Presence(NamedTuple):
+    """Where a field is present and may be null, and its tag if it is a tagged field.
+
+    `ignorable`: a value may be dropped silently when it is encoded in a version that lacks the field.
+    """
+
+    first: int = 0
+    last: int = LATEST
+    tag: int | None = None
+    nullable_from: int = 0
+    ignorable: bool = False
+
+
+ALWAYS = Presence()
+
+
+def versions(
+    first: int = 0,
+    last: int = LATEST,
+    *,
+    default: Any = MISSING,
+    nullable_from: int = 0,
+    ignorable: bool = False,
+) -> Any:
+    """A field that only versions `first` to `last` have, or that may be null only from `nullable_from` on."""
+    return field(default=default, metadata={"presence": Presence(first, last, None, nullable_from, ignorable)})
+
+
+def tagged(tag: int, first: int = 0, *, default: Any, ignorable: bool = False) -> Any:
+    """A tagged field (KIP-482): sent only where its value is not the default."""
+    return field(default=default, metadata={"presence": Presence(first, LATEST, tag, 0, ignorable)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
+def struct(cls: type[T]) -> type[T]:
+    """Makes a class a protocol struct: a frozen dataclass with slots and keyword arguments only."""
+    return dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+class Request(Generic[Response]):
+    """A request, with what is needed to send it and to read its answer."""
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int]
+    VERSIONS: ClassVar[range]
+    RESPONSE: ClassVar[type[Any]]
+
+
+class Field(NamedTuple):
+    """A field of a struct at one version."""
+
+    name: str
+    codec: Codec
+    presence: Presence
+    default: Any
+
+
+def is_flexible(cls: type, version: int) -> bool:
+    """Whether a message has compact lengths and tagged fields at this version."""
+    first: int = getattr(cls, "FIRST_FLEXIBLE", 0)
+    return version >= first
+
+
+def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nullable: bool = False) -> Codec:
+    """The codec of an annotation."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated and isinstance(hint.__metadata__[0], Wire):
+        return hint.__metadata__[0].make(flexible, nullable)
+    if origin is tuple:
+        item = codec_for(typing.get_args(hint)[0], version, flexible, nullable_from)
+        return array_of(item, flexible, nullable)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+        return codec_for(inner, version, flexible, nullable_from, version >= nullable_from)
+    codec = struct_codec(hint, version, flexible)
+    return nullable_struct(codec) if nullable else codec
+
+
+@cache
+def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
+    """The fields of `cls` at `version`, in wire order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    members = []
+    for spec in fields(cls):
+        presence = spec.metadata.get("presence", ALWAYS)
+        if presence.first <= version <= presence.last:
+            codec = codec_for(hints[spec.name], version, flexible, presence.nullable_from)
+            members.append(Field(spec.name, codec, presence, spec.default))
+    return tuple(members)
+
+
+@cache
+def absent_fields(cls: type, version: int) -> tuple[tuple[str, Any], ...]:
+    """Names and defaults of the fields that `version` lacks and whose values must not be lost silently."""
+    return tuple(
+        (spec.name, spec.default)
+        for spec in fields(cls)
+        if (presence := spec.metadata.get("presence", ALWAYS))
+        and not presence.first <= version <= presence.last
+        and not presence.ignorable
+    )
+
+
+@cache
+def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
+    """The codec of a struct at one version."""
+    members = layout(cls, version, flexible)
+    plain = [(member.name, member.codec) for member in members if member.presence.tag is None]
+    tags = {member.presence.tag: member for member in members if member.presence.tag is not None}
+    in_tag_order = sorted(tags.items())
+    absent = absent_fields(cls, version)
+
+    def write(out: Output, value: Any) -> None:
+        for name, default in absent:
+            if getattr(value, name) != default:
+                raise ProtocolError(
+                    f"{cls.__name__}.{name} is {getattr(value, name)!r}, but version {version} has no such field"
+                )
+        name = "?"
+        try:
+            for name, codec in plain:
+                codec.write(out, getattr(value, name))
+            if flexible:
+                present = [
+                    (tag, member) for tag, member in in_tag_order if getattr(value, member.name) != member.default
+                ]
+                write_uvarint(out, len(present))
+                for tag, member in present:
+                    name = member.name
+                    body = Output()
+                    member.codec.write(body, getattr(value, name))
+                    if body.sections:
+                        raise TypeError("records in a tagged field are not supported")
+                    write_uvarint(out, tag)
+                    write_uvarint(out, len(body))
+                    out += body
+        except ProtocolError as error:
+            raise ProtocolError(f"{cls.__name__}.{name}: {error.message}") from None
+        except (_struct.error, AttributeError, TypeError, UnicodeEncodeError) as error:
+            raise ProtocolError(f"{cls.__name__}.{name} cannot be encoded: {error}") from None
+
+    def read(data: memoryview, at: int) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
+        name = "tagged fields"
+        try:
+            for name, codec in plain:
+                values[name], at = codec.read(data, at)
+            if flexible:
+                name = "tagged fields"
+                at = read_tagged_fields(data, at, values)
+        except ProtocolError as error:
+            raise ProtocolError(f"{cls.__name__}.{name}: {error.message}") from None
+        except (_struct.error, IndexError):
+            raise ProtocolError(f"{cls.__name__}.{name}: the data ends before the value does") from None
+        return cls(**values), at
+
+    def read_tagged_fields(data: memoryview, at: int, values: dict[str, Any]) -> int:
+        count, at = read_uvarint(data, at)
+        previous = -1
+        for _ in range(count):
+            tag, at = read_uvarint(data, at)
+            size, at = read_uvarint(data, at)
+            end = at + size
+            if tag <= previous:
+                raise ProtocolError(f"tag {tag} after tag {previous}")
+            if end > len(data):
+                raise ProtocolError(f"tag {tag} of {size} bytes where {len(data) - at} are left")
+            if (member := tags.get(tag)) is not None:
+                values[member.name], used = member.codec.read(data[at:end], 0)
+                if used != size:
+                    raise ProtocolError(f"tag {tag} has {size} bytes, its value {used}")
+            # A tag that we do not know comes from a newer broker and is skipped.
+            previous, at = tag, end
+        return at
+
+    smallest = sum(codec.minimum for _, codec in plain) + (1 if flexible else 0)
+    return Codec(cls.__name__, write, read, smallest)
+
+
+# Encoding and decoding
+
+
+def encode_parts(message: Any, version: int) -> list[bytes | memoryview]:
+    """The bytes of a message in pieces to be sent one after the other; records are not copied.
+
+    Raises `ProtocolError` where the message cannot be said in this version.
+    """
+    out = Output()
+    write_message(out, message, version)
+    return out.parts()
+
+
+def write_message(out: Output, message: Any, version: int) -> None:
+    """Append a message to `out`."""
+    cls: type = type(message)
+    struct_codec(cls, version, is_flexible(cls, version)).write(out, message)
+
+
+def encode(message: Any, version: int) -> bytes:
+    """The bytes of a message in one piece. Raises `ProtocolError` where it cannot be said in this version."""
+    return b"".join(encode_parts(message, version))
+
+
+def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
+    """The message that `data` holds, all of it. Raises `ProtocolError`, and nothing else, where it holds none."""
+    value, end = read_message(cls, version, memoryview(data), 0)
+    if end != len(data):
+        raise ProtocolError(f"{cls.__name__} v{version}: {len(data) - end} bytes left after the message")
+    return value
+
+
+def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple[T, int]:
+    """The message at `at` and the place after it."""
+    plain_cls: type = cls
+    try:
+        value, end = struct_codec(plain_cls, version, is_flexible(cls, version)).read(data, at)
+    except ProtocolError as error:
+        raise ProtocolError(f"version {version} of {error.message}") from None
+    return typing.cast(T, value), end
