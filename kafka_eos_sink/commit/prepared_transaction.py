@@ -103,7 +103,7 @@ class SettledDecision:
 class Plan:
     """What ``take_over`` found, pickled into the writer: the driver's identity, a fresh nonce, the settled decisions.
 
-    ``started_ms`` is the driver's wall clock; ``log_end`` the offset from which the commit process may read the log.
+    ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
     """
 
     write_id: str
@@ -111,7 +111,6 @@ class Plan:
     driver: ProducerIdentity
     started_ms: int
     transaction_timeout_ms: int
-    log_end: int
     decisions: tuple[SettledDecision, ...]
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:

@@ -1,0 +1,411 @@
+"""Settling a decision: end what it names, and prove what became of each transaction.
+
+The same code finishes a batch in `commit` and a dead driver's batch in `take_over`. It never concludes anything from the
+error code of an EndTxn, since those do not tell committed from aborted; the part record's control batch in the commit log does (the witness).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import DecisionPendingError
+from ..protocol.error_codes import ErrorCode
+from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, outcome_of
+from .open_transactions import PREPARE_STATES
+from .prepared_transaction import (
+    Decision,
+    DecisionStatus,
+    OffsetRange,
+    PreparedTransaction,
+    ProducerIdentity,
+    SettledDecision,
+)
+from .steps import (
+    AbortedTransactions,
+    Append,
+    DescribeProducers,
+    DescribeTransactions,
+    End,
+    EndResult,
+    EndTransactions,
+    LastStableOffsets,
+    LogChunk,
+    LogPolicy,
+    MarkerType,
+    Now,
+    Procedure,
+    ReadLog,
+    TransactionDescription,
+    Wait,
+    Warn,
+)
+
+ASK_THE_WITNESS = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+POLL_MS = 20
+"""Between two looks at something that another machine is about to finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleLimits:
+    """``deadline_ms``: how long to wait for proofs, from the start of settling (delivery.timeout.ms)."""
+
+    deadline_ms: int = 120_000
+
+
+def pending_error(decision: Decision, what: str) -> DecisionPendingError:
+    """The batch is decided: it must be finished and never written again."""
+    return DecisionPendingError(
+        "DECIDED_NOT_FINISHED",
+        f"version {decision.version} of write id {decision.write_id!r} is decided but not finished: {what}. Its rows must not be "
+        "written again under another id; the next run with the same id finishes it, or: "
+        f"kafka-eos recover --bootstrap-servers ... --write-id '{decision.write_id}'",
+    )
+
+
+def unresolved_error(decision: Decision, what: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "UNRESOLVED",
+        f"version {decision.version} of write id {decision.write_id!r}: {what}. Whether its rows are visible cannot be proven, so "
+        "nothing was written; look at the topic and answer with: kafka-eos resolve --bootstrap-servers ... "
+        f"--write-id '{decision.write_id}' --version {decision.version} --as committed|aborted|rewrite",
+    )
+
+
+def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
+    """`topic-partition [first..last]` of some transactions, for a person to look at."""
+    ranges = [
+        f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
+        for entry in prepared
+        for part in entry.offsets
+    ]
+    shown = ", ".join(ranges[:8])
+    return shown if len(ranges) <= 8 else f"{shown} and {len(ranges) - 8} more"
+
+
+def read_to(view: LogView, end_offset: int) -> Procedure[None]:
+    """Feed the view up to and including an offset that is known to be in the log."""
+    while view.next_offset <= end_offset:
+        chunk: LogChunk = yield ReadLog(view.next_offset)
+        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+
+
+def settle(
+    found: LoggedDecision,
+    *,
+    nonce: str,
+    limits: SettleLimits,
+    losers: Collection[ProducerIdentity] = (),
+    recovering: bool,
+) -> Procedure[SettledDecision]:
+    """End every transaction that the decision names and prove each outcome.
+
+    ``losers`` are open transactions of the same batch that are not named: they are aborted in the same pass, because they would
+    hold up the readers that we wait for next. ``recovering`` adds the check for markers written by hand.
+
+    Raises `DecisionPendingError`: ``DECIDED_NOT_FINISHED`` where a proof did not come in time, ``UNRESOLVED`` where there is none.
+    """
+    decision = found.decision
+    started: int = yield Now()
+    deadline = started + limits.deadline_ms
+    if decision.resolution is not None:
+        status = DecisionStatus.FINISHED if decision.resolution == "committed" else DecisionStatus.VOID
+        return settled(found, status)
+    named = [prepared for prepared in decision.transactions if not prepared.proven]
+    ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
+    aborts = tuple(End(identity=identity, commit=False) for identity in losers)
+    results: tuple[EndResult, ...] = ()
+    if ends or aborts:
+        results = yield EndTransactions(ends + aborts)
+    answered, doubtful = _sort_answers(decision, named, results)
+
+    lost: list[PreparedTransaction] = []
+    if doubtful:
+        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)
+        lost = [prepared for prepared, outcome in zip(doubtful, outcomes, strict=True) if outcome is Outcome.ABORTED]
+        answered += [
+            prepared for prepared, outcome in zip(doubtful, outcomes, strict=True) if outcome is Outcome.COMMITTED
+        ]
+        unresolved = [
+            prepared
+            for prepared, outcome in zip(doubtful, outcomes, strict=True)
+            if outcome not in (Outcome.ABORTED, Outcome.COMMITTED)
+        ]
+        if unresolved:
+            raise unresolved_error(
+                decision,
+                f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
+                f"{unresolved[0].identity.transactional_id}, its records: {describe_ranges(unresolved)})",
+            )
+    yield from _verify_markers(decision, answered, deadline)
+    yield from _verify_visible(decision, answered, deadline)
+    if recovering:
+        yield from _verify_no_foreign_abort(decision, answered)
+
+    if not lost:
+        return settled(found, DecisionStatus.FINISHED)
+    if len(lost) == len(decision.transactions):
+        return settled(found, DecisionStatus.VOID)
+    lost_partitions = frozenset(prepared.partition for prepared in lost)
+    return settled(
+        found,
+        DecisionStatus.LOST_PARTS,
+        committed=frozenset(prepared.partition for prepared in decision.transactions) - lost_partitions,
+        lost=lost_partitions,
+    )
+
+
+def settled(
+    found: LoggedDecision,
+    status: DecisionStatus,
+    committed: frozenset[int] = frozenset(),
+    lost: frozenset[int] = frozenset(),
+) -> SettledDecision:
+    decision = found.decision
+    return SettledDecision(
+        query_id=decision.query_id,
+        version=decision.version,
+        nonce=decision.nonce,
+        offset=found.offset,
+        status=status,
+        topic=decision.topic,
+        schema=decision.schema,
+        offsets_hash=decision.offsets_hash,
+        committed=committed,
+        lost=lost,
+    )
+
+
+def _sort_answers(
+    decision: Decision, named: Sequence[PreparedTransaction], results: Sequence[EndResult]
+) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
+    answered: list[PreparedTransaction] = []
+    doubtful: list[PreparedTransaction] = []
+    for prepared, result in zip(named, results, strict=False):
+        if result.error == ErrorCode.NONE:
+            answered.append(prepared)
+        elif result.error in ASK_THE_WITNESS:
+            doubtful.append(prepared)
+        else:
+            code = "no answer" if result.error is None else ErrorCode.of(result.error).name
+            raise pending_error(
+                decision, f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline"
+            )
+    return answered, doubtful
+
+
+def ask_witnesses(
+    decision: Decision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
+) -> Procedure[list[Outcome]]:
+    """What the commit log proves of each transaction, in the same order.
+
+    The witness of a transaction is the first control batch with its producer id after its part record. It speaks once the
+    coordinator is not about to write one (no Prepare state), up to an end of the log that is known to be current (the barrier).
+    """
+    yield from _await_no_prepare_state(decision, doubtful, deadline)
+    barrier: int = yield Append((barrier_record(decision.write_id, nonce),))
+    view = LogView(
+        decision.write_id,
+        next_offset=min(prepared.part_offset for prepared in doubtful),
+        watched=frozenset(prepared.identity.producer_id for prepared in doubtful),
+    )
+    yield from read_to(view, barrier)
+    policy: str | None = yield LogPolicy()
+    return [_witness(decision, prepared, view, policy) for prepared in doubtful]
+
+
+def _witness(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
+    identity = prepared.identity
+    marker = view.first_marker(identity.producer_id, prepared.part_offset)
+    part = view.part_at(decision.write_id, decision.query_id, prepared.partition, prepared.part_offset)
+    if part is not None and (part.producer_id, part.producer_epoch) != (
+        identity.producer_id,
+        identity.producer_epoch,
+    ):
+        return Outcome.UNRESOLVED  # the topic was deleted and created anew: the offset is somebody else's now
+    if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
+        return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
+    # The record or its marker is gone. The cleaner keeps committed records, unless a newer committed one of that key stands, and
+    # drops aborted ones. That holds only where nothing but compaction removes records.
+    gone = part is None or (marker is not None and marker.type is MarkerType.EMPTY)
+    removed_by_compaction = (
+        policy is not None
+        and policy.replace(" ", "") == "compact"
+        and view.log_start_offset <= prepared.part_offset < view.next_offset
+        and not view.newer_committed_part(
+            decision.write_id, decision.query_id, prepared.partition, prepared.part_offset
+        )
+    )
+    if gone and removed_by_compaction:
+        if marker is not None and marker.type is not MarkerType.EMPTY:
+            # A marker outlives its record by the cleaner's grace time; where it still stands it must agree.
+            outcome = outcome_of(identity.producer_epoch, identity.transaction_version, marker)
+            return outcome if outcome is Outcome.ABORTED else Outcome.UNRESOLVED
+        return Outcome.ABORTED
+    return Outcome.UNRESOLVED
+
+
+def _await_no_prepare_state(
+    decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int
+) -> Procedure[None]:
+    waiting = tuple(prepared.identity.transactional_id for prepared in doubtful)
+    while True:
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(waiting)
+        waiting = tuple(
+            transactional_id
+            for transactional_id, found in described.items()
+            if found is not None and found.state in PREPARE_STATES
+        )
+        if not waiting:
+            return
+        now: int = yield Now()
+        if now > deadline:
+            raise pending_error(decision, f"the coordinator has not finished {waiting[0]} in time")
+        yield Wait(POLL_MS)
+
+
+def _verify_markers(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    """Read the COMMIT markers in the commit log: EndTxn answers before they are written."""
+    if not committed:
+        return
+    view = LogView(
+        decision.write_id,
+        next_offset=min(prepared.part_offset for prepared in committed),
+        watched=frozenset(prepared.identity.producer_id for prepared in committed),
+    )
+    while True:
+        chunk: LogChunk = yield ReadLog(view.next_offset)
+        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        missing = []
+        for prepared in committed:
+            marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)
+            outcome = outcome_of(prepared.identity.producer_epoch, prepared.identity.transaction_version, marker)
+            if outcome is Outcome.OPEN:
+                missing.append(prepared)
+            elif outcome is not Outcome.COMMITTED:
+                raise unresolved_error(
+                    decision,
+                    f"the coordinator says that {prepared.identity.transactional_id} is committed, but the commit log holds "
+                    f"{marker.type.value if marker else 'no'} marker for it; markers were written by hand",
+                )
+        if not missing:
+            return
+        now: int = yield Now()
+        if now > deadline:
+            raise pending_error(
+                decision,
+                f"the coordinator committed {missing[0].identity.transactional_id}, but its marker is missing in the commit log "
+                f"(and of {len(missing) - 1} more). A partition without a leader may have been passed over (KAFKA-20734): "
+                f"kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'. Do not use the stock "
+                "kafka-transactions.sh abort: it would discard committed records",
+            )
+
+
+def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, int], int]:
+    last: dict[tuple[str, int], int] = {}
+    for prepared in committed:
+        for part in prepared.offsets:
+            where = (part.topic, part.partition)
+            last[where] = max(last.get(where, -1), part.last_offset)
+    return last
+
+
+def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    """A read_committed reader can pass our last offset on every data partition, or only others hold it up."""
+    waiting = _last_offsets(committed)
+    looks = 0
+    while waiting:
+        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting))
+        waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
+        if not waiting:
+            return
+        looks += 1
+        if looks > 1:  # the first time the marker is usually just on its way
+            held = yield from _held_by_us(decision, committed, tuple(waiting))
+            waiting = {where: last for where, last in waiting.items() if where in held}
+            if not waiting:
+                return
+        now: int = yield Now()
+        if now > deadline:
+            (topic, partition), last = next(iter(waiting.items()))
+            holder = next(
+                prepared
+                for prepared in committed
+                if any((part.topic, part.partition) == (topic, partition) for part in prepared.offsets)
+            )
+            raise pending_error(
+                decision,
+                f"partition {topic}-{partition} does not let readers past offset {last}: the marker of transaction "
+                f"{holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
+                f"(KAFKA-20734). Repair: kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'. Do not use "
+                "the stock kafka-transactions.sh abort: it would discard committed records",
+            )
+        yield Wait(POLL_MS if looks < 10 else 10 * POLL_MS)
+
+
+def _held_by_us(
+    decision: Decision, committed: Sequence[PreparedTransaction], partitions: tuple[tuple[str, int], ...]
+) -> Procedure[frozenset[tuple[str, int]]]:
+    """The partitions on which one of our own transactions still counts as open."""
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None = yield DescribeProducers(partitions)
+    if producers is None:
+        yield from _require_complete(decision, committed)
+        return frozenset()
+    held = set()
+    for prepared in committed:
+        for part in prepared.offsets:
+            where = (part.topic, part.partition)
+            if where not in partitions:
+                continue
+            if where not in producers:
+                held.add(where)  # could not be asked now
+                continue
+            _, start_offset = producers[where].get(prepared.identity.producer_id, (-1, -1))
+            if 0 <= start_offset <= part.last_offset:
+                held.add(where)
+    return frozenset(held)
+
+
+def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
+    ids = tuple(prepared.identity.transactional_id for prepared in committed)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+    for transactional_id, found in described.items():
+        if found is not None and found.state in (*PREPARE_STATES, "Ongoing"):
+            raise pending_error(decision, f"{transactional_id} is {found.state} at its coordinator")
+    yield Warn(
+        "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
+        "calls every transaction complete"
+    )
+
+
+def _verify_no_foreign_abort(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
+    """Markers can be written by hand (WriteTxnMarkers): a reader's own list of aborted transactions must not hold ours."""
+    owners: dict[OffsetRange, PreparedTransaction] = {
+        part: prepared for prepared in committed for part in prepared.offsets
+    }
+    if not owners:
+        return
+    aborted: Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None = yield AbortedTransactions(tuple(owners))
+    if aborted is None:
+        yield from _require_complete(decision, committed)
+        return
+    for part, prepared in owners.items():
+        listed = aborted.get(part) or ()
+        if any(
+            producer_id == prepared.identity.producer_id and part.first_offset <= first_offset <= part.last_offset
+            for producer_id, first_offset in listed
+        ):
+            raise unresolved_error(
+                decision,
+                f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"
+                f"{part.partition} calls its records from offset {part.first_offset} aborted; a marker was written by hand",
+            )

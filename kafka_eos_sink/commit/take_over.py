@@ -1,0 +1,169 @@
+"""take_over(W): the driver makes a write id its own before it plans, aborts or recovers.
+
+List, fence, read, finish, end - in this order (exactly-once.md 3):
+- listed before the fence, because the fence bumps what could be asked, and because after it nobody can decide what was listed;
+- fenced before the log is read, because an older driver could still decide after a read;
+- read before anything is ended, because what an older driver decided must be finished, not aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import KafkaEosError
+from ..protocol.error_codes import ErrorCode
+from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, done_record, tombstones
+from .open_transactions import end_open, list_open
+from .prepared_transaction import Decision, DecisionStatus, Plan, ProducerIdentity, SettledDecision
+from .recovery import SettleLimits, read_to, settle, settled
+from .steps import (
+    AddPartition,
+    Append,
+    Appended,
+    AppendInTransaction,
+    DescribeTransactions,
+    End,
+    EndResult,
+    EndTransactions,
+    InitProducerId,
+    LogRecord,
+    Now,
+    Procedure,
+    Reached,
+    TransactionDescription,
+    Warn,
+)
+from .transactional_id import driver_transactional_id
+
+DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
+"""Of W.driver, always: a decision transaction lives for milliseconds, and a longer one would hold up the commit log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """Who takes over what. ``nonce`` is fresh for every call; ``transaction_timeout_ms`` is that of the tasks to come."""
+
+    write_id: str
+    nonce: str
+    transaction_timeout_ms: int
+    limits: SettleLimits = field(default_factory=SettleLimits)
+
+
+def fence_only(request: TakeOver) -> Procedure[Plan]:
+    """The plan of a write with a random id: nothing can be open or decided under it."""
+    started: int = yield Now()
+    driver: ProducerIdentity = yield InitProducerId(
+        driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
+    )
+    yield Reached("plan.fenced")
+    return _plan(request, driver, started, ())
+
+
+def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
+    """Fence the older drivers of a write id, finish what they decided, end what they left open.
+
+    Raises `DecisionPendingError` where a decision can neither be finished nor called void; nothing else is touched then, but
+    transactions that no decision names are ended all the same, since they hold up readers.
+    """
+    write_id = request.write_id
+    started: int = yield Now()
+    opened = yield from list_open(write_id, transaction_version)
+    driver_id = driver_transactional_id(write_id)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+    yield Reached("plan.fenced")
+    barrier: int = yield Append((barrier_record(write_id, request.nonce),))
+    view = LogView(write_id)
+    yield from read_to(view, barrier)
+    yield Reached("plan.read")
+
+    decisions: list[SettledDecision] = []
+    named: list[ProducerIdentity] = []
+    failures: list[KafkaEosError] = []
+    for query_id in view.query_ids(write_id):
+        found = view.newest_decision(write_id, query_id)
+        if found is not None:
+            named += [prepared.identity for prepared in found.decision.transactions]
+        try:
+            _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
+            if found is not None:
+                decisions.append((yield from _finish(view, found, request)))
+        except KafkaEosError as failure:
+            failures.append(failure)
+    yield Reached("plan.finished")
+    yield from end_open(opened, named)
+    if failures:
+        raise failures[0]
+    return _plan(request, driver, started, tuple(decisions))
+
+
+def _plan(request: TakeOver, driver: ProducerIdentity, started_ms: int, decisions: tuple[SettledDecision, ...]) -> Plan:
+    return Plan(
+        write_id=request.write_id,
+        nonce=request.nonce,
+        driver=driver,
+        started_ms=started_ms,
+        transaction_timeout_ms=request.transaction_timeout_ms,
+        decisions=decisions,
+    )
+
+
+def _finish(view: LogView, found: LoggedDecision, request: TakeOver) -> Procedure[SettledDecision]:
+    if view.done_nonce(found.decision.write_id, found.decision.query_id) == found.decision.nonce:
+        return settled(found, DecisionStatus.FINISHED)
+    outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
+    if outcome.status is DecisionStatus.FINISHED:
+        now: int = yield Now()
+        yield Append((done_record(found.decision, now),))
+    return outcome
+
+
+def _refuse_unmarked_decision(
+    view: LogView, write_id: str, query_id: str, described: TransactionDescription | None
+) -> None:
+    """A decision whose marker never came after the fence is undecided, since nobody acts before the marker is read.
+
+    Unless its coordinator called the transaction complete: then the marker was lost (KAFKA-20734), and its driver may have told
+    Spark so. A marker with an epoch that cannot be its own proves nothing either.
+    """
+    for record in view.undecided(write_id, query_id):
+        complete = (
+            described is not None
+            and described.state in ("CompleteCommit", "PrepareCommit")
+            and described.producer_id == record.producer_id
+            and described.producer_epoch in (record.producer_epoch, record.producer_epoch + 1)
+        )
+        if complete or record.outcome is Outcome.UNRESOLVED:
+            raise KafkaEosError(
+                "DECISION_WITHOUT_MARKER",
+                f"the decision at offset {record.offset} of the commit log for write id {write_id!r} has no marker of its own, "
+                + ("though its coordinator calls it committed (KAFKA-20734). " if complete else "only a foreign one. ")
+                + f"Repair: kafka-eos repair --bootstrap-servers ... --write-id '{write_id}'",
+            )
+
+
+def append_in_transaction(
+    driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
+) -> Procedure[Appended]:
+    """Add the commit log's partition where the version asks for it, then append."""
+    if driver.transaction_version < 2:
+        error: int | None = yield AddPartition(driver)
+        if error != ErrorCode.NONE:
+            return Appended(error=error)
+    appended: Appended = yield AppendInTransaction(driver, base_sequence, records)
+    return appended
+
+
+def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
+    """Tombstone all records of a write that nobody can ever ask for again, in one transaction.
+
+    The batch is finished: a failure here leaves a few records behind and is only said."""
+    appended = yield from append_in_transaction(driver, tombstones(decision), base_sequence)
+    if appended.error == ErrorCode.NONE:
+        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+        if ends[0].error == ErrorCode.NONE:
+            return
+    yield Warn(
+        f"the commit log keeps the records of the finished write {decision.write_id!r}: they could not be removed"
+    )

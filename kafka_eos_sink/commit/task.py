@@ -1,0 +1,233 @@
+"""A task attempt: find a free transactional id, write all rows in one transaction, leave it open, hand over its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import TransactionAbortedError, WriteRefusedError
+from .commit_log import part_record
+from .open_transactions import FREE_STATES
+from .prepared_transaction import (
+    DecisionStatus,
+    Plan,
+    PreparedTransaction,
+    ProducerIdentity,
+    SettledDecision,
+    TaskIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
+from .steps import (
+    AppendPart,
+    DescribeTransactions,
+    End,
+    EndTransactions,
+    HasRows,
+    InitProducerId,
+    Now,
+    Procedure,
+    Reached,
+    TransactionDescription,
+    Wait,
+    Warn,
+    WriteRows,
+    Written,
+)
+from .transactional_id import SLOTS, slot_of, task_transactional_id
+
+NEVER_TIMES_OUT_MS = 2_147_483_647
+"""transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
+SLOT_DESCRIPTION_VALID_MS = 1_000
+SLOT_DEADLINE_MS = 60_000
+SLOT_POLL_MS = 250
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchIdentity:
+    """What is written: by exactly these the same write is recognised (I15). ``streaming``: versions count from 0 without a gap."""
+
+    query_id: str
+    version: int
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
+    streaming: bool = False
+
+
+def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome | None, str | None]:
+    """What this partition has to do in the face of the newest decision: (ALREADY_COMMITTED or None for write, a warning or None).
+
+    Raises `WriteRefusedError` where the decision forbids the batch; nothing was written then."""
+    newest = plan.newest_decision(batch.query_id)
+    if newest is None:
+        if batch.streaming and batch.version > 0:
+            raise WriteRefusedError(
+                "COMMIT_LOG_LOST",
+                f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
+                f"{plan.write_id!r}: the log was lost, or the checkpoint was begun by another sink. If all batches below are in the "
+                f"topic: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed",
+            )
+        return None, None
+    if newest.version > batch.version:
+        return _admit_rolled_back(plan, batch, newest)
+    if newest.version < batch.version:
+        if newest.status in (DecisionStatus.VOID, DecisionStatus.LOST_PARTS):
+            raise WriteRefusedError(
+                "EARLIER_VERSION_UNFINISHED",
+                f"version {batch.version} of write id {plan.write_id!r} cannot be written before version {newest.version}, which was "
+                f"decided and then {'aborted' if newest.status is DecisionStatus.VOID else 'partly aborted'} by the transaction "
+                f"timeout: run version {newest.version} again, or give it up: kafka-eos resolve --write-id '{plan.write_id}' "
+                f"--version {newest.version} --as aborted|committed",
+            )
+        return None, None
+    if newest.status is DecisionStatus.VOID:
+        return None, None  # nothing of it is visible: it is compared with nothing
+    warning = _require_same_batch(plan, batch, newest)
+    if newest.status is DecisionStatus.FINISHED or partition in newest.committed:
+        return TaskOutcome.ALREADY_COMMITTED, warning
+    return None, warning
+
+
+def _admit_rolled_back(
+    plan: Plan, batch: BatchIdentity, newest: SettledDecision
+) -> tuple[TaskOutcome | None, str | None]:
+    if batch.on_checkpoint_rollback == "skip":
+        return TaskOutcome.ALREADY_COMMITTED, (
+            f"version {batch.version} of write id {plan.write_id!r} is skipped: version {newest.version} was written before "
+            "(onCheckpointRollback=skip)"
+        )
+    if batch.on_checkpoint_rollback == "rewrite":
+        return None, None
+    raise WriteRefusedError(
+        "CHECKPOINT_ROLLED_BACK",
+        f"version {batch.version} of write id {plan.write_id!r} is older than version {newest.version}, which is already written: "
+        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (leave out what was written) or "
+        "rewrite (write it again, on purpose)",
+    )
+
+
+def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> str | None:
+    """The same version must be the same write; returns a warning where only topic or schema changed."""
+    if batch.offsets_hash is not None and newest.offsets_hash is not None:
+        if batch.offsets_hash != newest.offsets_hash:
+            raise WriteRefusedError(
+                "DIFFERENT_BATCH",
+                f"version {batch.version} of write id {plan.write_id!r} is already committed with other source offsets: the "
+                "checkpoint was changed, or two queries share transactional.id.prefix. If the rows in the topic are the right ones: "
+                f"kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} --as committed",
+            )
+        if (batch.topic, batch.schema) == (newest.topic, newest.schema):
+            return None
+        return (
+            f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
+            f"{newest.schema!r}; the option or the schema has changed since, the new ones count from the next version on"
+        )
+    if (batch.topic, batch.schema) != (newest.topic, newest.schema):
+        raise WriteRefusedError(
+            "DIFFERENT_BATCH",
+            f"version {batch.version} of write id {plan.write_id!r} is already committed with topic option {newest.topic!r} and "
+            f"schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in the topic are the right ones: "
+            f"kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} --as committed; else take another txnVersion",
+        )
+    return None
+
+
+def write_attempt(
+    plan: Plan, batch: BatchIdentity, task: TaskIdentity, transaction_version: int
+) -> Procedure[TaskMessage]:
+    """One attempt: at most one transaction, under a producer id and epoch that no other attempt has or had.
+
+    Raises `WriteRefusedError` before anything is written, `TransactionAbortedError` and whatever the rows ask for after; the own
+    transaction is ended then, since it was never handed over.
+    """
+    outcome, warning = admit(plan, batch, task.partition)
+    if warning is not None and task.partition == 0:
+        yield Warn(warning)
+    newest = plan.newest_decision(batch.query_id)
+    same_version = newest is not None and newest.version == batch.version
+    recorded = (newest.offset, newest.nonce) if newest is not None and same_version else None
+
+    def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
+        return TaskMessage(
+            plan=plan,
+            query_id=batch.query_id,
+            version=batch.version,
+            task=task,
+            outcome=outcome,
+            prepared=prepared,
+            recorded=recorded,
+        )
+
+    if outcome is TaskOutcome.ALREADY_COMMITTED:
+        return message(TaskOutcome.ALREADY_COMMITTED)
+    if not (yield HasRows()):
+        return message(TaskOutcome.EMPTY)
+    if (
+        newest is not None
+        and same_version
+        and newest.status is DecisionStatus.LOST_PARTS
+        and task.partition not in newest.lost
+    ):
+        raise WriteRefusedError(
+            "NOT_THE_SAME_ROWS",
+            f"version {batch.version} of write id {plan.write_id!r} is partly committed, and this run has rows in partition "
+            f"{task.partition}, which had none: the source or the number of partitions changed. Answer with: kafka-eos resolve "
+            f"--write-id '{plan.write_id}' --version {batch.version} --as committed|rewrite",
+        )
+
+    identity = yield from _fresh_identity(plan, task, transaction_version)
+    yield Reached("task.initialised")
+    try:
+        written: Written = yield WriteRows(identity, plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS)
+        yield Reached("task.flushed")
+        part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
+        part_offset: int = yield AppendPart(identity, part)
+    except Exception:
+        # Not handed over, so nobody else will ever name it. Best effort: the next driver or the timeout ends it otherwise.
+        yield EndTransactions((End(identity=identity, commit=False),))
+        raise
+    yield Reached("task.prepared")
+    return message(
+        TaskOutcome.PREPARED,
+        PreparedTransaction(
+            partition=task.partition,
+            identity=identity,
+            part_offset=part_offset,
+            rows=written.rows,
+            digest=written.digest,
+            offsets=written.offsets,
+        ),
+    )
+
+
+def _fresh_identity(plan: Plan, task: TaskIdentity, transaction_version: int) -> Procedure[ProducerIdentity]:
+    """InitProducerId of the first slot without an open transaction, beginning at the attempt's own.
+
+    An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it.
+    """
+    first = slot_of(task.task_attempt_id)
+    ids = tuple(task_transactional_id(plan.write_id, task.partition, (first + step) % SLOTS) for step in range(SLOTS))
+    started: int = yield Now()
+    while True:
+        described_at: int = yield Now()
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+        free = [
+            transactional_id
+            for transactional_id in ids
+            if (found := described.get(transactional_id)) is None or found.state in FREE_STATES
+        ]
+        now: int = yield Now()
+        if free and now - described_at <= SLOT_DESCRIPTION_VALID_MS:
+            identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)
+            return identity
+        if not free:
+            if now - started > SLOT_DEADLINE_MS:
+                raise TransactionAbortedError(
+                    "NO_FREE_TRANSACTIONAL_ID",
+                    f"all {SLOTS} transactional ids of partition {task.partition} of write id {plan.write_id!r} carry open "
+                    f"transactions; see: kafka-eos transactions --prefix '{plan.write_id}'",
+                )
+            yield Wait(SLOT_POLL_MS)

@@ -1,0 +1,424 @@
+"""The driver's commit and abort: check, decide, end, verify, done.
+
+The decision is the point of no return. Before it nothing of the batch can become visible (no EndTxn(commit) without a decision
+whose marker was read, I1); after it the batch must be finished and never be written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
+from ..protocol.error_codes import ErrorCode
+from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, decision_records, done_record
+from .open_transactions import ONGOING, list_open, open_identities
+from .prepared_transaction import (
+    Decision,
+    DecisionStatus,
+    Plan,
+    PreparedTransaction,
+    ProducerIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
+from .recovery import POLL_MS, SettleLimits, pending_error, settle
+from .steps import (
+    Append,
+    Appended,
+    CommitGroupOffsets,
+    DescribeTransactions,
+    End,
+    EndResult,
+    EndTransactions,
+    LogChunk,
+    Now,
+    Procedure,
+    Reached,
+    ReadLog,
+    TransactionDescription,
+    Wait,
+    Warn,
+)
+from .take_over import TakeOver, append_in_transaction, forget, take_over
+from .task import NEVER_TIMES_OUT_MS, BatchIdentity
+from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+
+FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+MAX_MARGIN_MS = 60_000
+ABORT_QUIET_MS = 3_000
+ABORT_DEADLINE_MS = 15_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffsets:
+    """The source's end offsets, committed to a consumer group with the decision: (topic, partition, next offset)."""
+
+    group_id: str
+    offsets: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """A batch to be decided; ``nonce`` is fresh and marks the barriers of this commit."""
+
+    plan: Plan
+    batch: BatchIdentity
+    random_write_id: bool
+    nonce: str
+    group_offsets: GroupOffsets | None = None
+    limits: SettleLimits = field(default_factory=SettleLimits)
+
+
+def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
+    """Decide the batch and finish it; returns the decision, or None where the batch was committed before.
+
+    Raises before the decision: `WriteRefusedError`, `TransactionAbortedError`, `FencedError`; Spark may run the batch again. After
+    it: `DecisionPendingError`.
+    """
+    plan, batch = request.plan, request.batch
+    complete = _require_messages_of_one_run(plan, batch, messages)
+    prepared = tuple(message.prepared for message in complete if message.prepared is not None)
+    recorded = {message.recorded for message in complete if message.recorded is not None}
+    skipped = frozenset(
+        message.task.partition for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED
+    )
+    if len(skipped) == len(complete) and skipped and not _lost_parts(plan, batch):
+        return None
+
+    yield Reached("commit.check")
+    losers = yield from _check_prepared(plan, complete, prepared)
+    carried: tuple[PreparedTransaction, ...] = ()
+    if _lost_parts(plan, batch):
+        carried = yield from _check_lost_parts(request, prepared, skipped, recorded)
+    elif skipped:
+        raise WriteRefusedError(
+            "MIXED_MESSAGES",
+            f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote; nothing was "
+            "committed. Run it again",
+        )
+    decision = Decision(
+        write_id=plan.write_id,
+        query_id=batch.query_id,
+        version=batch.version,
+        nonce=plan.nonce,
+        driver=plan.driver,
+        topic=batch.topic,
+        schema=batch.schema,
+        offsets_hash=batch.offsets_hash,
+        transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
+    )
+    found, ended, sequence = yield from _decide(request, decision)
+    yield Reached("commit.decided")
+    try:
+        yield from _finish(request, found, losers, ended, sequence)
+    except DecisionPendingError:
+        raise
+    except KafkaEosError as failure:
+        raise pending_error(decision, str(failure)) from failure
+    return decision
+
+
+def _lost_parts(plan: Plan, batch: BatchIdentity) -> bool:
+    newest = plan.newest_decision(batch.query_id)
+    return newest is not None and newest.version == batch.version and newest.status is DecisionStatus.LOST_PARTS
+
+
+def _require_messages_of_one_run(
+    plan: Plan, batch: BatchIdentity, messages: Sequence[TaskMessage | None]
+) -> tuple[TaskMessage, ...]:
+    """Spark's continuous trigger drops rows and commits [None]; messages of two plans mean that two runs were mixed."""
+    complete = tuple(message for message in messages if message is not None)
+    if len(complete) < len(messages):
+        raise WriteRefusedError(
+            "MISSING_MESSAGE",
+            f"{len(messages) - len(complete)} of {len(messages)} tasks handed over nothing: this trigger or mode of Spark does not "
+            "deliver rows to Python sinks (continuous processing). Use a micro-batch trigger",
+        )
+    expected = (plan.write_id, plan.nonce, batch.query_id, batch.version)
+    for message in complete:
+        found = (message.plan.write_id, message.plan.nonce, message.query_id, message.version)
+        if found != expected:
+            raise WriteRefusedError(
+                "MIXED_MESSAGES",
+                f"the tasks wrote for different runs: {found} beside {expected} (write id, nonce, query id, version); nothing was "
+                "committed",
+            )
+    partitions = [message.task.partition for message in complete]
+    if len(set(partitions)) < len(partitions):
+        raise WriteRefusedError(
+            "MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}; nothing was committed"
+        )
+    return complete
+
+
+def _check_prepared(
+    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Every prepared transaction is open under its own identity and lives long enough; returns the other open ones of the batch."""
+    ids = tuple(
+        task_transactional_id(plan.write_id, message.task.partition, slot)
+        for message in messages
+        for slot in range(SLOTS)
+    )
+    described: Mapping[str, TransactionDescription | None] = {}
+    if ids:
+        described = yield DescribeTransactions(ids)
+    now: int = yield Now()
+    timeout = plan.transaction_timeout_ms
+    margin = min(timeout // 10, MAX_MARGIN_MS)
+    for entry in prepared:
+        identity, found = entry.identity, described.get(entry.identity.transactional_id)
+        is_open = (
+            found is not None
+            and found.state == ONGOING
+            and (found.producer_id, found.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+        )
+        if not is_open:
+            raise TransactionAbortedError(
+                "TRANSACTION_NOT_OPEN",
+                f"the transaction {identity.transactional_id} of partition {entry.partition} is not open any more (its coordinator "
+                f"says {found.state if found else 'unknown id'}), {(now - plan.started_ms) / 1000:.1f} s after the batch began, with "
+                f"transaction.timeout.ms {timeout}; nothing was committed. {timeout_ways_out()}",
+            )
+        # By the driver's own clock since the plan, before which no task began; where that is not enough, by the broker's start time.
+        if timeout != NEVER_TIMES_OUT_MS and now - plan.started_ms + margin >= timeout:
+            assert found is not None
+            age = now - found.start_time_ms
+            if age + margin >= timeout:
+                raise TransactionAbortedError(
+                    "TRANSACTION_TOO_OLD",
+                    f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
+                    f"coordinator ends it at {timeout / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so "
+                    f"nothing was committed. {timeout_ways_out()}",
+                )
+    named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
+    return tuple(
+        identity
+        for identity in open_identities(described, plan.driver.transaction_version)
+        if (identity.transactional_id, identity.producer_epoch) not in named
+    )
+
+
+def timeout_ways_out() -> str:
+    return (
+        "Ways out: smaller batches or more tasks at a time, a larger kafka.transaction.timeout.ms (up to the broker's "
+        "transaction.max.timeout.ms; 2147483647 never times out where the broker allows it)"
+    )
+
+
+def _check_lost_parts(
+    request: CommitRequest,
+    prepared: Sequence[PreparedTransaction],
+    skipped: frozenset[int],
+    recorded: set[tuple[int, str]],
+) -> Procedure[tuple[PreparedTransaction, ...]]:
+    """The re-run wrote exactly what was lost; returns the committed entries, which the new decision repeats (I2)."""
+    plan, batch = request.plan, request.batch
+    newest = plan.newest_decision(batch.query_id)
+    assert newest is not None
+    if recorded != {(newest.offset, newest.nonce)}:
+        raise WriteRefusedError("MIXED_MESSAGES", "the tasks were measured against different decisions; run it again")
+    # The plan says which parts are lost, the record says what was in them.
+    view = LogView(plan.write_id, next_offset=newest.offset)
+    found: LoggedDecision | None = None
+    while found is None:
+        chunk: LogChunk = yield ReadLog(view.next_offset)
+        if chunk.next_offset <= view.next_offset and not chunk.entries:
+            break
+        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        found = view.newest_decision(plan.write_id, batch.query_id)
+    if found is None or (found.offset, found.decision.nonce) != (newest.offset, newest.nonce):
+        raise FencedError("FENCED", f"the decision of version {batch.version} was replaced by a newer driver")
+
+    entries = {entry.partition: entry for entry in found.decision.transactions}
+    written = {entry.partition: entry for entry in prepared}
+    problems = []
+    if set(written) != set(newest.lost):
+        problems.append(f"partitions {sorted(newest.lost)} were lost, but this run wrote {sorted(written)}")
+    if not newest.committed <= skipped:
+        problems.append(f"partitions {sorted(newest.committed - skipped)} are committed, but this run lacks them")
+    for partition in sorted(set(written) & set(newest.lost)):
+        ours, theirs = written[partition], entries[partition]
+        if theirs.digest is None or ours.digest is None:
+            problems.append(f"no digest was recorded for partition {partition}")
+        elif (ours.rows, ours.digest) != (theirs.rows, theirs.digest):
+            problems.append(
+                f"partition {partition} has other rows than were decided ({ours.rows} against {theirs.rows})"
+            )
+    if problems:
+        raise WriteRefusedError(
+            "NOT_THE_SAME_ROWS",
+            f"version {batch.version} of write id {plan.write_id!r} is partly committed and the re-run differs: {'; '.join(problems)}. "
+            f"Nothing of it was committed. Answer with: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} "
+            "--as committed|rewrite",
+        )
+    return tuple(
+        PreparedTransaction(
+            partition=entry.partition,
+            identity=entry.identity,
+            part_offset=entry.part_offset,
+            rows=entry.rows,
+            digest=entry.digest,
+            offsets=entry.offsets,
+            proven=True,
+        )
+        for entry in found.decision.transactions
+        if entry.partition in newest.committed
+    )
+
+
+def _decide(request: CommitRequest, decision: Decision) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
+    """Write the decision in one transaction of W.driver and read its COMMIT marker; only then is anything decided.
+
+    Returns where it lies, the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
+    """
+    driver = decision.driver
+    records = decision_records(decision)
+    yield Reached("commit.before_decision")
+    appended: Appended = yield from append_in_transaction(driver, records, 0)
+    if appended.error != ErrorCode.NONE:
+        raise _undecided(decision, "the decision record", appended.error)
+    if request.group_offsets is not None:
+        offsets = request.group_offsets
+        error: int | None = yield CommitGroupOffsets(driver, offsets.group_id, offsets.offsets)
+        if error != ErrorCode.NONE:
+            raise _undecided(decision, f"the offsets of group {offsets.group_id!r}", error)
+    yield Reached("commit.decision_written")
+    ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+    (ended,) = ends
+    if ended.error in FENCED_CODES:
+        raise _undecided(decision, "the decision", ended.error)
+    # Any other answer, or none, leaves it to the log.
+    yield from _await_marker(request, decision, appended.offset)
+    after = driver
+    if ended.producer_id >= 0:
+        after = ProducerIdentity(
+            transactional_id=driver.transactional_id,
+            producer_id=ended.producer_id,
+            producer_epoch=ended.producer_epoch,
+            transaction_version=driver.transaction_version,
+        )
+    sequence = len(records) if after == driver else 0
+    return LoggedDecision(decision, appended.offset), after, sequence
+
+
+def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
+    code = "no answer" if error is None else ErrorCode.of(error).name
+    if error in FENCED_CODES:
+        return FencedError(
+            "FENCED",
+            f"a newer driver of write id {decision.write_id!r} has taken over ({code} for {what}); it finishes what is decided. Only "
+            "one query or job may run under a write id at a time",
+        )
+    return TransactionAbortedError(
+        "NOT_DECIDED",
+        f"version {decision.version} of write id {decision.write_id!r} could not be decided ({code} for {what}); nothing of it is "
+        "visible, run it again",
+    )
+
+
+def _await_marker(request: CommitRequest, decision: Decision, offset: int) -> Procedure[None]:
+    started: int = yield Now()
+    view = LogView(decision.write_id, next_offset=offset)
+    while True:
+        chunk: LogChunk = yield ReadLog(view.next_offset)
+        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        outcome = _own_outcome(view, decision, offset)
+        if outcome is Outcome.COMMITTED:
+            return
+        if outcome is Outcome.ABORTED:
+            raise _undecided(decision, "the decision, whose transaction was aborted", ErrorCode.INVALID_TXN_STATE)
+        now: int = yield Now()
+        if outcome is Outcome.UNRESOLVED or now - started > request.limits.deadline_ms:
+            raise DecisionPendingError(
+                "DECISION_UNKNOWN",
+                f"whether version {decision.version} of write id {decision.write_id!r} is decided is not known: its marker did not "
+                f"appear in the commit log. Nothing of it was ended; the next run with the same id finds out, or: "
+                f"kafka-eos recover --bootstrap-servers ... --write-id '{decision.write_id}'",
+            )
+
+
+def _own_outcome(view: LogView, decision: Decision, offset: int) -> Outcome:
+    record: LoggedRecord | None = view.decision_at(decision.write_id, decision.query_id, offset)
+    return Outcome.OPEN if record is None else record.outcome
+
+
+def _finish(
+    request: CommitRequest,
+    found: LoggedDecision,
+    losers: tuple[ProducerIdentity, ...],
+    driver: ProducerIdentity,
+    sequence: int,
+) -> Procedure[None]:
+    decision = found.decision
+    outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, losers=losers, recovering=False)
+    yield Reached("commit.finished")
+    if outcome.status is not DecisionStatus.FINISHED:
+        lost = "all" if outcome.status is DecisionStatus.VOID else f"those of partitions {sorted(outcome.lost)}"
+        raise DecisionPendingError(
+            "LOST_PARTS",
+            f"version {decision.version} of write id {decision.write_id!r} was decided, but {lost} of its transactions were ended "
+            "before they could be committed (by the transaction timeout, or by hand). "
+            + (
+                "This job has no txnAppId, so nobody can write exactly the lost rows again: compare the topic with the source"
+                if request.random_write_id
+                else "Run the same version again: it writes exactly the lost rows"
+            ),
+        )
+    if request.random_write_id:
+        yield from forget(decision, driver, sequence)
+    else:
+        now: int = yield Now()
+        yield Append((done_record(decision, now),))
+
+
+def abort(request: TakeOver, plan: Plan) -> Procedure[None]:
+    """End what the failed batch left open; finish it where it was decided after all.
+
+    Spark calls abort also after a commit that raised, so the log is asked first. Does nothing where a newer driver holds the
+    write id. Killed workers live on for seconds: repeated until two listings, three seconds apart, are empty, for 15 s at most.
+    """
+    started: int = yield Now()
+    quiet_since: int | None = None
+    taken_over = False
+    while True:
+        opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
+        now: int = yield Now()
+        if opened or not taken_over:
+            if not (yield from _still_ours(plan)):
+                return
+            quiet_since = None
+            plan = yield from take_over(request, plan.driver.transaction_version)
+            taken_over = True
+        elif quiet_since is None:
+            quiet_since = now
+        elif now - quiet_since >= ABORT_QUIET_MS:
+            return
+        if now - started > ABORT_DEADLINE_MS:
+            if opened:
+                yield Warn(
+                    f"transactions of write id {plan.write_id!r} are still open after the abort: {opened[0].transactional_id} and "
+                    f"{len(opened) - 1} more; the next run ends them, or the transaction timeout"
+                )
+            return
+        yield Wait(ABORT_QUIET_MS // 3 if not opened else POLL_MS)
+
+
+def _still_ours(plan: Plan) -> Procedure[bool]:
+    """Whether W.driver is as our plan or our own EndTxn left it.
+
+    Our own end under version 2 is epoch + 1 in a state that only an end makes; a newer driver's InitProducerId leaves Empty.
+    """
+    driver_id = driver_transactional_id(plan.write_id)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    found = described.get(driver_id)
+    if found is None or found.producer_id != plan.driver.producer_id:
+        return False
+    if found.producer_epoch == plan.driver.producer_epoch:
+        return True
+    return (
+        plan.driver.transaction_version >= 2
+        and found.producer_epoch == plan.driver.producer_epoch + 1
+        and found.state in ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+    )
