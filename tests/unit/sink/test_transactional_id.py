@@ -42,9 +42,7 @@ def test_two_different_batch_writes_never_share_a_write_id(
 
 
 @given(anything, anything, topic)
-def test_batch_and_streaming_writes_never_share_a_write_id(
-    prefix: str, app_id: str, topic_option: str
-) -> None:
+def test_batch_and_streaming_writes_never_share_a_write_id(prefix: str, app_id: str, topic_option: str) -> None:
     batch = names.batch_write_id(prefix, app_id, topic_option)
     assert batch.count("/") == 2
     assert names.random_write_id(prefix, app_id).count("/") == 1

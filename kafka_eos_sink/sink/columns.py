@@ -1,0 +1,228 @@
+"""The columns of a DataFrame that become Kafka records: which, of what type, and how they leave Arrow.
+
+The rules are those of Spark's Kafka sink, with a timestamp beside: exact, case-sensitive names, other columns ignored,
+nullability ignored, the option ``topic`` before the column. Its messages are kept word for word where a problem is the
+same, because users search for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kafka_eos_sink.errors import InvalidRowError, SchemaError
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns, as_binary
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+# Arrow's binary type holds 2 GiB; a delivered batch of large_binary may hold more and is halved until it fits.
+_BINARY_MAX_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    fits: Callable[[DataType], bool]
+    accepted: str
+
+
+def _is_headers(data_type: DataType) -> bool:
+    if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
+        return False
+    fields = data_type.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+_COLUMNS = {
+    "topic": _Column(fits=lambda t: isinstance(t, StringType), accepted="string"),
+    "partition": _Column(fits=lambda t: isinstance(t, IntegerType), accepted="int"),
+    "key": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
+    "value": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
+    "headers": _Column(fits=_is_headers, accepted="array<struct<key:string,value:binary>>"),
+    "timestamp": _Column(fits=lambda t: isinstance(t, TimestampType), accepted="timestamp"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenColumns:
+    """Where the written columns stand in what Spark delivers; None for those that are not there."""
+
+    topic_option: str | None
+    value: int
+    topic: int | None
+    partition: int | None
+    key: int | None
+    headers: int | None
+    timestamp: int | None
+    schema: str
+    """The written columns and their types, in an order that does not depend on the DataFrame's."""
+    ignored: tuple[str, ...]
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+        """The rows of the batches in order, without Python per row; empty batches are left out."""
+        for batch in batches:
+            for piece in self._pieces(batch):
+                yield self.to_rows(piece)
+
+    def to_rows(self, batch: pa.RecordBatch) -> Rows:
+        """The rows of one batch whose columns each fit into Arrow's 2 GiB of binary.
+
+        Raises:
+            InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADERS, naming the row.
+        """
+
+        def column(index: int | None) -> pa.Array | None:
+            return None if index is None else batch.column(index)
+
+        key, headers, timestamp = column(self.key), column(self.headers), column(self.timestamp)
+        topic: str | pa.Array
+        if self.topic_option is not None:
+            topic = self.topic_option
+        else:
+            topic = batch.column(self.topic).cast(pa.string())
+        partition = column(self.partition)
+        return Rows(
+            topic=topic,
+            partition=None if partition is None else partition.cast(pa.int32()),
+            columns=RecordColumns(
+                value=as_binary(batch.column(self.value)),
+                key=None if key is None else as_binary(key),
+                headers=None if headers is None else _headers(headers),
+                timestamp=None if timestamp is None else _milliseconds(timestamp),
+            ),
+        )
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if batch.num_rows == 0:
+            return
+        written = [batch.column(i) for i in (self.value, self.key, self.headers) if i is not None]
+        if batch.num_rows > 1 and any(column.nbytes > _BINARY_MAX_BYTES for column in written):
+            half = batch.num_rows // 2
+            yield from self._pieces(batch.slice(0, half))
+            yield from self._pieces(batch.slice(half))
+        else:
+            yield batch
+
+
+def written_columns(schema: StructType, topic_option: str | None) -> WrittenColumns:
+    """The columns of `schema` that are written.
+
+    Raises:
+        SchemaError: INVALID_COLUMNS, naming every missing column and every wrong type at once.
+    """
+    names = schema.fieldNames()
+    problems: list[str] = []
+    found: dict[str, int] = {}
+    for name in _COLUMNS:
+        places = [index for index, other in enumerate(names) if other == name]
+        if len(places) > 1:
+            problems.append(f"{len(places)} columns are called {name!r}; which one is to be written?")
+        if places:
+            found[name] = places[0]
+    if topic_option is None and "topic" not in found:
+        problems.append(
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+            + _miswritten("topic", names)
+        )
+    if "value" not in found:
+        problems.append("Required attribute 'value' not found" + (_miswritten("value", names) or _given(names)))
+    for name, index in found.items():
+        data_type = schema.fields[index].dataType
+        if not _COLUMNS[name].fits(data_type):
+            problems.append(_wrong_type(name, data_type))
+    if problems:
+        raise SchemaError("INVALID_COLUMNS", "; ".join(problems))
+    return WrittenColumns(
+        topic_option=topic_option,
+        value=found["value"],
+        topic=None if topic_option is not None else found["topic"],
+        partition=found.get("partition"),
+        key=found.get("key"),
+        headers=found.get("headers"),
+        timestamp=found.get("timestamp"),
+        schema=", ".join(
+            f"{name} {schema.fields[index].dataType.simpleString()}"
+            for name, index in found.items()
+            if name != "topic" or topic_option is None
+        ),
+        ignored=tuple(name for name in names if name not in _COLUMNS),
+    )
+
+
+def _wrong_type(name: str, data_type: DataType) -> str:
+    accepted = _COLUMNS[name].accepted
+    problem = f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) {accepted}"
+    if name == "timestamp" and isinstance(data_type, TimestampNTZType):
+        return f"{problem}: a timestamp_ntz names no moment in time; cast it to timestamp"
+    if name in ("key", "value"):
+        return f"{problem}; for example CAST({name} AS STRING), or to_json({name}) for a struct"
+    return problem
+
+
+def _miswritten(name: str, names: list[str]) -> str:
+    similar = [other for other in names if other.lower() == name]
+    return f" (there is {similar[0]!r}, but names are case-sensitive here)" if similar else ""
+
+
+def _given(names: list[str]) -> str:
+    return f" (the columns are {', '.join(names) or 'none'}); select one AS value, or to_json(struct(*)) AS value"
+
+
+def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
+    """One warning that names the columns that are not written; nothing where all are."""
+    if not columns.ignored:
+        return ()
+    return (
+        f"columns that Kafka has no place for are not written: {', '.join(columns.ignored)}; "
+        f"written are {', '.join(_COLUMNS)}",
+    )
+
+
+def _milliseconds(timestamp: pa.Array) -> pa.Array:
+    """Spark's timestamps (microseconds since the epoch) as Kafka's milliseconds, rounded down."""
+    # Plain arithmetic: Arrow's rounding of zoned times looks up the zone for every row, 20 times slower.
+    microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
+    earliest = pc.min(microseconds).as_py()
+    if earliest is not None and earliest < 0:
+        # Kafka has no time before 1970: -1 means "none" on the wire, and brokers refuse the rest.
+        raise InvalidRowError(
+            "INVALID_TIMESTAMP",
+            f"row {_first(pc.less(microseconds, 0))} of a batch has a timestamp before 1970-01-01T00:00:00Z, which "
+            "Kafka cannot hold; correct it, or leave it null for the time of writing",
+        )
+    return pc.divide(microseconds, 1000)
+
+
+def _headers(headers: pa.Array) -> pa.Array:
+    if headers.type != _HEADERS:
+        headers = headers.cast(_HEADERS)
+    entries = pc.list_flatten(headers)
+    unusable = pc.or_(pc.is_null(entries), pc.is_null(pc.struct_field(entries, 0)))
+    if pc.any(unusable, min_count=0).as_py():
+        row = pc.list_parent_indices(headers)[_first(unusable)].as_py()
+        raise InvalidRowError(
+            "INVALID_HEADERS",
+            f"row {row} of a batch has a header that is null or whose key is null; "
+            "Kafka's headers need a key, only their values may be null",
+        )
+    return headers
+
+
+def _first(matches: pa.Array) -> int:
+    return int(pc.index(pc.fill_null(matches, False), True).as_py())

@@ -1,0 +1,58 @@
+"""Files in the format of ``java.util.Properties``: read as Java reads them, values untouched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
+# The name ends at the first separator that is not escaped; one "=" or ":" may stand in the white space.
+_NAME = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """The properties in the file at `path`.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnicodeDecodeError: the file is not UTF-8.
+    """
+    return parse_properties(Path(path).read_text(encoding="utf-8-sig"))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The properties in `text`: comments, continued lines and escapes as in Java; a later name wins."""
+    properties: dict[str, str] = {}
+    for line in _logical_lines(text):
+        found = _NAME.match(line)
+        if found is not None:
+            properties[_unescape(found[1])] = _unescape(line[found.end() :])
+    return properties
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    continued = False
+    # Not splitlines(), which also breaks at characters that are part of a value for Java.
+    for physical in re.split(r"\r\n|\r|\n", text):
+        line = physical.lstrip(" \t\f")
+        if not continued and (not line or line[0] in "#!"):
+            continue
+        if continued:
+            lines[-1] += line
+        else:
+            lines.append(line)
+        continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if continued:
+            lines[-1] = lines[-1][:-1]
+    return lines
+
+
+def _unescape(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        return _ESCAPES.get(found[2] or "", found[2] or "")
+
+    return _ESCAPE.sub(character, text)
