@@ -1,322 +1,38 @@
-"""The ``kafka.*`` options: the Java producer's names, what each may hold, and what it sets here.
+"""The ``kafka.*`` options and Java-style properties files: read, checked, turned into the two configurations.
 
-Every name that Java's ``ProducerConfig`` knows has a row in one of the tables below: it sets a field of the client's or
-the producer's configuration, contradicts exactly-once, is refused with the way out, or has no effect and says so. The
-defaults are those of the configuration classes; only what is given is set.
-
-The same tables read Java-style properties files for the command line, where names have no ``kafka.`` in front.
+What each name means stands in ``property_tables.py``. Names of options have ``kafka.`` in front, those of files do not.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.sink.property_tables import (
+    COMPRESSION_LEVEL_NAMES,
+    COMPRESSION_LEVELS,
+    CONTRADICTIONS,
+    INT_MAX,
+    KERBEROS,
+    KNOWN,
+    PROPERTIES,
+    REFUSED,
+    SECURITY,
+    WITHOUT_EFFECT,
+)
 from kafka_eos_sink.sink.secrets import HIDDEN, has_reference, resolve
 
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What a property may hold: `parse` raises ValueError for anything but `expected`."""
-
-    parse: Callable[[str], Any]
-    expected: str
-
-
-def _integer(minimum: int, maximum: int = _INT_MAX, *, also: int | None = None) -> Kind:
-    def parse(text: str) -> int:
-        if re.fullmatch(r"[+-]?[0-9]{1,19}", text, re.ASCII) is None:
-            raise ValueError(text)
-        number = int(text)
-        if not minimum <= number <= maximum and number != also:
-            raise ValueError(text)
-        return number
-
-    return Kind(
-        parse=parse,
-        expected=f"an integer from {minimum} to {maximum}" + ("" if also is None else f", or {also}"),
-    )
-
-
-def _choice(*choices: str, any_case: bool = False) -> Kind:
-    def parse(text: str) -> str:
-        found = text.lower() if any_case else text
-        if found not in choices:
-            raise ValueError(text)
-        return found
-
-    return Kind(parse=parse, expected="one of " + ", ".join(choices))
-
-
-def _boolean_of(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise ValueError(text)
-    return lowered == "true"
-
-
-def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
-    try:
-        return parse_bootstrap_servers(text)
-    except ConfigurationError:
-        raise ValueError(text) from None
-
-
-_BOOLEAN = Kind(parse=_boolean_of, expected="true or false")
-_TEXT = Kind(parse=str, expected="any text")
-_ADDRESSES = Kind(parse=_addresses_of, expected="a comma-separated list such as broker1:9092,broker2:9092")
-# Java takes 0 for "a batch per record"; a batch of one byte is just that.
-_BATCH_SIZE = Kind(parse=lambda text: max(1, int(_integer(0).parse(text))), expected=_integer(0).expected)
-_POSITIVE_INT = _integer(1)
-_INT = _integer(0)
-_LONG = _integer(0, _LONG_MAX)
-_SOCKET_BUFFER = _integer(-1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Property:
-    """A property with an effect: what it may hold and which configuration fields it sets."""
-
-    kind: Kind
-    client: str | None = None
-    producer: str | None = None
-
-
-PROPERTIES: dict[str, Property] = {
-    "bootstrap.servers": Property(kind=_ADDRESSES, client="bootstrap_servers"),
-    "client.id": Property(kind=_TEXT, client="client_id"),
-    "client.dns.lookup": Property(
-        kind=_choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"), client="client_dns_lookup"
-    ),
-    "request.timeout.ms": Property(kind=_INT, client="request_timeout_ms"),
-    "retry.backoff.ms": Property(kind=_LONG, client="retry_backoff_ms"),
-    "retry.backoff.max.ms": Property(kind=_LONG, client="retry_backoff_max_ms"),
-    "reconnect.backoff.ms": Property(kind=_LONG, client="reconnect_backoff_ms"),
-    "reconnect.backoff.max.ms": Property(kind=_LONG, client="reconnect_backoff_max_ms"),
-    "metadata.max.age.ms": Property(kind=_LONG, client="metadata_max_age_ms"),
-    "metadata.max.idle.ms": Property(kind=_integer(5000, _LONG_MAX), client="metadata_max_idle_ms"),
-    "metadata.recovery.strategy": Property(
-        kind=_choice("rebootstrap", "none", any_case=True), client="metadata_recovery_strategy"
-    ),
-    "metadata.recovery.rebootstrap.trigger.ms": Property(kind=_INT, client="metadata_recovery_rebootstrap_trigger_ms"),
-    "connections.max.idle.ms": Property(kind=_integer(-1, _LONG_MAX), client="connections_max_idle_ms"),
-    "socket.connection.setup.timeout.ms": Property(kind=_LONG, client="socket_connection_setup_timeout_ms"),
-    "socket.connection.setup.timeout.max.ms": Property(kind=_LONG, client="socket_connection_setup_timeout_max_ms"),
-    "send.buffer.bytes": Property(kind=_SOCKET_BUFFER, client="send_buffer_bytes"),
-    "receive.buffer.bytes": Property(kind=_SOCKET_BUFFER, client="receive_buffer_bytes"),
-    "batch.size": Property(kind=_BATCH_SIZE, producer="batch_size"),
-    "linger.ms": Property(kind=_INT, producer="linger_ms"),
-    "buffer.memory": Property(kind=_integer(1, _LONG_MAX), producer="buffer_memory"),
-    "max.block.ms": Property(kind=_LONG, producer="max_block_ms"),
-    "max.request.size": Property(kind=_POSITIVE_INT, producer="max_request_size"),
-    "compression.type": Property(kind=_choice("none", "gzip", "snappy", "lz4", "zstd"), producer="compression"),
-    "delivery.timeout.ms": Property(kind=_INT, producer="delivery_timeout_ms"),
-    "retries": Property(kind=_INT, producer="retries"),
-    "max.in.flight.requests.per.connection": Property(kind=_POSITIVE_INT, producer="max_in_flight"),
-    "partitioner.ignore.keys": Property(kind=_BOOLEAN, producer="partitioner_ignore_keys"),
-    "transaction.timeout.ms": Property(kind=_POSITIVE_INT, producer="transaction_timeout_ms"),
-}
-"""Each name with an effect."""
-
-COMPRESSION_LEVELS: dict[str, Kind] = {
-    "gzip": _integer(1, 9, also=-1),
-    "lz4": _integer(1, 17),
-    "zstd": _integer(-131072, 22),
-}
-"""The levels of ``compression.<codec>.level``, as in Java; only the level of the chosen codec counts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contradiction:
-    """A property of the Java producer whose other values would break exactly-once."""
-
-    kind: Kind
-    allowed: Callable[[Any], bool]
-    reason: str
-
-
-def _never(_: Any) -> bool:
-    return False
-
-
-_SERIALISED_BY_SPARK = Contradiction(
-    kind=_TEXT,
-    allowed=_never,
-    reason="keys and values leave Spark as string or binary columns and are written as they are; leave the option "
-    "out and serialise in the query",
-)
-
-CONTRADICTIONS: dict[str, Contradiction] = {
-    "acks": Contradiction(
-        kind=_choice("all", "-1", "0", "1"),
-        allowed=lambda acks: acks in ("all", "-1"),
-        reason="a record that not every in-sync replica has can be lost after it was acknowledged; "
-        "only all (or -1) is possible, leave the option out",
-    ),
-    "enable.idempotence": Contradiction(
-        kind=_BOOLEAN,
-        allowed=lambda enabled: enabled,
-        reason="without idempotence a repeated request writes its records twice; leave the option out",
-    ),
-    "max.in.flight.requests.per.connection": Contradiction(
-        kind=_POSITIVE_INT,
-        allowed=lambda requests: requests <= 5,
-        reason="brokers recognise only the last 5 batches of a producer as repeats; choose 1 to 5",
-    ),
-    "retries": Contradiction(
-        kind=_INT,
-        allowed=lambda retries: retries > 0,
-        reason="idempotence needs retries; leave the option out and limit the time with delivery.timeout.ms",
-    ),
-    "key.serializer": _SERIALISED_BY_SPARK,
-    "value.serializer": _SERIALISED_BY_SPARK,
-    "transactional.id": Contradiction(
-        kind=_TEXT,
-        allowed=_never,
-        reason="one id for all tasks would make them end each other's transactions; the sink derives its ids from "
-        "the option transactional.id.prefix",
-    ),
-    "transaction.two.phase.commit.enable": Contradiction(
-        kind=_BOOLEAN,
-        allowed=lambda enabled: not enabled,
-        reason="the sink has two phases of its own, and no released broker offers KIP-939; for transactions that "
-        "never time out set transaction.timeout.ms to 2147483647 where the broker allows it",
-    ),
-}
-
-_KERBEROS = (
-    "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
-)
-_JVM_CLASS = "it names a Java class and the sink runs no JVM client"
-_LATER_ASSERTION = (
-    "signed assertions are not supported; fetch the token with sasl.oauthbearer.token.provider=package.module:callable"
-)
-
-REFUSED: dict[str, str] = {
-    "interceptor.classes": f"{_JVM_CLASS}; Python interceptors are given in the option interceptors",
-    "config.providers": "values may be ${env:NAME} or ${file:/path:key} without any provider being configured",
-    "sasl.kerberos.kinit.cmd": _KERBEROS,
-    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
-    "sasl.kerberos.service.name": _KERBEROS,
-    "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
-    "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
-    "sasl.client.callback.handler.class": f"{_JVM_CLASS}; give sasl.jaas.config, or sasl.username and sasl.password",
-    "sasl.login.callback.handler.class": f"{_JVM_CLASS}; for tokens give sasl.oauthbearer.token.provider",
-    "sasl.login.class": f"{_JVM_CLASS}; for tokens give sasl.oauthbearer.token.provider",
-    "sasl.oauthbearer.jwt.retriever.class": f"{_JVM_CLASS}; give sasl.oauthbearer.token.provider",
-    "sasl.oauthbearer.jwt.validator.class": f"{_JVM_CLASS}; the broker validates the token",
-    "security.providers": f"{_JVM_CLASS}; TLS is Python's OpenSSL",
-    "ssl.engine.factory.class": f"{_JVM_CLASS}; TLS is Python's OpenSSL",
-    "ssl.provider": f"{_JVM_CLASS}; TLS is Python's OpenSSL",
-    **{
-        f"sasl.oauthbearer.assertion.{name}": _LATER_ASSERTION
-        for name in (
-            "algorithm",
-            "claim.aud",
-            "claim.exp.seconds",
-            "claim.iss",
-            "claim.jti.include",
-            "claim.nbf.seconds",
-            "claim.sub",
-            "file",
-            "private.key.file",
-            "private.key.passphrase",
-            "template.file",
-        )
-    },
-}
-"""Names whose effect a user would miss: refused with the way out."""
-
-_NO_JVM_METRICS = "the sink has no JVM metrics"
-_CHECKED_BY_BROKER = "the broker validates the token"
-_LOGIN = "tokens are fetched anew by their own expiry"
-
-WITHOUT_EFFECT: dict[str, str] = {
-    "partitioner.class": "choose the partitioner with the option partitioner",
-    "partitioner.adaptive.partitioning.enable": "records without a key stay with a partition for a batch",
-    "partitioner.availability.timeout.ms": "records without a key avoid partitions without a leader",
-    "enable.metrics.push": "the sink pushes no client metrics (KIP-714)",
-    "metric.reporters": _NO_JVM_METRICS,
-    "metrics.num.samples": _NO_JVM_METRICS,
-    "metrics.recording.level": _NO_JVM_METRICS,
-    "metrics.sample.window.ms": _NO_JVM_METRICS,
-    "auto.include.jmx.reporter": _NO_JVM_METRICS,
-    "ssl.keymanager.algorithm": "TLS is Python's OpenSSL",
-    "ssl.trustmanager.algorithm": "TLS is Python's OpenSSL",
-    "ssl.secure.random.implementation": "TLS is Python's OpenSSL",
-    "sasl.login.refresh.buffer.seconds": _LOGIN,
-    "sasl.login.refresh.min.period.seconds": _LOGIN,
-    "sasl.login.refresh.window.factor": _LOGIN,
-    "sasl.login.refresh.window.jitter": _LOGIN,
-    "sasl.oauthbearer.clock.skew.seconds": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.expected.audience": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.expected.issuer": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.jwks.endpoint.url": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.scope.claim.name": _CHECKED_BY_BROKER,
-    "sasl.oauthbearer.sub.claim.name": _CHECKED_BY_BROKER,
-}
-"""Names that change nothing a user would miss: one warning."""
-
-SECURITY: frozenset[str] = frozenset(
-    {
-        "security.protocol",
-        "ssl.ca.location",
-        "ssl.cipher.suites",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.protocol",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-        "sasl.jaas.config",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
-        "sasl.mechanism",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.header.urlencode",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.oauthbearer.token.provider",
-        "sasl.password",
-        "sasl.username",
-    }
-)
-"""TLS and SASL: known, and without effect on a PLAINTEXT connection as in Java."""
-
-_COMPRESSION_LEVEL_NAMES = {f"compression.{codec}.level": codec for codec in COMPRESSION_LEVELS}
-
-KNOWN: frozenset[str] = frozenset(
-    {*PROPERTIES, *CONTRADICTIONS, *REFUSED, *WITHOUT_EFFECT, *SECURITY, *_COMPRESSION_LEVEL_NAMES}
-)
-"""Every name that is understood, whatever the answer to it is."""
-
+_JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
 # Values of these are numbers, choices and addresses; every other value stays out of messages and reprs, also those of
 # unknown names, which may be a password under a mistyped name.
-_SHOWN = frozenset({*PROPERTIES, *_COMPRESSION_LEVEL_NAMES, *CONTRADICTIONS, "security.protocol", "sasl.mechanism"})
+_SHOWN = frozenset({*PROPERTIES, *COMPRESSION_LEVEL_NAMES, *CONTRADICTIONS, "security.protocol", "sasl.mechanism"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,32 +67,49 @@ def read_kafka_properties(
     return reader.read(properties, required=required)
 
 
-def kafka_properties_from_file(text_properties: Mapping[str, str]) -> KafkaProperties:
-    """The configurations of a Java-style client properties file, already parsed, for the command line.
+def client_part(properties: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What of a properties file is meant for this client, and the names that are left out.
 
-    A file that other clients use too may hold names that are none of ours, ``group.id`` say: they are a warning here.
+    One file often serves several clients: ``group.id`` of a consumer is none of ours, and the serializers and the
+    transactional id of a Java producer have no meaning outside it.
+    """
+    ours = {name: value for name, value in properties.items() if name in KNOWN and name not in _JAVA_PRODUCER_ONLY}
+    return ours, tuple(sorted(properties.keys() - ours.keys()))
+
+
+def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | None = None) -> KafkaProperties:
+    """The configurations that a Java-style client properties file asks for; `overrides` go before it.
 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, with all problems at once.
     """
+    ours, foreign = client_part(_read_file(path))
     problems: list[str] = []
-    foreign = sorted(name for name in text_properties if name not in KNOWN)
-    ours = {name: value for name, value in text_properties.items() if name in KNOWN}
-    # The same file may serve a Java producer, whose serializers and ids are nothing to the command line.
-    for name in ("key.serializer", "value.serializer", "transactional.id"):
-        ours.pop(name, None)
-    properties = read_kafka_properties(ours, problems)
+    properties = read_kafka_properties({**ours, **(overrides or {})}, problems)
     if properties is None:
-        raise ConfigurationError("INVALID_PROPERTIES", "; ".join(problems))
+        raise ConfigurationError("INVALID_PROPERTIES", f"{path}: {'; '.join(problems)}")
     if not foreign:
         return properties
-    warning = f"properties without a meaning here are ignored: {', '.join(foreign)}"
-    return KafkaProperties(
-        client=properties.client,
-        producer=properties.producer,
-        given=properties.given,
-        warnings=(*properties.warnings, warning),
-    )
+    return replace(properties, warnings=(*properties.warnings, f"{path}: not for this client: {', '.join(foreign)}"))
+
+
+def options_from_file(path: str | Path) -> dict[str, str]:
+    """A Java-style client properties file as options of the sink: each name with ``kafka.`` in front.
+
+    Raises:
+        ConfigurationError: INVALID_PROPERTIES, where the file cannot be read.
+    """
+    ours, _ = client_part(_read_file(path))
+    return {f"kafka.{name}": value for name, value in ours.items()}
+
+
+def _read_file(path: str | Path) -> dict[str, str]:
+    try:
+        return read_properties(path)
+    except OSError as error:
+        raise ConfigurationError("INVALID_PROPERTIES", f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None
 
 
 class _Reader:
@@ -400,7 +133,7 @@ class _Reader:
             return None
         return KafkaProperties(
             client=ClientConfig(**self._fields("client")),
-            producer=ProducerConfig(**self._fields("producer"), **self._compression_level()),
+            producer=ProducerConfig(**self._fields("producer")),
             given=frozenset(properties),
             warnings=tuple(self._warnings),
         )
@@ -425,7 +158,7 @@ class _Reader:
         elif name in PROPERTIES:
             kind = PROPERTIES[name].kind
         else:
-            kind = COMPRESSION_LEVELS[_COMPRESSION_LEVEL_NAMES[name]]
+            kind = COMPRESSION_LEVELS[COMPRESSION_LEVEL_NAMES[name]]
         try:
             value = kind.parse(resolve(text).strip())
         except ConfigurationError as error:
@@ -444,7 +177,7 @@ class _Reader:
     def _check_security(self, properties: Mapping[str, str]) -> None:
         given = sorted(name for name in properties if name in SECURITY)
         resolved = {name: self._resolved(name, properties[name]) for name in given}
-        protocol = resolved.get("security.protocol", "PLAINTEXT").upper()
+        protocol = (resolved.get("security.protocol") or "PLAINTEXT").upper()
         if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             self._problems.append(
                 f"{self._prefix}security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, "
@@ -456,7 +189,7 @@ class _Reader:
                 "PLAINTEXT listeners only"
             )
         if resolved.get("sasl.mechanism", "").upper() == "GSSAPI":
-            self._problems.append(f"{self._prefix}sasl.mechanism=GSSAPI is not possible: {_KERBEROS}")
+            self._problems.append(f"{self._prefix}sasl.mechanism=GSSAPI is not possible: {KERBEROS}")
         for store in ("truststore", "keystore"):
             if resolved.get(f"ssl.{store}.type", "").upper() == "JKS":
                 self._problems.append(
@@ -480,7 +213,7 @@ class _Reader:
         """Java's rule: the delivery timeout holds at least one wait and one request."""
         linger_ms = self._value("linger.ms")
         request_timeout_ms = self._value("request.timeout.ms")
-        needed = min(linger_ms + request_timeout_ms, _INT_MAX)
+        needed = min(linger_ms + request_timeout_ms, INT_MAX)
         if self._value("delivery.timeout.ms") >= needed:
             return
         if "delivery.timeout.ms" in self._values:
@@ -506,8 +239,7 @@ class _Reader:
             field = getattr(entry, which) if entry is not None else None
             if field is not None:
                 fields[field] = value
-        return fields
-
-    def _compression_level(self) -> dict[str, int]:
         level = self._values.get(f"compression.{self._values.get('compression.type', 'none')}.level")
-        return {} if level is None else {"compression_level": level}
+        if which == "producer" and level is not None:
+            fields["compression_level"] = level
+        return fields

@@ -15,7 +15,8 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import load
-from kafka_eos_sink.sink.kafka_properties import KNOWN, nearest, read_kafka_properties, shown
+from kafka_eos_sink.sink.kafka_properties import nearest, read_kafka_properties, shown
+from kafka_eos_sink.sink.property_tables import KNOWN
 from kafka_eos_sink.sink.secrets import resolve
 
 log = logging.getLogger(__name__)
