@@ -1,0 +1,217 @@
+"""Frames and headers: whole, byte by byte and broken."""
+
+from __future__ import annotations
+
+import struct as binary
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.framing import (
+    FrameReader,
+    RequestHeader,
+    decode_response,
+    decode_response_header,
+    encode_request,
+    request_header_version,
+    response_header_version,
+)
+from kafka_eos_sink.protocol.messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    PartitionProduceData,
+    ProduceRequest,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+    TopicProduceData,
+)
+from kafka_eos_sink.protocol.schema import decode, encode, read_message
+
+END = EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
+ENDED = EndTxnResponse(throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=3)
+
+
+def framed(body: bytes) -> bytes:
+    return binary.pack(">i", len(body)) + body
+
+
+# Requests
+
+
+def test_a_flexible_request_has_header_version_2_with_an_old_style_client_id() -> None:
+    frame = b"".join(encode_request(END, 5, 7, "me"))
+    assert frame == framed(
+        b"\x00\x1a\x00\x05\x00\x00\x00\x07\x00\x02me\x00"  # EndTxn, version 5, correlation id 7, "me", no tags
+        b"\x02a\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02\x01\x00"
+    )
+
+
+def test_a_request_that_is_not_flexible_has_header_version_1() -> None:
+    frame = b"".join(encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 7, None))
+    assert frame == framed(b"\x00\x11\x00\x01\x00\x00\x00\x07\xff\xff\x00\x05PLAIN")
+
+
+def test_the_records_of_a_produce_request_are_not_copied() -> None:
+    header, body = bytearray(b"h" * 61), bytearray(b"r" * 1000)
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1,
+        topic_data=(
+            TopicProduceData(
+                name="t",
+                partition_data=(
+                    PartitionProduceData(index=0, records=(memoryview(header), memoryview(body))),
+                    PartitionProduceData(index=1, records=b"more"),
+                ),
+            ),
+        ),
+    )
+    parts = encode_request(request, 9, 1, "me")
+    before = b"".join(parts)
+    header[0] = body[0] = ord("x")
+    after = b"".join(parts)
+    assert [place for place in range(len(before)) if before[place] != after[place]] == [
+        before.index(b"h" * 61),
+        before.index(b"r" * 1000),
+    ]
+    assert binary.unpack_from(">i", before)[0] == len(before) - 4
+    _, at = read_message(RequestHeader, 2, memoryview(before), 4)
+    (topic,) = decode(ProduceRequest, 9, before[at:]).topic_data
+    assert [data.records for data in topic.partition_data] == [b"h" * 61 + b"r" * 1000, b"more"]
+
+
+def test_a_version_that_we_do_not_speak_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"EndTxnRequest is spoken in versions 3 to 5, not in 6"):
+        encode_request(END, 6, 1, None)
+
+
+# Responses
+
+
+@pytest.mark.parametrize(
+    ("request_cls", "version", "request_header", "response_header"),
+    [
+        (EndTxnRequest, 5, 2, 1),
+        (ApiVersionsRequest, 3, 2, 0),
+        (ApiVersionsRequest, 4, 2, 0),
+        (SaslHandshakeRequest, 1, 1, 0),
+    ],
+)
+def test_header_versions(request_cls: type, version: int, request_header: int, response_header: int) -> None:
+    assert request_header_version(request_cls, version) == request_header
+    assert response_header_version(request_cls, version) == response_header
+
+
+def test_a_response_is_decoded_after_its_header() -> None:
+    frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5)
+    assert decode_response_header(EndTxnRequest, 5, frame) == (7, encode(ENDED, 5))
+    assert decode_response(EndTxnRequest, 5, frame, 7) == ENDED
+
+
+def test_a_response_to_a_request_that_is_not_flexible() -> None:
+    response = SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "SCRAM-SHA-512"))
+    frame = b"\x00\x00\x00\x07" + encode(response, 1)
+    assert frame[4:] == b"\x00\x21\x00\x00\x00\x02\x00\x05PLAIN\x00\x0dSCRAM-SHA-512"
+    assert decode_response(SaslHandshakeRequest, 1, frame, 7) == response
+
+
+def test_a_response_to_another_request_is_refused() -> None:
+    frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5)
+    with pytest.raises(ProtocolError, match=r"answer to correlation id 7 where EndTxnRequest v5 with .* 8 is next"):
+        decode_response(EndTxnRequest, 5, frame, 8)
+
+
+def test_trailing_bytes_after_a_response_are_refused() -> None:
+    frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5) + b"\x00"
+    with pytest.raises(ProtocolError, match="1 bytes left"):
+        decode_response(EndTxnRequest, 5, frame, 7)
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_a_frame_that_ends_within_its_header_is_refused(length: int) -> None:
+    with pytest.raises(ProtocolError, match="ResponseHeader"):
+        decode_response(EndTxnRequest, 5, b"\x00\x00\x00\x07\x00"[:length], 7)
+
+
+def test_an_old_broker_answers_api_versions_in_version_0() -> None:
+    answer = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=3),)
+    )
+    frame = b"\x00\x00\x00\x01" + encode(answer, 0)
+    assert frame[4:] == b"\x00\x23\x00\x00\x00\x01\x00\x12\x00\x00\x00\x03"
+    assert decode_response(ApiVersionsRequest, 4, frame, 1) == answer
+
+
+# Frames
+
+FRAMES = (b"first", b"", b"third" * 100)
+STREAM = b"".join(framed(frame) for frame in FRAMES)
+
+
+def test_frames_fed_whole() -> None:
+    reader = FrameReader(1000)
+    reader.feed(STREAM)
+    assert [reader.next_frame() for _ in range(4)] == [*FRAMES, None]
+    assert reader.buffered == 0
+
+
+def test_frames_fed_byte_by_byte() -> None:
+    reader = FrameReader(1000)
+    frames = []
+    for place in range(len(STREAM)):
+        reader.feed(STREAM[place : place + 1])
+        while (frame := reader.next_frame()) is not None:
+            frames.append(frame)
+    assert frames == list(FRAMES)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.data())
+def test_frames_fed_in_any_pieces(frames: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(framed(frame) for frame in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    reader = FrameReader(50)
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        reader.feed(memoryview(stream)[start:end])
+        while (frame := reader.next_frame()) is not None:
+            found.append(bytes(frame))
+    assert found == frames
+
+
+def test_a_frame_stays_as_it_is_when_more_is_fed() -> None:
+    reader = FrameReader(1000)
+    reader.feed(framed(b"one"))
+    frame = reader.next_frame()
+    reader.feed(framed(b"two"))
+    assert reader.next_frame() == b"two"
+    assert frame == b"one"
+
+
+@pytest.mark.parametrize("size", [11, 2**31 - 1, -1, -(2**31)])
+def test_a_frame_of_a_size_that_is_not_allowed_ends_the_stream(size: int) -> None:
+    reader = FrameReader(10)
+    reader.feed(framed(b"0123456789") + binary.pack(">i", size))
+    assert reader.next_frame() == b"0123456789"
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=f"frame of {size} bytes where at most 10 are allowed"):
+            reader.next_frame()
+
+
+def test_an_answer_that_is_not_kafka_says_what_to_look_at() -> None:
+    reader = FrameReader(65536)
+    reader.feed(b"HTTP/1.1 400 Bad Request\r\n")
+    with pytest.raises(ProtocolError, match=r"security\.protocol"):
+        reader.next_frame()
+
+
+def test_the_limit_can_be_raised_once_the_peer_is_known() -> None:
+    reader = FrameReader(10)
+    reader.max_frame_bytes = 20
+    reader.feed(framed(b"x" * 20))
+    assert reader.next_frame() == b"x" * 20
