@@ -304,9 +304,9 @@ def _explain(what: str, output: Sequence[str]) -> str:
         )
         return f"The package index has no {what} (not found: {', '.join(missing)}); name a version that was released."
     reasons = [line for line in output if _UNREACHABLE.search(line)] or list(output[-3:])
-    reason = re.sub(r"\s*url=\S+", "", reasons[0]) if reasons else "no output"
+    reason = re.sub(r"\s*url=\S+", "", reasons[0]).rstrip(".") if reasons else "no output"
     return (
-        f"{what} could not be downloaded: the package index cannot be reached ({reason}); check the network, give Java "
-        'its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or name an Ivy settings file with '
-        f"your mirror in {_IVY_SETTINGS_VARIABLE}."
+        f"{what} could not be downloaded: the package index cannot be reached ({reason}); check the network, give "
+        'Java its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or name an Ivy settings '
+        f"file with your mirror in {_IVY_SETTINGS_VARIABLE}."
     )
