@@ -372,6 +372,14 @@ class LogView:
             None,
         )
 
+    def newest_parts(self, write_id: str, query_id: str) -> dict[int, LoggedRecord]:
+        """Spark partition to its newest part record, whatever became of it."""
+        return {
+            key.rest[0]: records[-1]
+            for key, records in self._records.items()
+            if key.kind == "part" and (key.write_id, key.query_id) == (write_id, query_id)
+        }
+
     def newer_committed_part(self, write_id: str, query_id: str, partition: int, offset: int) -> bool:
         """Whether compaction may have dropped a committed part at ``offset`` because a newer committed one stands.
 

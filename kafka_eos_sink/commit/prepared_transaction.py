@@ -104,6 +104,7 @@ class Plan:
     """What ``take_over`` found, pickled into the writer: the driver's identity, a fresh nonce, the settled decisions.
 
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
+    ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it).
     """
 
     write_id: str
@@ -111,6 +112,7 @@ class Plan:
     driver: ProducerIdentity
     started_ms: int
     transaction_timeout_ms: int
+    log_offset: int
     decisions: tuple[SettledDecision, ...]
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:

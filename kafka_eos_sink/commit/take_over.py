@@ -57,7 +57,7 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
         driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
     )
     yield Reached("plan.fenced")
-    return _plan(request, driver, started, ())
+    return _plan(request, driver, started, 0, ())
 
 
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
@@ -95,16 +95,23 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     yield from end_open(opened, named)
     if failures:
         raise failures[0]
-    return _plan(request, driver, started, tuple(decisions))
+    return _plan(request, driver, started, barrier, tuple(decisions))
 
 
-def _plan(request: TakeOver, driver: ProducerIdentity, started_ms: int, decisions: tuple[SettledDecision, ...]) -> Plan:
+def _plan(
+    request: TakeOver,
+    driver: ProducerIdentity,
+    started_ms: int,
+    log_offset: int,
+    decisions: tuple[SettledDecision, ...],
+) -> Plan:
     return Plan(
         write_id=request.write_id,
         nonce=request.nonce,
         driver=driver,
         started_ms=started_ms,
         transaction_timeout_ms=request.transaction_timeout_ms,
+        log_offset=log_offset,
         decisions=decisions,
     )
 

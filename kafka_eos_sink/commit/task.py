@@ -35,10 +35,9 @@ from .steps import (
     WriteRows,
     Written,
 )
+from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late
 from .transactional_id import SLOTS, slot_of, task_transactional_id
 
-NEVER_TIMES_OUT_MS = 2_147_483_647
-"""transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
 SLOT_DESCRIPTION_VALID_MS = 1_000
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
@@ -135,9 +134,7 @@ def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecisio
     return None
 
 
-def write_attempt(
-    plan: Plan, batch: BatchIdentity, task: TaskIdentity, transaction_version: int
-) -> Procedure[TaskMessage]:
+def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
     """One attempt: at most one transaction, under a producer id and epoch that no other attempt has or had.
 
     Raises `WriteRefusedError` before anything is written, `TransactionAbortedError` and whatever the rows ask for after; the own
@@ -178,7 +175,8 @@ def write_attempt(
             f"--write-id '{plan.write_id}' --version {batch.version} --as committed|rewrite",
         )
 
-    identity = yield from _fresh_identity(plan, task, transaction_version)
+    yield from fail_if_too_late(plan, batch.query_id, batch.version)
+    identity = yield from _fresh_identity(plan, task)
     yield Reached("task.initialised")
     try:
         written: Written = yield WriteRows(identity, plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS)
@@ -203,7 +201,7 @@ def write_attempt(
     )
 
 
-def _fresh_identity(plan: Plan, task: TaskIdentity, transaction_version: int) -> Procedure[ProducerIdentity]:
+def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentity]:
     """InitProducerId of the first slot without an open transaction, beginning at the attempt's own.
 
     An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it.

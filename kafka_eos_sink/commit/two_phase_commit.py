@@ -40,12 +40,12 @@ from .steps import (
     Wait,
     Warn,
 )
+from .straggler import NEVER_TIMES_OUT_MS, timeout_margin_ms, timeout_ways_out
 from .take_over import TakeOver, append_in_transaction, forget, take_over
-from .task import NEVER_TIMES_OUT_MS, BatchIdentity
+from .task import BatchIdentity
 from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 
 FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-MAX_MARGIN_MS = 60_000
 ABORT_QUIET_MS = 3_000
 ABORT_DEADLINE_MS = 15_000
 
@@ -166,7 +166,7 @@ def _check_prepared(
         described = yield DescribeTransactions(ids)
     now: int = yield Now()
     timeout = plan.transaction_timeout_ms
-    margin = min(timeout // 10, MAX_MARGIN_MS)
+    margin = timeout_margin_ms(timeout)
     for entry in prepared:
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
         is_open = (
@@ -184,8 +184,8 @@ def _check_prepared(
         # By the driver's own clock since the plan, before which no task began; where that is not enough, by the broker's start time.
         if timeout != NEVER_TIMES_OUT_MS and now - plan.started_ms + margin >= timeout:
             assert found is not None
-            age = now - found.start_time_ms
-            if age + margin >= timeout:
+            age, timeout = now - found.start_time_ms, found.timeout_ms
+            if age + timeout_margin_ms(timeout) >= timeout:
                 raise TransactionAbortedError(
                     "TRANSACTION_TOO_OLD",
                     f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
@@ -197,13 +197,6 @@ def _check_prepared(
         identity
         for identity in open_identities(described, plan.driver.transaction_version)
         if (identity.transactional_id, identity.producer_epoch) not in named
-    )
-
-
-def timeout_ways_out() -> str:
-    return (
-        "Ways out: smaller batches or more tasks at a time, a larger kafka.transaction.timeout.ms (up to the broker's "
-        "transaction.max.timeout.ms; 2147483647 never times out where the broker allows it)"
     )
 
 

@@ -1,0 +1,388 @@
+"""Runs the procedures of this package against a real cluster: the thin shell around the protocol.
+
+Each step becomes one or a few requests. Retriable errors are repeated here with identical bytes, by the reaction table; what is
+left is an answer, an error for the user, or doubt (None).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..client.admin import Admin, EndTransaction, FetchResult
+from ..client.network_client import LostAnswer, NetworkClient
+from ..client.reactions import Reaction, reaction, refusal
+from ..errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from ..protocol import messages
+from ..protocol.error_codes import ErrorCode
+from ..protocol.record_batch import encode_rows, read_record_batches, seal
+from . import failpoints, steps
+from .prepared_transaction import OffsetRange, ProducerIdentity
+from .steps import Marker, MarkerType, Procedure, ReadRecord
+
+T = TypeVar("T")
+log = logging.getLogger("kafka_eos_sink")
+
+LOG_FETCH_WAIT_MS = 100
+MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
+NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
+
+
+def end_txn_version(identity: ProducerIdentity) -> int:
+    """EndTxn 5 bumps the epoch (KIP-890) and belongs to transaction version 2; a repeat must use the version of the first."""
+    return 5 if identity.transaction_version >= 2 else 4
+
+
+class Executor:
+    """Performs the steps of driver procedures; tasks add theirs in `task_executor`.
+
+    ``log_topic`` and ``log_partition`` say where the write id's records lie; ``timeout_ms`` bounds each step.
+    """
+
+    def __init__(
+        self, client: NetworkClient, admin: Admin, *, log_topic: str, log_partition: int, timeout_ms: int
+    ) -> None:
+        self.client = client
+        self.admin = admin
+        self.log_topic = log_topic
+        self.log_partition = log_partition
+        self.timeout_ms = timeout_ms
+        self._performers: dict[type[Any], Callable[[Any], Any]] = {
+            steps.ListOpenTransactions: self._list_open,
+            steps.DescribeTransactions: self._describe,
+            steps.InitProducerId: self._init_producer_id,
+            steps.Append: self._append,
+            steps.AddPartition: self._add_partition,
+            steps.AppendInTransaction: self._append_in_transaction,
+            steps.CommitGroupOffsets: self._commit_group_offsets,
+            steps.EndTransactions: self._end_transactions,
+            steps.ReadLog: self._read_log,
+            steps.LogPolicy: self._log_policy,
+            steps.LastStableOffsets: self._last_stable_offsets,
+            steps.DescribeProducers: self._describe_producers,
+            steps.AbortedTransactions: self._aborted_transactions,
+            steps.Now: lambda _: time.time_ns() // 1_000_000,
+            steps.Wait: lambda step: time.sleep(step.ms / 1000),
+            steps.Warn: lambda step: log.warning("%s", step.message),
+            steps.Reached: lambda step: failpoints.reached(step.point),
+        }
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run a procedure to its end; errors of steps are thrown into it."""
+        answer: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                step = procedure.send(answer) if failure is None else procedure.throw(failure)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer, failure = None, None
+            try:
+                answer = self._performers[type(step)](step)
+            except Exception as error:
+                failure = error
+
+    @property
+    def _deadline(self) -> int:
+        return self.client.clock() + self.timeout_ms
+
+    # transactions
+
+    def _list_open(self, step: steps.ListOpenTransactions) -> tuple[str, ...]:
+        prefix = _re2_quote(step.write_id)
+        listed = self.admin.list_transactions(
+            states=("Ongoing",), id_pattern=rf"{prefix}\.[0-9]+\.[0-9]+", deadline_ms=self._deadline
+        )
+        return tuple(entry.transactional_id for entry in listed)
+
+    def _describe(self, step: steps.DescribeTransactions) -> Mapping[str, steps.TransactionDescription | None]:
+        found = self.admin.describe_transactions(step.transactional_ids, self._deadline)
+        return {
+            transactional_id: None
+            if state is None
+            else steps.TransactionDescription(
+                state=state.state,
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                timeout_ms=state.timeout_ms,
+                start_time_ms=state.start_time_ms,
+            )
+            for transactional_id, state in found.items()
+        }
+
+    def _init_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
+        version = self.admin.transaction_version(self._deadline)
+        producer_id, producer_epoch = self.admin.init_producer_id(
+            step.transactional_id, step.timeout_ms, self._deadline
+        )
+        return ProducerIdentity(
+            transactional_id=step.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_version=version,
+        )
+
+    def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if len(step.ends) > 1 and failpoints.is_set("commit.between_ends"):
+            first = self._end(step.ends[:1])
+            failpoints.reached("commit.between_ends")
+            return first + self._end(step.ends[1:])
+        return self._end(step.ends)
+
+    def _end(self, ends: tuple[steps.End, ...]) -> tuple[steps.EndResult, ...]:
+        results = self.admin.end_transactions(
+            [
+                EndTransaction(
+                    transactional_id=end.identity.transactional_id,
+                    producer_id=end.identity.producer_id,
+                    producer_epoch=end.identity.producer_epoch,
+                    committed=end.commit,
+                    version=end_txn_version(end.identity),
+                )
+                for end in ends
+            ],
+            self._deadline,
+        )
+        return tuple(
+            steps.EndResult(
+                error=result.error_code, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+            )
+            for result in results
+        )
+
+    # the commit log
+
+    def _append(self, step: steps.Append) -> int:
+        appended = self._produce(NO_PRODUCER, 0, step.records)
+        if appended.error != ErrorCode.NONE:
+            where = f"{self.log_topic}-{self.log_partition}"
+            if appended.error is None:
+                raise BrokerUnavailableError(
+                    "COMMIT_LOG_UNAVAILABLE",
+                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms",
+                )
+            raise refusal(messages.ProduceRequest, appended.error, f"commit log {where}")
+        return appended.offset
+
+    def _add_partition(self, step: steps.AddPartition) -> int | None:
+        identity = step.identity
+        topic = messages.AddPartitionsToTxnTopic(name=self.log_topic, partitions=(self.log_partition,))
+        request = messages.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=identity.transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.producer_epoch,
+            v3_and_below_topics=(topic,),
+        )
+
+        def code(response: messages.AddPartitionsToTxnResponse) -> int:
+            return response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+
+        return self._ask_coordinator(identity, request, code)
+
+    def _append_in_transaction(self, step: steps.AppendInTransaction) -> steps.Appended:
+        return self._produce(step.identity, step.base_sequence, step.records)
+
+    def _commit_group_offsets(self, step: steps.CommitGroupOffsets) -> int | None:
+        raise NotImplementedError
+
+    def _ask_coordinator(self, identity: ProducerIdentity, request: Any, code_of: Callable[[Any], int]) -> int | None:
+        """Repeat an identical request at the id's coordinator by the reaction table; the code left over, None for no answer."""
+        deadline = self._deadline
+        transactional_id = identity.transactional_id
+        last: int | None = None
+        while True:
+            try:
+                node = self.admin.find_coordinators((transactional_id,), deadline)[transactional_id]
+                last = code_of(self.client.call(node, request, deadline_ms=deadline))
+            except (LostAnswer, BrokerUnavailableError):
+                last = None
+                self.admin.forget((transactional_id,))
+            if last == ErrorCode.NONE:
+                return last
+            if last is not None:
+                match reaction(type(request), last):
+                    case Reaction.FIND_COORDINATOR:
+                        self.admin.forget((transactional_id,))
+                    case Reaction.RETRY | Reaction.REFRESH_METADATA:
+                        pass
+                    case Reaction.CONFIGURATION:
+                        raise refusal(type(request), last, f"transactional id {transactional_id}")
+                    case _:
+                        return last
+            if self.client.clock() >= deadline:
+                return last
+            self.client.poll(steps_backoff_ms())
+
+    def _produce(
+        self, identity: ProducerIdentity, base_sequence: int, records: tuple[steps.LogRecord, ...]
+    ) -> steps.Appended:
+        """One batch per record, so that a large decision's pieces each fit a message; acknowledged in order."""
+        first = -1
+        batches = (
+            [records] if sum(len(record.value or b"") for record in records) < 500_000 else [(r,) for r in records]
+        )
+        sequence = base_sequence
+        for batch in batches:
+            appended = self._produce_batch(identity, sequence, batch)
+            if appended.error != ErrorCode.NONE:
+                return appended
+            first = appended.offset if first < 0 else first
+            sequence += len(batch)
+        return steps.Appended(error=ErrorCode.NONE, offset=first)
+
+    def _produce_batch(
+        self, identity: ProducerIdentity, base_sequence: int, records: tuple[steps.LogRecord, ...]
+    ) -> steps.Appended:
+        deadline = self._deadline
+        transactional = identity is not NO_PRODUCER
+        block = encode_rows(
+            [(record.key, record.value, ()) for record in records], timestamp_ms=time.time_ns() // 1_000_000
+        )
+        sealed = b"".join(
+            seal(
+                block,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                base_sequence=base_sequence if transactional else -1,
+                transactional=transactional,
+            )
+        )
+        request = messages.ProduceRequest(
+            transactional_id=identity.transactional_id if transactional else None,
+            acks=-1,
+            timeout_ms=min(self.timeout_ms, 30_000),
+            topic_data=(
+                messages.TopicProduceData(
+                    name=self.log_topic,
+                    partition_data=(messages.PartitionProduceData(index=self.log_partition, records=sealed),),
+                ),
+            ),
+        )
+        max_version = 12 if identity.transaction_version >= 2 else 11
+        where = (self.log_topic, self.log_partition)
+        answer: steps.Appended = steps.Appended(error=None)
+        while True:
+            try:
+                node = self.admin.leaders((where,), deadline)[where]
+                response = self.client.call(node, request, deadline_ms=deadline, max_version=max_version)
+                result = response.responses[0].partition_responses[0]
+                answer = steps.Appended(error=result.error_code, offset=result.base_offset)
+            except (LostAnswer, BrokerUnavailableError):
+                answer = steps.Appended(error=None)
+                self.client.request_metadata_update()
+            if answer.error == ErrorCode.NONE:
+                return answer
+            if answer.error is not None:
+                match reaction(messages.ProduceRequest, answer.error):
+                    case Reaction.REFRESH_METADATA:
+                        self.client.request_metadata_update()
+                    case Reaction.RETRY:
+                        pass
+                    case Reaction.CONFIGURATION:
+                        raise refusal(messages.ProduceRequest, answer.error, f"commit log topic {self.log_topic}")
+                    case _:
+                        return answer
+            if self.client.clock() >= deadline:
+                return answer
+            self.client.poll(steps_backoff_ms())
+
+    def _fetch(self, where: tuple[str, int], offset: int, isolation: Any, wait_ms: int) -> FetchResult:
+        return self.admin.fetch(*where, offset, isolation=isolation, max_wait_ms=wait_ms, deadline_ms=self._deadline)
+
+    def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
+        where = (self.log_topic, self.log_partition)
+        result = self._fetch(where, step.offset, "read_uncommitted", LOG_FETCH_WAIT_MS)
+        if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start = self.admin.list_offsets((where,), self._deadline, isolation="read_uncommitted", timestamp=-2)[where]
+            if step.offset >= start:
+                raise BrokerRefusedError(
+                    "COMMIT_LOG_TRUNCATED",
+                    f"offset {step.offset} of the commit log's partition {where[0]}-{where[1]} is beyond its end: the topic was "
+                    "deleted and created anew, or an unclean leader election lost records",
+                )
+            return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start)
+        entries: list[ReadRecord | Marker] = []
+        next_offset = step.offset
+        for batch in read_record_batches(result.records):
+            next_offset = max(next_offset, batch.last_offset + 1)
+            if batch.control:
+                kinds = [(control.offset, MARKER_TYPES.get(control.type)) for control in batch.control_records]
+                for offset, kind in kinds or [(batch.last_offset, MarkerType.EMPTY)]:
+                    if kind is not None:
+                        entries.append(
+                            Marker(
+                                offset=offset,
+                                producer_id=batch.producer_id,
+                                producer_epoch=batch.producer_epoch,
+                                type=kind,
+                            )
+                        )
+                continue
+            for record in batch.records:
+                if record.key is not None:
+                    entries.append(
+                        ReadRecord(
+                            offset=record.offset,
+                            producer_id=batch.producer_id,
+                            producer_epoch=batch.producer_epoch,
+                            transactional=batch.transactional,
+                            key=record.key,
+                            value=record.value,
+                        )
+                    )
+        return steps.LogChunk(entries=tuple(entries), next_offset=next_offset, log_start_offset=result.log_start_offset)
+
+    def _log_policy(self, _: steps.LogPolicy) -> str | None:
+        try:
+            found = self.admin.describe_configs("topic", self.log_topic, ("cleanup.policy",), self._deadline)
+        except AuthorizationError:
+            return None
+        return found.get("cleanup.policy")
+
+    # proofs on the data partitions
+
+    def _last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[tuple[str, int], int]:
+        return self.admin.list_offsets(step.partitions, self._deadline, isolation="read_committed")
+
+    def _describe_producers(
+        self, step: steps.DescribeProducers
+    ) -> Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None:
+        try:
+            found = self.admin.describe_producers(step.partitions, self._deadline)
+        except AuthorizationError:
+            return None
+        return {
+            where: {
+                producer.producer_id: (producer.producer_epoch, producer.current_txn_start_offset)
+                for producer in producers
+            }
+            for where, producers in found.items()
+        }
+
+    def _aborted_transactions(
+        self, step: steps.AbortedTransactions
+    ) -> Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None:
+        found: dict[OffsetRange, tuple[tuple[int, int], ...] | None] = {}
+        try:
+            for part in step.ranges:
+                result = self._fetch((part.topic, part.partition), part.first_offset, "read_committed", 0)
+                found[part] = (
+                    None
+                    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE
+                    else tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
+                )
+        except AuthorizationError:
+            return None
+        return found
+
+
+def steps_backoff_ms() -> int:
+    return 20
+
+
+def _re2_quote(text: str) -> str:
+    """Quote for the broker's RE2: everything outside ASCII letters, digits and underscore is escaped, bytes beyond ASCII are literal."""
+    return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\{c}" for c in text)

@@ -1,0 +1,41 @@
+"""Points of the protocol at which a test has a process die or fail; nothing happens unless the environment asks for it.
+
+``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. Actions: ``kill`` (SIGKILL to this process), ``raise``,
+and both with ``:FILE``, which acts once: only for the process that manages to create that file. The points are the names
+that the procedures pass to `Reached`, ``task.writing`` (after each delivered batch of rows) and
+``commit.between_ends`` (after the first EndTxn of a pass).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+
+from ..errors import KafkaEosError
+
+VARIABLE = "KAFKA_EOS_FAILPOINTS"
+
+
+def _actions(environment: Mapping[str, str]) -> dict[str, str]:
+    text = environment.get(VARIABLE, "")
+    return dict(pair.split("=", 1) for pair in text.split(";") if "=" in pair)
+
+
+def is_set(point: str) -> bool:
+    return VARIABLE in os.environ and point in _actions(os.environ)
+
+
+def reached(point: str) -> None:
+    """Act on a point if the environment names it. Raises `KafkaEosError` ``FAILPOINT``, or ends this process."""
+    if VARIABLE not in os.environ or (action := _actions(os.environ).get(point)) is None:
+        return
+    kind, _, once = action.partition(":")
+    if once:
+        try:
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise KafkaEosError("FAILPOINT", f"{VARIABLE} asks for a failure at {point}")
