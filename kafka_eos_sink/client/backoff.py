@@ -22,6 +22,5 @@ class ExponentialBackoff:
     def delay_ms(self, attempts: int) -> int:
         """The delay after `attempts` earlier failures in a row (0 = the first failure), in ms."""
         # An initial delay above the maximum is the constant maximum, as in Java.
-        doublings = min(attempts, 32)
-        delay = min(self.initial_ms * 2**doublings, self.maximum_ms)
+        delay = min(self.initial_ms << min(attempts, 32), self.maximum_ms)
         return max(0, min(round(delay * (1 + self.jitter * (2 * self.uniform() - 1))), self.maximum_ms))

@@ -52,7 +52,9 @@ class ClientConfig:
     @property
     def bootstrap_servers_text(self) -> str:
         """The bootstrap servers as `host:port,host:port`, for messages."""
-        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers)
+        return ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
+        )
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
