@@ -25,11 +25,7 @@ from pyspark.sql.types import (
 
 from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.record_columns import RecordColumns, as_binary
-
-_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-# Arrow's binary type holds 2 GiB; a delivered batch of large_binary may hold more and is halved until it fits.
-_BINARY_MAX_BYTES = 2**31 - 1
+from kafka_eos_sink.protocol.record_columns import MAX_COLUMN_BYTES, RecordColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,27 +80,23 @@ class WrittenColumns:
         """The rows of one batch whose columns each fit into Arrow's 2 GiB of binary.
 
         Raises:
-            InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADERS, naming the row.
+            InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADER, naming the row.
         """
 
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
-        key, headers, timestamp = column(self.key), column(self.headers), column(self.timestamp)
-        topic: str | pa.Array
-        if self.topic_option is not None:
-            topic = self.topic_option
-        else:
-            topic = batch.column(self.topic).cast(pa.string())
-        partition = column(self.partition)
+        timestamp, partition = column(self.timestamp), column(self.partition)
+        if timestamp is not None:
+            _refuse_before_1970(timestamp)
         return Rows(
-            topic=topic,
+            topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
             partition=None if partition is None else partition.cast(pa.int32()),
             columns=RecordColumns(
-                value=as_binary(batch.column(self.value)),
-                key=None if key is None else as_binary(key),
-                headers=None if headers is None else _headers(headers),
-                timestamp=None if timestamp is None else _milliseconds(timestamp),
+                value=batch.column(self.value),
+                key=column(self.key),
+                headers=column(self.headers),
+                timestamp=timestamp,
             ),
         )
 
@@ -112,7 +104,8 @@ class WrittenColumns:
         if batch.num_rows == 0:
             return
         written = [batch.column(i) for i in (self.value, self.key, self.headers) if i is not None]
-        if batch.num_rows > 1 and any(column.nbytes > _BINARY_MAX_BYTES for column in written):
+        # A batch of large_binary may hold more than records can; it is halved until each column fits.
+        if batch.num_rows > 1 and any(column.nbytes > MAX_COLUMN_BYTES for column in written):
             half = batch.num_rows // 2
             yield from self._pieces(batch.slice(0, half))
             yield from self._pieces(batch.slice(half))
@@ -194,34 +187,16 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
     )
 
 
-def _milliseconds(timestamp: pa.Array) -> pa.Array:
-    """Spark's timestamps (microseconds since the epoch) as Kafka's milliseconds, rounded down."""
-    # Plain arithmetic: Arrow's rounding of zoned times looks up the zone for every row, 20 times slower.
+def _refuse_before_1970(timestamp: pa.Array) -> None:
     microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
     earliest = pc.min(microseconds).as_py()
     if earliest is not None and earliest < 0:
-        # Kafka has no time before 1970: -1 means "none" on the wire, and brokers refuse the rest.
+        # Kafka has no time before 1970: -1 means "none" on the wire, and the Java producer refuses the rest.
         raise InvalidRowError(
             "INVALID_TIMESTAMP",
             f"row {_first(pc.less(microseconds, 0))} of a batch has a timestamp before 1970-01-01T00:00:00Z, which "
             "Kafka cannot hold; correct it, or leave it null for the time of writing",
         )
-    return pc.divide(microseconds, 1000)
-
-
-def _headers(headers: pa.Array) -> pa.Array:
-    if headers.type != _HEADERS:
-        headers = headers.cast(_HEADERS)
-    entries = pc.list_flatten(headers)
-    unusable = pc.or_(pc.is_null(entries), pc.is_null(pc.struct_field(entries, 0)))
-    if pc.any(unusable, min_count=0).as_py():
-        row = pc.list_parent_indices(headers)[_first(unusable)].as_py()
-        raise InvalidRowError(
-            "INVALID_HEADERS",
-            f"row {row} of a batch has a header that is null or whose key is null; "
-            "Kafka's headers need a key, only their values may be null",
-        )
-    return headers
 
 
 def _first(matches: pa.Array) -> int:
