@@ -1,0 +1,111 @@
+"""What a task may do in the face of the newest decision (exactly-once.md 3, Task 1, and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_eos_sink.commit.prepared_transaction import (
+    DecisionStatus,
+    Plan,
+    ProducerIdentity,
+    SettledDecision,
+    TaskOutcome,
+)
+from kafka_eos_sink.commit.task import BatchIdentity, admit
+from kafka_eos_sink.errors import WriteRefusedError
+
+SKIP = TaskOutcome.ALREADY_COMMITTED
+BATCH = BatchIdentity(query_id="q", version=5, topic="t", schema="value string", offsets_hash="h5", streaming=True)
+DECIDED = SettledDecision(
+    query_id="q",
+    version=5,
+    nonce="n",
+    offset=40,
+    status=DecisionStatus.FINISHED,
+    topic="t",
+    schema="value string",
+    offsets_hash="h5",
+)
+
+
+def plan(*decisions: SettledDecision) -> Plan:
+    driver = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
+    return Plan(
+        write_id="w",
+        nonce="m",
+        driver=driver,
+        started_ms=0,
+        transaction_timeout_ms=900_000,
+        log_offset=50,
+        decisions=decisions,
+    )
+
+
+def test_the_next_version_is_written() -> None:
+    assert admit(plan(replace(DECIDED, version=4)), BATCH, 0) == (None, None)
+
+
+def test_the_first_batch_of_a_stream_is_written() -> None:
+    assert admit(plan(), replace(BATCH, version=0), 0) == (None, None)
+
+
+def test_a_decision_of_another_query_id_says_nothing() -> None:
+    assert admit(plan(replace(DECIDED, query_id="other", version=9)), replace(BATCH, version=0), 0) == (None, None)
+
+
+def test_the_same_version_is_skipped() -> None:
+    assert admit(plan(DECIDED), BATCH, 0) == (SKIP, None)
+
+
+def test_the_same_version_with_other_source_offsets_is_refused() -> None:
+    with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.DIFFERENT_BATCH\].*resolve"):
+        admit(plan(replace(DECIDED, offsets_hash="other")), BATCH, 0)
+
+
+def test_the_same_offsets_with_another_topic_are_skipped_with_a_warning() -> None:
+    outcome, warning = admit(plan(replace(DECIDED, topic="old")), BATCH, 0)
+    assert outcome is SKIP
+    assert warning is not None
+    assert "'old'" in warning
+
+
+@pytest.mark.parametrize("change", [{"topic": "old"}, {"schema": "value binary"}])
+def test_without_a_hash_another_topic_or_schema_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH"):
+        admit(plan(replace(DECIDED, offsets_hash=None, **change)), replace(BATCH, offsets_hash=None), 0)
+
+
+def test_a_void_decision_is_compared_with_nothing() -> None:
+    void = replace(DECIDED, status=DecisionStatus.VOID, offsets_hash="other", topic="old")
+    assert admit(plan(void), BATCH, 0) == (None, None)
+
+
+def test_of_a_partly_lost_decision_only_lost_partitions_are_written() -> None:
+    lost = replace(DECIDED, status=DecisionStatus.LOST_PARTS, committed=frozenset({0}), lost=frozenset({1}))
+    assert admit(plan(lost), BATCH, 0) == (SKIP, None)
+    assert admit(plan(lost), BATCH, 1) == (None, None)
+
+
+@pytest.mark.parametrize("status", [DecisionStatus.VOID, DecisionStatus.LOST_PARTS])
+def test_a_version_above_an_unfinished_one_is_refused(status: DecisionStatus) -> None:
+    with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 4"):
+        admit(plan(replace(DECIDED, version=4, status=status)), BATCH, 0)
+
+
+def test_a_rolled_back_version_fails_is_skipped_or_rewritten_as_asked() -> None:
+    newer = plan(replace(DECIDED, version=7))
+    with pytest.raises(WriteRefusedError, match="CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
+        admit(newer, BATCH, 0)
+    assert admit(newer, replace(BATCH, on_checkpoint_rollback="skip"), 0)[0] is SKIP
+    assert admit(newer, replace(BATCH, on_checkpoint_rollback="rewrite"), 0) == (None, None)
+
+
+def test_a_stream_that_the_log_has_never_seen_does_not_begin_in_the_middle() -> None:
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*--version 4 --as committed"):
+        admit(plan(), BATCH, 0)
+
+
+def test_a_batch_write_may_begin_with_any_version() -> None:
+    assert admit(plan(), replace(BATCH, streaming=False), 0) == (None, None)

@@ -1,0 +1,246 @@
+"""The records of the commit log and the view that reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.commit.commit_log import LogView, Outcome, decision_records, outcome_of
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    OffsetRange,
+    PreparedTransaction,
+    ProducerIdentity,
+)
+from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.errors import WriteRefusedError
+
+W, Q = "payments/orders", "batch"
+DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=7, producer_epoch=3, transaction_version=2)
+
+
+def prepared(partition: int) -> PreparedTransaction:
+    identity = ProducerIdentity(
+        transactional_id=f"{W}.{partition}.0", producer_id=100 + partition, producer_epoch=0, transaction_version=2
+    )
+    offsets = (OffsetRange(topic="orders", partition=partition % 3, first_offset=10, last_offset=19),)
+    return PreparedTransaction(
+        partition=partition,
+        identity=identity,
+        part_offset=5 + partition,
+        rows=10,
+        digest=2**127 + partition,
+        offsets=offsets,
+    )
+
+
+def decision(version: int = 4, parts: int = 2, nonce: str = "n1", driver: ProducerIdentity = DRIVER) -> Decision:
+    return Decision(
+        write_id=W,
+        query_id=Q,
+        version=version,
+        nonce=nonce,
+        driver=driver,
+        topic="orders",
+        schema="value string",
+        offsets_hash=None,
+        transactions=tuple(prepared(partition) for partition in range(parts)),
+    )
+
+
+def read(record: LogRecord, offset: int, identity: ProducerIdentity | None) -> ReadRecord:
+    return ReadRecord(
+        offset=offset,
+        producer_id=-1 if identity is None else identity.producer_id,
+        producer_epoch=-1 if identity is None else identity.producer_epoch,
+        transactional=identity is not None,
+        key=record.key,
+        value=record.value,
+    )
+
+
+def marker(offset: int, producer_id: int, epoch: int, kind: MarkerType = MarkerType.COMMIT) -> Marker:
+    return Marker(offset=offset, producer_id=producer_id, producer_epoch=epoch, type=kind)
+
+
+def view_of(*entries: ReadRecord | Marker) -> LogView:
+    view = LogView(W)
+    view.feed(entries, entries[-1].offset + 1, 0)
+    return view
+
+
+def test_a_decision_read_back_is_the_decision_written() -> None:
+    written = decision()
+    (record,) = decision_records(written)
+    found = view_of(read(record, 20, DRIVER), marker(21, 7, 4)).newest_decision(W, Q)
+    assert found is not None
+    assert (found.decision, found.offset) == (written, 20)
+
+
+def test_a_decision_without_its_commit_marker_does_not_count() -> None:
+    (record,) = decision_records(decision())
+    view = view_of(read(record, 20, DRIVER))
+    assert view.newest_decision(W, Q) is None
+    assert [entry.offset for entry in view.undecided(W, Q)] == [20]
+
+
+def test_an_aborted_decision_is_neither_decided_nor_undecided() -> None:
+    (record,) = decision_records(decision())
+    view = view_of(read(record, 20, DRIVER), marker(21, 7, 4, MarkerType.ABORT))
+    assert view.newest_decision(W, Q) is None
+    assert view.undecided(W, Q) == []
+
+
+def test_a_decision_outside_a_transaction_never_counts() -> None:
+    (record,) = decision_records(decision())
+    assert view_of(read(record, 20, None), marker(21, -1, 0)).newest_decision(W, Q) is None
+
+
+def test_an_aborted_decision_does_not_hide_the_committed_one_below_it() -> None:
+    (old,) = decision_records(decision(version=4))
+    newer_driver = replace(DRIVER, producer_epoch=5)
+    (new,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
+    view = view_of(
+        read(old, 20, DRIVER), marker(21, 7, 4), read(new, 22, newer_driver), marker(23, 7, 6, MarkerType.ABORT)
+    )
+    found = view.newest_decision(W, Q)
+    assert found is not None
+    assert found.decision.version == 4
+
+
+def test_a_large_decision_is_cut_into_pieces_and_put_together_again() -> None:
+    large = decision(parts=3_000)
+    records = decision_records(large)
+    assert len(records) > 1
+    assert all(len(record.value or b"") < 1_000_000 for record in records)
+    entries = [read(record, 20 + i, DRIVER) for i, record in enumerate(records)]
+    found = view_of(*entries, marker(20 + len(records), 7, 4)).newest_decision(W, Q)
+    assert found is not None
+    assert found.decision == large
+
+
+def test_pieces_of_an_older_larger_decision_are_not_mixed_into_a_newer_one() -> None:
+    large = decision_records(decision(parts=3_000))
+    newer_driver = replace(DRIVER, producer_epoch=4)
+    (small,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
+    entries = [read(record, 20 + i, DRIVER) for i, record in enumerate(large)]
+    end = 20 + len(large)
+    found = view_of(*entries, marker(end, 7, 4), read(small, end + 1, newer_driver), marker(end + 2, 7, 5))
+    newest = found.newest_decision(W, Q)
+    assert newest is not None
+    assert (newest.decision.version, len(newest.decision.transactions)) == (5, 2)
+
+
+def test_a_missing_piece_is_said_and_not_passed_over() -> None:
+    records = decision_records(decision(parts=3_000))
+    view = view_of(read(records[0], 20, DRIVER), marker(21, 7, 4))
+    with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.COMMIT_LOG_CORRUPT\] piece 2"):
+        view.newest_decision(W, Q)
+
+
+def test_a_tombstone_forgets_the_decision() -> None:
+    (record,) = decision_records(decision())
+    view = view_of(
+        read(record, 20, DRIVER),
+        marker(21, 7, 4),
+        read(LogRecord(record.key, None), 22, replace(DRIVER, producer_epoch=4)),
+        marker(23, 7, 5),
+    )
+    assert view.newest_decision(W, Q) is None
+
+
+def test_another_write_id_and_foreign_records_are_passed_over() -> None:
+    (foreign,) = decision_records(replace(decision(), write_id="payments/orders.v2"))
+    view = view_of(
+        read(foreign, 1, DRIVER),
+        read(LogRecord(b"not json", b"x"), 2, None),
+        read(LogRecord(b'["decision", 1, 2, 3]', b"x"), 3, None),
+        read(LogRecord(b'{"kind":"decision"}', b"x"), 4, None),
+        marker(5, 7, 4),
+    )
+    assert view.query_ids(W) == ()
+
+
+def test_a_newer_format_is_refused() -> None:
+    key = commit_log.done_key(W, Q)
+    value = json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode()
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_FORMAT.*upgrade"):
+        view_of(read(LogRecord(key, value), 3, None))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])
+def test_a_value_that_is_not_ours_under_our_key_is_said(value: bytes) -> None:
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT.*offset 3"):
+        view_of(read(LogRecord(commit_log.done_key(W, Q), value), 3, None))
+
+
+def test_the_done_record_counts_for_the_nonce_it_names() -> None:
+    view = view_of(read(commit_log.done_record(decision(nonce="n9"), 1_000), 3, None))
+    assert view.done_nonce(W, Q) == "n9"
+
+
+def test_records_that_a_fetch_delivers_again_are_not_counted_twice() -> None:
+    (record,) = decision_records(decision())
+    entry = read(record, 20, DRIVER)
+    view = LogView(W)
+    view.feed((entry,), 21, 0)
+    view.feed((entry, marker(21, 7, 4)), 22, 0)
+    assert view.newest_decision(W, Q) is not None
+    assert view.undecided(W, Q) == []
+
+
+C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("version", "marker_epoch", "kind", "expected"),
+    [
+        (2, 4, C, Outcome.COMMITTED),
+        (2, 4, A, Outcome.ABORTED),
+        (2, 3, C, Outcome.UNRESOLVED),
+        (2, 3, A, Outcome.UNRESOLVED),
+        (2, 5, C, Outcome.UNRESOLVED),
+        (2, 5, A, Outcome.UNRESOLVED),
+        (0, 3, C, Outcome.COMMITTED),
+        (0, 3, A, Outcome.ABORTED),
+        (0, 4, A, Outcome.ABORTED),
+        (0, 4, C, Outcome.UNRESOLVED),
+        (0, 2, C, Outcome.UNRESOLVED),
+        (1, 3, C, Outcome.COMMITTED),
+        (2, 4, E, Outcome.UNRESOLVED),
+    ],
+)
+def test_a_marker_counts_only_with_the_transactions_own_epoch(
+    version: int, marker_epoch: int, kind: MarkerType, expected: Outcome
+) -> None:
+    assert outcome_of(3, version, marker(9, 7, marker_epoch, kind)) is expected
+
+
+def test_without_a_marker_a_transaction_is_open() -> None:
+    assert outcome_of(3, 2, None) is Outcome.OPEN
+
+
+def test_different_writes_never_share_a_key() -> None:
+    keys = {
+        commit_log.decision_key("a", "b", 0),
+        commit_log.decision_key("a/b", "", 0),
+        commit_log.part_key("a", "b", 0),
+        commit_log.part_key("a", "b,0", 0),
+        commit_log.decision_key('a","b', "", 0),
+        commit_log.done_key("a", "b"),
+        commit_log.barrier_key("a"),
+    }
+    assert len(keys) == 7
+
+
+def test_tombstones_name_every_key_of_the_write() -> None:
+    keys = [record.key for record in commit_log.tombstones(decision(parts=2))]
+    assert keys == [
+        commit_log.part_key(W, Q, 0),
+        commit_log.part_key(W, Q, 1),
+        commit_log.decision_key(W, Q, 0),
+        commit_log.barrier_key(W),
+    ]
