@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.protocol.compression import LEVELS, Codec
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -26,11 +27,6 @@ DEFAULT_LINGER_MS: Final = 500
 """``linger.ms``. Java's 5 ms trades latency for batches; here nothing is visible before the transaction ends, and the
 end flushes at once, so waiting costs no latency and keeps batches of many partitions large. It only bounds how long
 the brokers idle while a slow source fills the first batches."""
-
-COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-
-COMPRESSION_LEVELS: Final = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131_072, 22)}
-"""Codec to its lowest and highest level (``compression.<codec>.level``, KIP-390); gzip takes -1 for its default too."""
 
 _RANGES: Final = {
     "batch_size": ("batch.size", 1, INT32_MAX),
@@ -105,20 +101,26 @@ def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
         if values.get(name) is not None and not low <= values[name] <= high
     ]
     if values.get("acks", -1) != -1:
-        found.append("acks must be all (-1): an idempotent producer needs every in-sync replica's acknowledgement")
-    codec, level = values.get("compression", "none"), values.get("compression_level")
-    if codec not in COMPRESSIONS:
-        found.append(f"compression.type must be one of {', '.join(COMPRESSIONS)}, not {codec!r}")
+        found.append(
+            "acks must be all (-1): an idempotent producer needs every in-sync replica's acknowledgement"
+        )
+    name, level = values.get("compression", "none"), values.get("compression_level")
+    known = {codec.name.lower(): codec for codec in Codec}
+    if name not in known:
+        found.append(f"compression.type must be one of {', '.join(known)}, not {name!r}")
     elif level is not None:
-        if codec not in COMPRESSION_LEVELS:
-            found.append(f"compression.type {codec} has no levels, but level {level} was given")
-        else:
-            low, high = COMPRESSION_LEVELS[codec]
-            if not low <= level <= high and not (codec == "gzip" and level == -1):
-                found.append(f"compression.{codec}.level must be from {low} to {high}, not {level}")
+        allowed = LEVELS.get(known[name])
+        if allowed is None:
+            found.append(f"compression.type {name} has no levels, but level {level} was given")
+        elif level not in allowed:
+            found.append(
+                f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
+            )
     partitioner = values.get("partitioner", "default")
     if partitioner not in ("default", "round-robin") and ":" not in partitioner:
-        found.append(f"partitioner must be default, round-robin or package.module:callable, not {partitioner!r}")
+        found.append(
+            f"partitioner must be default, round-robin or package.module:callable, not {partitioner!r}"
+        )
     found += [
         f"interceptors takes package.module:Class, not {spec!r}"
         for spec in values.get("interceptors", ())

@@ -14,11 +14,9 @@ import pyarrow as pa
 
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.rows import Rows, topic_column
-from kafka_eos_sink.protocol.record_columns import RecordColumns, as_binary
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 log = logging.getLogger(__name__)
-
-HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def load(spec: str, option: str) -> Any:
@@ -57,7 +55,11 @@ class Interceptors:
             if not hasattr(interceptor, "on_send"):
                 continue
             try:
-                rows = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
+                changed = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
+                if changed.num_rows != rows.num_rows:
+                    # Every row is written exactly once; adding or dropping rows is a query's work, not this one's.
+                    raise ValueError(f"on_send returned {changed.num_rows} rows for {rows.num_rows}")
+                rows = changed
             except Exception:
                 log.warning("interceptor %s failed in on_send; its change is left out", spec, exc_info=True)
         return rows
@@ -92,7 +94,9 @@ def to_record_batch(rows: Rows) -> pa.RecordBatch:
         "headers": rows.columns.headers,
         "timestamp": rows.columns.timestamp,
     }
-    return pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
+    return pa.RecordBatch.from_pydict(
+        {name: column for name, column in columns.items() if column is not None}
+    )
 
 
 def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
@@ -101,7 +105,12 @@ def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in batch.schema.names else None
 
-    key, headers, timestamp, partition = column("key"), column("headers"), column("timestamp"), column("partition")
+    key, headers, timestamp, partition = (
+        column("key"),
+        column("headers"),
+        column("timestamp"),
+        column("partition"),
+    )
     topics = column("topic")
     if topics is not None and not (isinstance(topic, str) and set(topics.unique().to_pylist()) <= {topic}):
         topic = topics
@@ -110,10 +119,5 @@ def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
     return Rows(
         topic=topic,
         partition=None if partition is None else partition.cast(pa.int32()),
-        columns=RecordColumns(
-            value=as_binary(batch.column("value")),
-            key=None if key is None else as_binary(key),
-            headers=None if headers is None else headers.cast(HEADERS_TYPE),
-            timestamp=None if timestamp is None else timestamp.cast(pa.int64()),
-        ),
+        columns=RecordColumns(value=batch.column("value"), key=key, headers=headers, timestamp=timestamp),
     )

@@ -201,7 +201,9 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
         rows = np.flatnonzero(length >= 4 * (word + 1))
         if len(rows) < _FEW_ROWS:
             for row in rows.tolist():
-                hashes[row] = _resumed(int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word)
+                hashes[row] = _resumed(
+                    int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word
+                )
             break
         hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
     rest = length & np.uint32(3)

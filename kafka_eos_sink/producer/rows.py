@@ -28,7 +28,7 @@ class Rows:
 
     @property
     def num_rows(self) -> int:
-        return len(self.columns.value)
+        return self.columns.num_rows
 
     def slice(self, offset: int, length: int) -> Rows:
         """``length`` rows from ``offset`` on, without a copy."""
@@ -62,7 +62,9 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
     if any(piece.partition is not None for piece in pieces):
         partition = pa.concat_arrays(
             [
-                pa.nulls(piece.num_rows, pa.int32()) if piece.partition is None else piece.partition.cast(pa.int32())
+                pa.nulls(piece.num_rows, pa.int32())
+                if piece.partition is None
+                else piece.partition.cast(pa.int32())
                 for piece in pieces
             ]
         )

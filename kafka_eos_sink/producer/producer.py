@@ -1,0 +1,459 @@
+"""The producer of one task attempt: rows in, acknowledged batches out, one transaction.
+
+    producer = Producer(client, config, transactional_id="W.0.0", transaction_version=2)
+    producer.init(producer_id, producer_epoch)
+    producer.begin()
+    for rows in batches:
+        producer.write(rows)
+    part = producer.append_record(commit_log, partition, key, value)
+    prepared = producer.prepare()
+
+There is one thread and one pump: bytes move inside ``write`` and the calls that wait. Rows are gathered into slabs of some
+megabytes, and a slab is partitioned, sorted, cut, encoded and compressed as columns; between two batches the sockets are
+served, so the brokers work while the next batch is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kafka_eos_sink.client.admin import EndTxnResult
+from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.interceptors import Interceptors
+from kafka_eos_sink.producer.partitioner import TopicPartitions, load_partitioner
+from kafka_eos_sink.producer.record_accumulator import (
+    OpenRows,
+    PartitionQueue,
+    ProducerBatch,
+    RecordAccumulator,
+    sorted_by,
+)
+from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows, dead_letters
+from kafka_eos_sink.producer.rows import Rows, concat_rows
+from kafka_eos_sink.producer.sender import Acknowledged, Sender
+from kafka_eos_sink.producer.topic_directory import TopicDirectory
+from kafka_eos_sink.producer.transaction_manager import (
+    IllegalTransition,
+    State,
+    TopicPartition,
+    TransactionManager,
+)
+from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.record_batch import encode_rows
+from kafka_eos_sink.protocol.record_columns import record_sizes
+
+SLAB_BYTES: Final = 4 * 1024 * 1024
+"""Rows are worked on this many bytes at a time: large enough that numpy's and Arrow's calls cost nothing per row, small
+enough to stay near the processor's caches and to give the brokers work early."""
+PUMP_EVERY_BYTES: Final = 128 * 1024
+"""Encoded bytes after which the sockets are served again."""
+WAIT_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedIdentity:
+    """What the driver needs to end a prepared transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppendedRecord:
+    """A record written by ``append_record``; ``Producer.offset_of`` says where it lies."""
+
+    batch: ProducerBatch
+
+
+class Producer:
+    """Writes rows to Kafka, each exactly once if the transaction commits; without a transactional id, at least once.
+
+    ``transaction_version`` is the cluster's finalized ``transaction.version``; None asks the broker in
+    ``init_producer_id``. After the first failure every call raises it again; what is left is ``abort`` and ``close``.
+    The client is the caller's, and stays open after ``close``.
+    """
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        config: ProducerConfig,
+        *,
+        transactional_id: str | None,
+        transaction_version: int | None = None,
+        wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        backoff = ExponentialBackoff(client.config.retry_backoff_ms, client.config.retry_backoff_max_ms)
+        self._client = client
+        self._config = config
+        self._wall_clock = wall_clock
+        self._version_is_known = transaction_version is not None
+        self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
+        self._partitioner = load_partitioner(config)
+        self._accumulator = RecordAccumulator(
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            codec=Codec.of(config.compression),
+            compression_level=config.compression_level,
+        )
+        self._transactions = TransactionManager(
+            transactional_id,
+            transaction_version=transaction_version or 0,
+            transaction_timeout_ms=config.transaction_timeout_ms or 60_000,
+            backoff=backoff,
+        )
+        self._sender = Sender(
+            client, config, self._accumulator, self._transactions, self._interceptors, backoff
+        )
+        self._topics = TopicDirectory(client, self._pump, config.max_block_ms)
+        self._slab: list[Rows] = []
+        self._slab_bytes = 0
+        self._slab_since = 0
+        self._slab_limit = max(1, min(SLAB_BYTES, config.buffer_memory // 4))
+        self._rows_seen = 0
+        self._since_pump = 0
+        self._closed = False
+
+    # identity and transaction
+
+    @property
+    def state(self) -> State:
+        return self._transactions.state
+
+    @property
+    def producer_id(self) -> int:
+        return self._transactions.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self._transactions.producer_epoch
+
+    @property
+    def transaction_version(self) -> int:
+        return self._transactions.transaction_version
+
+    @property
+    def tainted(self) -> bool:
+        """A request was given up without an answer: the attempt must not be handed over."""
+        return self._sender.tainted
+
+    @property
+    def acknowledged(self) -> dict[TopicPartition, Acknowledged]:
+        """(topic, partition) to (first offset, last offset, number of records) of what its leader acknowledged."""
+        return dict(self._sender.acknowledged)
+
+    def init(self, producer_id: int, producer_epoch: int) -> None:
+        """Takes the identity that an InitProducerId made elsewhere returned."""
+        self._transactions.initialized(producer_id, producer_epoch)
+
+    def init_producer_id(self, deadline_ms: int) -> tuple[int, int]:
+        """Asks for a fresh (producer id, epoch), which fences whoever had the transactional id; absolute clock ms.
+
+        Waits for the end of a transaction that the former owner left. Raises what the coordinator refuses with, or
+        ``BrokerUnavailableError`` (``REQUEST_DEADLINE``).
+        """
+        self._settle_transaction_version(deadline_ms)
+        self._transactions.initialize()
+        self._pump_while(
+            lambda: self._transactions.state is State.INITIALIZING, deadline_ms, "an answer to InitProducerId"
+        )
+        return self._transactions.identity
+
+    def begin(self) -> None:
+        """Starts the transaction; nothing is sent for it. Without a transactional id there is nothing to start."""
+        if self._transactions.transactional:
+            self._transactions.begin()
+
+    def prepare(self) -> PreparedIdentity:
+        """Flushes and hands the transaction over: from here on only the driver ends it.
+
+        Raises ``KafkaEosError`` (``TAINTED``) where something may yet be written by a request without an answer.
+        """
+        self.flush()
+        if self.tainted:
+            raise KafkaEosError(
+                "TAINTED",
+                "a request of this attempt was given up without an answer; it cannot be handed over",
+            )
+        self._transactions.prepare()
+        assert self._transactions.transactional_id is not None
+        return PreparedIdentity(
+            transactional_id=self._transactions.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            transaction_version=self.transaction_version,
+        )
+
+    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], deadline_ms: int) -> None:
+        """Commits the group's offsets (of the next record to read) with this transaction; waits for the answer."""
+        self._transactions.add_offsets(group, offsets)
+        self._pump_while(
+            lambda: bool(self._transactions.offsets),
+            deadline_ms,
+            f"an answer to the offsets of group {group!r}",
+        )
+
+    def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
+        """Ends this producer's own transaction, after a flush where it commits; repeats are identical.
+
+        Returns the last answer: an error code other than 0 does not tell committed from aborted, and None means that no
+        answer came by the deadline (absolute clock ms).
+        """
+        if committed:
+            self.flush()
+            self._transactions.commit()
+        else:
+            self._drop(deadline_ms)
+            self._transactions.abort()
+        while self._transactions.end_result is None and self._client.clock() < deadline_ms:
+            self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
+        result = self._transactions.end_result
+        if result is None:
+            self._sender.tainted = True
+            return EndTxnResult(error_code=None)
+        if self._transactions.state is State.READY:
+            self._sender.failure = None
+        return result
+
+    def abort(self, deadline_ms: int) -> EndTxnResult | None:
+        """Drops what was not sent and aborts this attempt's own undecided transaction, by its exact identity.
+
+        None where there is nothing that may be aborted: no transaction was begun, it was fenced, or it has no
+        transactional id. Raises ``IllegalTransition`` once the transaction is prepared.
+        """
+        if self._transactions.state is State.PREPARED:
+            raise IllegalTransition("a prepared transaction is the driver's to end")
+        if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            self._drop(deadline_ms)
+            return None
+        return self.end(False, deadline_ms)
+
+    # rows
+
+    def write(self, rows: Rows) -> None:
+        """Takes rows in; they are sent from here on, all of them at ``flush``.
+
+        Raises as soon as anything failed for good: ``InvalidRowError`` for a row that Kafka cannot take (before
+        anything of its slab is sent where that can be known), ``KafkaEosError`` (``BUFFER_EXHAUSTED``) where the brokers
+        left no memory free for max.block.ms, or what ended an earlier batch.
+        """
+        self._check_writable()
+        if not rows.num_rows:
+            return
+        rows = self._interceptors.on_send(rows) if self._interceptors else rows
+        size = rows.columns.nbytes
+        # A delivery far above a slab is taken in pieces, so that memory stays bounded.
+        step = max(1, rows.num_rows // max(1, -(-size // (2 * self._slab_limit))))
+        for start in range(0, rows.num_rows, step):
+            piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
+            if not self._slab:
+                self._slab_since = self._client.clock()
+            self._slab.append(piece)
+            self._slab_bytes += piece.columns.nbytes
+            if self._slab_bytes >= self._slab_limit:
+                self._work_off_slab()
+        if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
+            self._work_off_slab()
+        self._close_lingered()
+
+    def append_record(
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None
+    ) -> AppendedRecord:
+        """One record of the sink's own, to a partition it names, in the same transaction; never compressed."""
+        self._check_writable()
+        self._topics.want(topic)
+        now = self._wall_clock()
+        batch = ProducerBatch(
+            topic=topic,
+            partition=partition,
+            block=encode_rows([(key, value, ())], now),
+            created_ms=self._client.clock(),
+            timestamp_ms=now,
+        )
+        self._close(self._accumulator.queue(topic, partition), everything=True)
+        self._accumulator.add(batch)
+        self._pump(0)
+        return AppendedRecord(batch)
+
+    def offset_of(self, record: AppendedRecord) -> int:
+        """The offset of an appended record; -1 while it is not acknowledged or where no answer named it."""
+        return -1 if record.batch.base_offset is None else record.batch.base_offset
+
+    def flush(self) -> None:
+        """Sends everything and waits until all of it is acknowledged, or raises why not."""
+        self._check_writable()
+        self._work_off_slab()
+        while True:
+            for queue in list(self._accumulator.queues.values()):
+                self._close(queue, everything=True)
+            while not self._accumulator.idle:
+                self._pump(WAIT_MS)
+            self._write_refused()
+            if self._accumulator.idle and not self._accumulator.open_bytes:
+                self._raise_failure()
+                return
+
+    def close(self) -> None:
+        """Ends the use of this producer; nothing is waited for and no transaction is ended."""
+        if not self._closed:
+            self._closed = True
+            self._sender.abandon()
+            self._interceptors.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # from rows to batches
+
+    def _work_off_slab(self) -> None:
+        if not self._slab:
+            return
+        rows = concat_rows(self._slab)
+        self._slab.clear()
+        self._slab_bytes = 0
+        row_numbers = np.arange(self._rows_seen, self._rows_seen + rows.num_rows)
+        self._rows_seen += rows.num_rows
+        good, bad = checked_rows(rows, row_numbers, self._topics, self._config)
+        for group in good:
+            self._place(group)
+        if bad and self._config.dead_letter_topic is not None:
+            self._dead_letter(dead_letters(self._config.dead_letter_topic, bad))
+        excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
+        if excess > 0:
+            for queue in self._accumulator.fullest(excess):
+                self._close(queue, everything=True)
+
+    def _place(self, group: TopicRows) -> None:
+        """Rows of one topic to their partitions: a stable sort, then each partition's run in its turn."""
+        order, runs = sorted_by(self._partitions(group))
+        columns, sizes, row_numbers = group.rows.columns, group.sizes, group.row_numbers
+        if order is not None:
+            columns, sizes, row_numbers = columns.take(order), sizes[order], row_numbers[order]
+        placed = OpenRows(columns=columns, sizes=sizes, row_numbers=row_numbers)
+        now = self._client.clock()
+        for partition, start, end in runs:
+            rows = placed if end - start == len(sizes) else placed.slice(start, end)
+            queue = self._accumulator.append(group.topic.topic, partition, rows, now)
+            self._close(queue, everything=False)
+
+    def _partitions(self, group: TopicRows) -> npt.NDArray[np.int32]:
+        given = group.rows.partition
+        if given is None or given.null_count == len(given):
+            return self._partitioner(group.rows, group.sizes, group.topic)
+        if not given.null_count:
+            fixed: npt.NDArray[np.int32] = given.to_numpy(zero_copy_only=False)
+            return fixed
+        free = np.flatnonzero(given.is_null().to_numpy(zero_copy_only=False))
+        partitions: npt.NDArray[np.int32] = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        partitions[free] = self._partitioner(group.rows.take(free), group.sizes[free], group.topic)
+        return partitions
+
+    def _close(self, queue: PartitionQueue, *, everything: bool) -> None:
+        timestamp = self._wall_clock()
+        for rows in self._accumulator.cut(queue, everything=everything):
+            self._await_memory(2 * int(rows.sizes.sum()))
+            batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
+            self._since_pump += batch.size_bytes
+            if self._since_pump >= PUMP_EVERY_BYTES:
+                self._pump(0)
+
+    def _close_lingered(self) -> None:
+        for queue in self._accumulator.lingered(self._client.clock()):
+            self._close(queue, everything=True)
+        if self._since_pump:
+            self._pump(0)
+        self._write_refused()
+
+    def _await_memory(self, size: int) -> None:
+        started = self._client.clock()
+        while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
+            left = self._config.max_block_ms - (self._client.clock() - started)
+            if left <= 0:
+                raise KafkaEosError(
+                    "BUFFER_EXHAUSTED",
+                    f"no memory became free for {self._config.max_block_ms} ms (max.block.ms): "
+                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait for the "
+                    "brokers' acknowledgement; check the brokers' health, or raise buffer.memory or max.block.ms",
+                )
+            self._pump(min(left, WAIT_MS))
+
+    def _dead_letter(self, letters: Rows) -> None:
+        topics = self._topics.resolve([str(letters.topic)])
+        topic = topics[str(letters.topic)]
+        if not isinstance(topic, TopicPartitions):
+            raise topic.error(str(letters.topic))
+        numbers = np.full(letters.num_rows, -1)
+        self._place(
+            TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
+        )
+
+    def _write_refused(self) -> None:
+        while self._sender.refused and self._config.dead_letter_topic is not None:
+            batch, error = self._sender.refused.pop(0)
+            assert batch.columns is not None
+            rows = Rows(topic=batch.topic, partition=None, columns=batch.columns)
+            bad = TopicRows.refused(rows, batch.partition, batch.row_number(0), error)
+            self._dead_letter(dead_letters(self._config.dead_letter_topic, [bad]))
+
+    # the pump
+
+    def _pump(self, timeout_ms: int) -> None:
+        self._since_pump = 0
+        self._sender.run_once(timeout_ms)
+        self._raise_failure()
+
+    def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
+        while waiting():
+            left = deadline_ms - self._client.clock()
+            if left <= 0:
+                raise BrokerUnavailableError("REQUEST_DEADLINE", f"{what} did not come in time")
+            self._pump(min(left, WAIT_MS))
+
+    def _raise_failure(self) -> None:
+        if self._sender.failure is not None:
+            raise self._sender.failure
+
+    def _check_writable(self) -> None:
+        self._raise_failure()
+        if self._closed or not self._transactions.may_produce:
+            # The idempotent producer asks for another producer id when its epochs run out, and goes on after that.
+            if not self._closed and self._transactions.state is State.INITIALIZING:
+                return
+            raise IllegalTransition(f"write in state {'closed' if self._closed else self.state.name}")
+
+    def _drop(self, deadline_ms: int) -> None:
+        """Drops what was not sent and waits for the answers to what was, as long as there is time."""
+        self._slab.clear()
+        self._slab_bytes = 0
+        self._sender.failure = self._sender.failure or KafkaEosError(
+            "ABORTED", "the transaction is being aborted"
+        )
+        self._sender.drop_unsent()
+        while self._sender.produces_in_flight and self._client.clock() < deadline_ms:
+            self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
+            self._sender.drop_unsent()
+        self._sender.abandon()
+
+    def _settle_transaction_version(self, deadline_ms: int) -> None:
+        if self._version_is_known or not self._transactions.transactional:
+            return
+        node = self._client.any_node(deadline_ms)
+        version = self._client.finalized_features(node).get("transaction.version", 0)
+        self._transactions.transaction_version = version
+        self._version_is_known = True

@@ -1,0 +1,437 @@
+"""Rows and batches between the partitioner and the wire: per partition, in order, with their sequences.
+
+A partition's rows pass through three places, in order:
+
+    open              rows that still wait for company, up to batch.size or linger.ms
+    fresh             closed, encoded batches without a sequence yet
+    unacknowledged    batches with a sequence: on the wire, or waiting to be sent again
+
+While a batch of a partition has to be sent again, only its oldest unacknowledged batch is sent: a later one that
+overtook it would be refused as out of order, and after a lost answer nobody knows which arrived.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from kafka_eos_sink.producer.transaction_manager import TopicPartition
+from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
+from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_block
+
+SEQUENCES: Final = 2**31
+"""Sequences run from 0 to 2147483647 and then start at 0 again."""
+
+Identity = tuple[int, int]
+"""(producer id, producer epoch)."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ProducerBatch:
+    """One record batch, from its encoding to its acknowledgement.
+
+    ``columns``, ``sizes`` and ``row_numbers`` are kept until then: to split a batch that is too large for the topic,
+    and to say which row a broker refused. They are None for a record that did not come from a row.
+    """
+
+    topic: str
+    partition: int
+    block: RecordsBlock
+    created_ms: int
+    timestamp_ms: int
+    """The time of writing, for records without a timestamp of their own."""
+    columns: RecordColumns | None = None
+    sizes: npt.NDArray[np.int64] | None = None
+    row_numbers: npt.NDArray[np.int64] | None = None
+
+    identity: Identity = (-1, -1)
+    base_sequence: int = -1
+    sealed: list[bytes | memoryview] | None = None
+    """The bytes as they go out, made once: a repeat is identical to what it repeats."""
+    attempts: int = 0
+    on_wire: bool = False
+    in_doubt: bool = False
+    """A request with this batch may have been processed without an answer that says so."""
+    retry_at: int = 0
+    unknown_topic_since: int | None = None
+    last_problem: str = ""
+    base_offset: int | None = None
+    """Where the broker put the first record once acknowledged; -1 where it did not say."""
+
+    @property
+    def record_count(self) -> int:
+        return self.block.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire."""
+        return self.block.size_in_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the batch holds on to: the rows and what was made of them."""
+        kept = 0 if self.columns is None else self.block.uncompressed_bytes
+        return kept + len(self.block.records)
+
+    def row_number(self, index: int) -> int | None:
+        """The number, within the task, of the row that became record ``index`` of this batch."""
+        return (
+            None
+            if self.row_numbers is None or index >= len(self.row_numbers)
+            else int(self.row_numbers[index])
+        )
+
+    def sent_as(self, identity: Identity, base_sequence: int, *, transactional: bool) -> None:
+        """Gives the batch its producer id, epoch and sequence, and fixes its bytes."""
+        self.identity, self.base_sequence = identity, base_sequence
+        self.sealed = seal(
+            self.block,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+
+    def unsent(self) -> None:
+        """Takes identity and sequence away again: the batch will be written anew."""
+        self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
+        self.attempts = 0
+        self.in_doubt = False
+        self.retry_at = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenRows:
+    """Rows of one partition, with the upper bound of each one's encoded bytes and its number in the task."""
+
+    columns: RecordColumns
+    sizes: npt.NDArray[np.int64]
+    row_numbers: npt.NDArray[np.int64]
+
+    def slice(self, start: int, end: int) -> OpenRows:
+        return OpenRows(
+            columns=self.columns.slice(start, end - start),
+            sizes=self.sizes[start:end],
+            row_numbers=self.row_numbers[start:end],
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PartitionQueue:
+    """Everything of one partition that is not acknowledged."""
+
+    topic: str
+    partition: int
+    open: list[OpenRows] = field(default_factory=list)
+    open_bytes: int = 0
+    open_since: int = 0
+    fresh: deque[ProducerBatch] = field(default_factory=deque)
+    unacknowledged: list[ProducerBatch] = field(default_factory=list)
+    identity: Identity = (-1, -1)
+    next_sequence: int = 0
+    anything_acknowledged: bool = False
+    """Under the current identity."""
+    rewrite: bool = False
+    """A sequence could not be resolved: once nothing is on the wire, all that is left is written anew."""
+
+    def next_to_send(self, now: int, max_in_flight: int, identity: Identity) -> ProducerBatch | None:
+        """The batch that may be sent now, if any."""
+        if self.rewrite or self.identity != identity:
+            # A batch of an old producer id or epoch is never sent again as it is (KIP-360).
+            if any(batch.on_wire for batch in self.unacknowledged):
+                return None
+            self._start_over(identity)
+        if self.unacknowledged:
+            oldest = self.unacknowledged[0]
+            if not oldest.on_wire:
+                return oldest if oldest.retry_at <= now else None
+            if any(not batch.on_wire for batch in self.unacknowledged):
+                return None
+            # A leader that has no state of this producer takes any sequence for the first one (KIP-360). Were the
+            # first batch refused and the second, already on its way, taken, the order would be lost for good.
+            if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
+                return None
+        return self.fresh[0] if self.fresh and self.fresh[0].retry_at <= now else None
+
+    def sent(self, batch: ProducerBatch, *, transactional: bool) -> None:
+        """``batch``, which ``next_to_send`` gave, is on the wire."""
+        if batch.sealed is None:
+            if self.fresh and self.fresh[0] is batch:
+                self.fresh.popleft()
+                self.unacknowledged.append(batch)
+                batch.base_sequence = self.next_sequence
+                self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
+            batch.sent_as(self.identity, batch.base_sequence, transactional=transactional)
+        batch.attempts += 1
+        batch.on_wire = True
+
+    def done(self, batch: ProducerBatch) -> None:
+        """``batch`` is acknowledged."""
+        batch.on_wire = False
+        self.unacknowledged.remove(batch)
+        self.anything_acknowledged = True
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """``parts`` take the place of a refused ``batch``, and later batches move on where the number changed.
+
+        Their sequences begin where the batch's did. What a later batch was already sent with does not count: behind a
+        gap the broker has refused it.
+        """
+        at = self.unacknowledged.index(batch)
+        self.unacknowledged[at : at + 1] = parts
+        sequence = batch.base_sequence
+        for later in self.unacknowledged[at:]:
+            if later.base_sequence != sequence:
+                later.unsent()
+                later.identity, later.base_sequence = self.identity, sequence
+            sequence = (sequence + later.record_count) % SEQUENCES
+        self.next_sequence = sequence
+
+    def _start_over(self, identity: Identity) -> None:
+        for batch in reversed(self.unacknowledged):
+            batch.unsent()
+            self.fresh.appendleft(batch)
+        self.unacknowledged.clear()
+        self.identity = identity
+        self.next_sequence = 0
+        self.anything_acknowledged = False
+        self.rewrite = False
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        if self.unacknowledged:
+            return self.unacknowledged[0]
+        return self.fresh[0] if self.fresh else None
+
+    @property
+    def idle(self) -> bool:
+        return not self.unacknowledged and not self.fresh
+
+
+class RecordAccumulator:
+    """All partitions' queues, and the memory they hold. ``now`` is clock ms everywhere."""
+
+    def __init__(
+        self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None
+    ) -> None:
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.active: dict[TopicPartition, PartitionQueue] = {}
+        """The queues that have batches, the ones served longest ago first."""
+        self.used_bytes = 0
+        """Memory of closed batches that are not acknowledged."""
+        self.open_bytes = 0
+        self._batch_size = batch_size
+        self._topic_batch_size: dict[str, int] = {}
+        self._linger_ms = linger_ms
+        self._codec = codec
+        self._level = compression_level
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        found = self.queues.get((topic, partition))
+        if found is None:
+            found = self.queues[topic, partition] = PartitionQueue(topic=topic, partition=partition)
+        return found
+
+    def batch_size(self, topic: str) -> int:
+        """Uncompressed bytes per batch: batch.size, or less where the topic turned out to take less."""
+        return self._topic_batch_size.get(topic, self._batch_size)
+
+    def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
+        """Adds rows, in order, to what is open in their partition."""
+        queue = self.queue(topic, partition)
+        if not queue.open:
+            queue.open_since = now
+        size = int(rows.sizes.sum())
+        queue.open.append(rows)
+        queue.open_bytes += size
+        self.open_bytes += size
+        return queue
+
+    def cut(self, queue: PartitionQueue, *, everything: bool) -> Iterator[OpenRows]:
+        """The full batches of what is open, or all of it, at most ``batch_size`` bytes each; larger rows alone."""
+        limit = self.batch_size(queue.topic)
+        if not queue.open or (queue.open_bytes < limit and not everything):
+            return
+        rows = queue.open[0] if len(queue.open) == 1 else _joined(queue.open)
+        ends = np.cumsum(rows.sizes)
+        start, before, total = 0, 0, len(ends)
+        pieces = []
+        while start < total and (everything or int(ends[-1]) - before >= limit):
+            end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+            pieces.append(rows.slice(start, end))
+            start, before = end, int(ends[end - 1])
+        remaining = int(ends[-1]) - before
+        self.open_bytes -= queue.open_bytes - remaining
+        queue.open_bytes = remaining
+        queue.open.clear()
+        if start < total:
+            # Copied, because a slice of a few rows would keep the whole slab alive that they came in.
+            rest = np.arange(start, total)
+            queue.open.append(
+                OpenRows(
+                    columns=rows.columns.take(rest),
+                    sizes=rows.sizes[start:].copy(),
+                    row_numbers=rows.row_numbers[start:].copy(),
+                )
+            )
+        yield from pieces
+
+    def lingered(self, now: int) -> list[PartitionQueue]:
+        """The queues whose open rows have waited for linger.ms."""
+        return [
+            queue
+            for queue in self.queues.values()
+            if queue.open and now - queue.open_since >= self._linger_ms
+        ]
+
+    def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
+        """The queues to close so that ``bytes_to_free`` of open rows move on, those with most first."""
+        found, freed = [], 0
+        for queue in sorted(self.queues.values(), key=lambda queue: -queue.open_bytes):
+            if freed >= bytes_to_free or not queue.open:
+                break
+            freed += queue.open_bytes
+            found.append(queue)
+        return found
+
+    def close(self, queue: PartitionQueue, rows: OpenRows, now: int, timestamp_ms: int) -> ProducerBatch:
+        """Encodes ``rows`` into one batch behind the others; ``timestamp_ms`` is for rows without one."""
+        batch = ProducerBatch(
+            topic=queue.topic,
+            partition=queue.partition,
+            block=encode_block(rows.columns, timestamp_ms, self._codec, self._level),
+            created_ms=now,
+            timestamp_ms=timestamp_ms,
+            columns=rows.columns,
+            sizes=rows.sizes,
+            row_numbers=rows.row_numbers,
+        )
+        self.add(batch)
+        return batch
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A closed batch, behind the others of its partition."""
+        queue = self.queue(batch.topic, batch.partition)
+        queue.fresh.append(batch)
+        self.used_bytes += batch.memory_bytes
+        self.active.setdefault((batch.topic, batch.partition), queue)
+
+    def served(self, queue: PartitionQueue) -> None:
+        """Puts the queue behind the others, so that none starves."""
+        key = (queue.topic, queue.partition)
+        self.active.pop(key, None)
+        if not queue.idle:
+            self.active[key] = queue
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        queue = self.queue(batch.topic, batch.partition)
+        queue.done(batch)
+        self._released(queue, batch)
+
+    def split(self, batch: ProducerBatch) -> bool:
+        """Puts two halves in the place of a batch that is too large for its topic; False if there is nothing to halve.
+
+        Later batches of the topic are made no larger than those halves.
+        """
+        if (
+            batch.columns is None
+            or batch.sizes is None
+            or batch.row_numbers is None
+            or batch.record_count < 2
+        ):
+            return False
+        ends = np.cumsum(batch.sizes)
+        half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
+        half = min(max(half, 1), batch.record_count - 1)
+        rows = OpenRows(columns=batch.columns, sizes=batch.sizes, row_numbers=batch.row_numbers)
+        parts = []
+        for part in (rows.slice(0, half), rows.slice(half, batch.record_count)):
+            parts.append(
+                ProducerBatch(
+                    topic=batch.topic,
+                    partition=batch.partition,
+                    block=encode_block(part.columns, batch.timestamp_ms, self._codec, self._level),
+                    created_ms=batch.created_ms,
+                    timestamp_ms=batch.timestamp_ms,
+                    columns=part.columns,
+                    sizes=part.sizes,
+                    row_numbers=part.row_numbers,
+                )
+            )
+        self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
+        self.replace(batch, parts)
+        return True
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """``parts`` (or nothing) in the place of a batch that the broker refused."""
+        queue = self.queue(batch.topic, batch.partition)
+        batch.on_wire = False
+        queue.replace(batch, parts)
+        self.used_bytes += sum(part.memory_bytes for part in parts)
+        self._released(queue, batch)
+
+    def drop_unsent(self) -> bool:
+        """Forgets everything that is not on the wire; whether some of it may have been written all the same."""
+        in_doubt = False
+        for queue in self.queues.values():
+            queue.open.clear()
+            queue.open_bytes = 0
+            dropped = [batch for batch in queue.unacknowledged if not batch.on_wire]
+            in_doubt |= any(batch.in_doubt for batch in dropped)
+            queue.unacknowledged = [batch for batch in queue.unacknowledged if batch.on_wire]
+            for batch in itertools.chain(dropped, queue.fresh):
+                self.used_bytes -= batch.memory_bytes
+            queue.fresh.clear()
+            if queue.idle:
+                self.active.pop((queue.topic, queue.partition), None)
+        self.open_bytes = 0
+        return in_doubt
+
+    @property
+    def idle(self) -> bool:
+        """No closed batch is without its acknowledgement."""
+        return not self.active
+
+    def _released(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.used_bytes -= batch.memory_bytes
+        if queue.idle:
+            self.active.pop((queue.topic, queue.partition), None)
+
+
+def _joined(pieces: Sequence[OpenRows]) -> OpenRows:
+    return OpenRows(
+        columns=RecordColumns.concat([piece.columns for piece in pieces]),
+        sizes=np.concatenate([piece.sizes for piece in pieces]),
+        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
+    )
+
+
+def sorted_by(
+    partitions: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
+    """How to bring rows together by partition: the stable order (None if they are in order), and the runs in it.
+
+    A run is (partition, start, end).
+    """
+    count = len(partitions)
+    if not count:
+        return None, []
+    changes = np.flatnonzero(partitions[1:] != partitions[:-1])
+    order: npt.NDArray[np.int64] | None = None
+    ordered: npt.NDArray[Any] = partitions
+    if len(changes) and (partitions[1:] < partitions[:-1]).any():
+        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
+        narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
+        order = np.argsort(narrow, kind="stable")
+        ordered = partitions[order]
+        changes = np.flatnonzero(ordered[1:] != ordered[:-1])
+    starts = [0, *(changes + 1).tolist()]
+    ends = [*starts[1:], count]
+    return order, [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,230 @@
+"""What can be known of rows before any of them is sent: which ones Kafka would not take, and why.
+
+Without a dead letter topic the first such row fails the task. With one they go there, with the reason in headers:
+
+    kafka-eos.error        the code, as in docs/errors.md
+    kafka-eos.reason       the sentence
+    kafka-eos.topic        where the row should have gone (absent where it named no topic)
+    kafka-eos.partition    the partition it named (absent where it named none)
+    kafka-eos.row          its number within the task
+    kafka-eos.key.bytes, kafka-eos.value.bytes
+                           the size of a key or value that was left out, because the row is too large for any topic
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partitioner import TopicPartitions
+from kafka_eos_sink.producer.rows import Rows, topic_column
+from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
+from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
+
+LONGEST_KEPT_BYTES: Final = 65_536
+"""A key longer than this does not follow a row into the dead letter topic that is too large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRows:
+    """Rows that cannot be written for one and the same reason."""
+
+    code: str
+    reason: str
+    topic: str | None
+    rows: Rows
+    row_numbers: npt.NDArray[np.int64]
+    partition: int | None = None
+    """Where the row should have gone, when the partitioner had decided."""
+
+    def error(self) -> InvalidRowError:
+        """The first of them, named by topic, partition and number; never by what it holds."""
+        partition = self.partition
+        if partition is None and self.rows.partition is not None:
+            partition = self.rows.partition[0].as_py()
+        where = "no topic" if self.topic is None else f"topic {self.topic}"
+        at = "" if partition is None else f", partition {partition}"
+        more = len(self.row_numbers) - 1
+        return InvalidRowError(
+            self.code,
+            f"row {self.row_numbers[0]} of the task ({where}{at}) {self.reason}"
+            f"{f'; {more} more rows likewise' if more else ''}. Correct the rows, or give dead.letter.topic",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRows:
+    """Rows of one topic that can be written, with their sizes and numbers."""
+
+    topic: TopicPartitions
+    rows: Rows
+    sizes: npt.NDArray[np.int64]
+    row_numbers: npt.NDArray[np.int64]
+
+    @staticmethod
+    def refused(rows: Rows, partition: int, row_number: int | None, error: InvalidRowError) -> BadRows:
+        """A row that only the broker knew to be bad."""
+        return BadRows(
+            code=error.code,
+            reason=error.message,
+            topic=str(rows.topic),
+            rows=rows,
+            row_numbers=np.array([-1 if row_number is None else row_number]),
+            partition=partition,
+        )
+
+
+def checked_rows(
+    rows: Rows, row_numbers: npt.NDArray[np.int64], topics: TopicDirectory, config: ProducerConfig
+) -> tuple[list[TopicRows], list[BadRows]]:
+    """The rows by topic, and those that cannot be written.
+
+    Raises ``InvalidRowError`` for the first of the latter unless there is a dead letter topic, so that nothing of these
+    rows is sent.
+    """
+    good: list[TopicRows] = []
+    bad: list[BadRows] = []
+    groups = list(_by_topic(rows, row_numbers))
+    resolved = topics.resolve([name for name, _, _ in groups if name is not None])
+    for name, group, numbers in groups:
+        if name is None:
+            bad.append(_bad("NULL_TOPIC", "has no topic", None, group, numbers))
+            continue
+        topic = resolved[name]
+        if isinstance(topic, TopicProblem):
+            bad.append(_bad(topic.code, f"cannot be written: the topic {topic.reason}", name, group, numbers))
+        else:
+            kept = _check_topic(topic, group, numbers, topics, config, bad)
+            if kept is not None:
+                good.append(kept)
+    if bad and config.dead_letter_topic is None:
+        raise min(bad, key=lambda rows: int(rows.row_numbers[0])).error()
+    return good, bad
+
+
+def _check_topic(
+    topic: TopicPartitions,
+    rows: Rows,
+    numbers: npt.NDArray[np.int64],
+    topics: TopicDirectory,
+    config: ProducerConfig,
+    bad: list[BadRows],
+) -> TopicRows | None:
+    sizes = record_sizes(rows.columns)
+    limit = min(config.max_request_size, config.buffer_memory)
+    too_large = sizes > limit - BATCH_OVERHEAD
+    if too_large.any():
+        largest = int(sizes[too_large].max())
+        reason = (
+            f"takes up to {largest} bytes as a record, more than the {limit - BATCH_OVERHEAD} that max.request.size "
+            f"({config.max_request_size}) and buffer.memory ({config.buffer_memory}) leave"
+        )
+        bad.append(_bad("RECORD_TOO_LARGE", reason, topic.topic, *_picked(rows, numbers, too_large)))
+    wrong = np.zeros(len(sizes), np.bool_)
+    if rows.partition is not None and rows.partition.null_count < len(rows.partition):
+        given = rows.partition.fill_null(0).to_numpy(zero_copy_only=False)
+        if ((given < 0) | (given >= topic.count)).any():
+            # Partitions may have been added since; Java's producer looks again, too, before it refuses.
+            again = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
+            topic = again if isinstance(again, TopicPartitions) else topic
+        wrong = ((given < 0) | (given >= topic.count)) & ~too_large
+        if wrong.any():
+            reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count} (0 to {topic.count - 1})"
+            bad.append(_bad("NO_SUCH_PARTITION", reason, topic.topic, *_picked(rows, numbers, wrong)))
+    unfit = too_large | wrong
+    if not unfit.any():
+        return TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=numbers)
+    fit = np.flatnonzero(~unfit)
+    if not len(fit):
+        return None
+    return TopicRows(topic=topic, rows=rows.take(fit), sizes=sizes[fit], row_numbers=numbers[fit])
+
+
+def _by_topic(
+    rows: Rows, numbers: npt.NDArray[np.int64]
+) -> Iterator[tuple[str | None, Rows, npt.NDArray[np.int64]]]:
+    if isinstance(rows.topic, str):
+        yield rows.topic, rows, numbers
+        return
+    encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
+    names = encoded.dictionary.to_pylist()
+    index = encoded.indices.to_numpy(zero_copy_only=False)
+    for at, name in enumerate(names):
+        if len(names) == 1:
+            group, of_group = rows, numbers
+        else:
+            picked = np.flatnonzero(index == at)
+            group, of_group = rows.take(picked), numbers[picked]
+        if name is None:
+            yield None, group, of_group
+        else:
+            yield name, Rows(topic=name, partition=group.partition, columns=group.columns), of_group
+
+
+def _picked(
+    rows: Rows, numbers: npt.NDArray[np.int64], which: npt.NDArray[np.bool_]
+) -> tuple[Rows, npt.NDArray[np.int64]]:
+    at = np.flatnonzero(which)
+    return rows.take(at), numbers[at]
+
+
+def _bad(
+    code: str, reason: str, topic: str | None, rows: Rows, row_numbers: npt.NDArray[np.int64]
+) -> BadRows:
+    return BadRows(code=code, reason=reason, topic=topic, rows=rows, row_numbers=row_numbers)
+
+
+def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
+    """The rows as they go to the dead letter topic, the reason in their headers."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: list[list[dict[str, Any]]] = []
+    timestamps: list[int | None] = []
+    for group in bad:
+        columns = group.rows.columns
+        for at, number in enumerate(group.row_numbers.tolist()):
+            key = None if columns.key is None else columns.key[at].as_py()
+            value = columns.value[at].as_py()
+            own = [] if columns.headers is None else columns.headers[at].as_py() or []
+            why = {
+                "error": group.code,
+                "reason": group.reason,
+                "topic": group.topic,
+                "partition": group.partition,
+            }
+            if group.partition is None and group.rows.partition is not None:
+                why["partition"] = group.rows.partition[at].as_py()
+            why["row"] = number
+            if group.code == "RECORD_TOO_LARGE":
+                # No topic takes such a record as it is; what is left says which row it was.
+                own = []
+                why["value.bytes"] = None if value is None else len(value)
+                value = None
+                if key is not None and len(key) > LONGEST_KEPT_BYTES:
+                    why["key.bytes"] = len(key)
+                    key = None
+            keys.append(key)
+            values.append(value)
+            reasons = {f"kafka-eos.{name}": reason for name, reason in why.items() if reason is not None}
+            headers.append(
+                [*own, *({"key": name, "value": str(reason).encode()} for name, reason in reasons.items())]
+            )
+            timestamps.append(None if columns.timestamp is None else columns.timestamp[at].as_py())
+    return Rows(
+        topic=topic,
+        partition=None,
+        columns=RecordColumns(
+            value=pa.array(values, pa.binary()),
+            key=pa.array(keys, pa.binary()),
+            headers=pa.array(headers, HEADERS_TYPE),
+            timestamp=pa.array(timestamps, pa.int64()),
+        ),
+    )

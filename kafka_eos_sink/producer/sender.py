@@ -1,0 +1,462 @@
+"""Sends what the accumulator holds and reads the answers: one turn of the pump at a time (Java's Sender)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
+from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
+from kafka_eos_sink.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    InvalidRowError,
+    KafkaEosError,
+    TransactionAbortedError,
+)
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.interceptors import Interceptors
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TopicPartition, TransactionManager
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+log = logging.getLogger(__name__)
+
+PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
+"""From this version on a Produce request adds its partitions to the transaction (KIP-890)."""
+EXPIRY_CHECK_MS: Final = 100
+IDLE_WAIT_MS: Final = 50
+"""How long to sleep at most while a batch waits for something that no socket announces: a leader, a backoff."""
+
+MAY_HAVE_BEEN_WRITTEN: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+SEQUENCE_ERRORS: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+
+class Acknowledged(NamedTuple):
+    """Records of one partition that its leader has acknowledged; offsets are -1 where no answer named any."""
+
+    first_offset: int
+    last_offset: int
+    count: int
+
+
+class RefusedBatch(NamedTuple):
+    """A single record that its topic does not take, taken out of the partition's order for the dead letter topic."""
+
+    batch: ProducerBatch
+    error: InvalidRowError
+
+
+class Sender:
+    """The producer's side of the wire. Failures are kept in ``failure``; nothing is sent after one."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        transactions: TransactionManager,
+        interceptors: Interceptors,
+        backoff: ExponentialBackoff,
+    ) -> None:
+        self.failure: KafkaEosError | None = None
+        self.tainted = False
+        """A request with data was given up without an answer: it may yet be written."""
+        self.acknowledged: dict[TopicPartition, Acknowledged] = {}
+        self.refused: list[RefusedBatch] = []
+        self._client = client
+        self._config = config
+        self._accumulator = accumulator
+        self._transactions = transactions
+        self._interceptors = interceptors
+        self._backoff = backoff
+        self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
+        self._coordination: PendingRequest | None = None
+        self._next_expiry = 0
+        self._waiting = False
+
+    @property
+    def produces_in_flight(self) -> int:
+        return len(self._produces)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of this producer, of any kind, whose answer is awaited."""
+        return len(self._produces) + (self._coordination is not None)
+
+    def run_once(self, timeout_ms: int) -> None:
+        """One turn: ask the coordinator what has to be asked, send what can be sent, read what has come.
+
+        Waits at most ``timeout_ms`` for something to happen.
+        """
+        now = self._client.clock()
+        self._waiting = False
+        self._coordinate(now)
+        if self.failure is None and self._transactions.may_produce:
+            while self._send_batches(now):
+                pass
+        for completion in self._client.poll(min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms):
+            self._completed(completion, self._client.clock())
+        self._expire(self._client.clock())
+        if self.failure is None and self._transactions.error is not None:
+            self.failure = self._transactions.error
+
+    # the coordinator
+
+    def _coordinate(self, now: int) -> None:
+        asked = self._transactions.next_request(now)
+        if asked is None:
+            # What the coordinator's backoff holds up is held up by time alone.
+            self._waiting |= self._coordination is None and self._transactions.next_at > now
+            return
+        node = self._node_for(asked)
+        if node is None or not self._client.ready(node):
+            self._waiting = True
+            if node is not None and asked.to != "any" and node not in self._client.metadata.brokers:
+                self._transactions.unreachable()
+            return
+        self._coordination = self._client.send(node, asked.request, max_version=asked.max_version)
+        self._transactions.sent(asked)
+
+    def _node_for(self, asked: CoordinatorRequest) -> int | None:
+        if asked.to == "transaction":
+            return self._transactions.coordinator
+        if asked.to == "group":
+            return self._transactions.group_coordinator
+        return self._client.least_loaded_node()
+
+    # sending
+
+    def _send_batches(self, now: int) -> bool:
+        """One request to every leader that takes one now; whether any was sent."""
+        transactions, metadata = self._transactions, self._client.metadata
+        requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
+        sizes: dict[int, int] = {}
+        usable: dict[int, bool] = {}
+        for partition, queue in self._accumulator.active.items():
+            batch = queue.next_to_send(now, self._config.max_in_flight, transactions.identity)
+            if batch is None:
+                oldest = queue.oldest
+                self._waiting |= oldest is not None and not oldest.on_wire
+                continue
+            if not transactions.add_partition(partition):
+                self._waiting |= self._coordination is None
+                continue
+            leader = metadata.leader(*partition)
+            if leader is None:
+                self._client.request_metadata_update()
+                self._waiting = True
+                continue
+            if leader not in usable:
+                busy = self._client.in_flight(leader) >= self._config.max_in_flight
+                usable[leader] = not busy and self._client.ready(leader)
+                self._waiting |= not busy and not usable[leader]
+            if not usable[leader]:
+                continue
+            size = sizes.get(leader, 0) + batch.size_bytes
+            if leader in sizes and size > self._config.max_request_size:
+                continue
+            sizes[leader] = size
+            requests.setdefault(leader, []).append((queue, batch))
+        for leader, batches in requests.items():
+            self._produce(leader, batches)
+        return bool(requests)
+
+    def _produce(self, leader: int, batches: list[tuple[PartitionQueue, ProducerBatch]]) -> None:
+        transactions = self._transactions
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch in batches:
+            queue.sent(batch, transactional=transactions.transactional)
+            transactions.produced_to((batch.topic, batch.partition))
+            self._accumulator.served(queue)
+            data = PartitionProduceData(index=batch.partition, records=batch.sealed)
+            topics.setdefault(batch.topic, []).append(data)
+        request = ProduceRequest(
+            transactional_id=transactions.transactional_id,
+            acks=self._config.acks,
+            timeout_ms=self._client.config.request_timeout_ms,
+            topic_data=tuple(
+                TopicProduceData(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
+            ),
+        )
+        implicit = transactions.implicit_partitions or not transactions.transactional
+        highest = PRODUCE_WITH_IMPLICIT_PARTITIONS if implicit else PRODUCE_WITH_IMPLICIT_PARTITIONS - 1
+        pending = self._client.send(leader, request, max_version=highest)
+        self._produces[id(pending)] = pending, [batch for _, batch in batches]
+        if transactions.transactional and implicit and pending.version < PRODUCE_WITH_IMPLICIT_PARTITIONS:
+            self._fail(
+                BrokerRefusedError(
+                    "NO_COMMON_VERSION",
+                    f"broker {leader} speaks Produce only up to version {pending.version}, but the cluster's "
+                    "transaction.version is 2, which needs version 12; finish the upgrade of this broker",
+                )
+            )
+
+    # answers
+
+    def _completed(self, completion: Completion, now: int) -> None:
+        pending = completion.pending
+        if pending is self._coordination:
+            self._coordination = None
+            if completion.error is not None:
+                self._transactions.lost(completion.error, now)
+            else:
+                self._learn_coordinator(completion.response)
+                self._transactions.receive(completion.response, now)
+            return
+        _, batches = self._produces.pop(id(pending), (pending, []))
+        if not batches:
+            return
+        if completion.error is not None:
+            for batch in batches:
+                self._lost(batch, completion.error, now)
+        elif completion.response is not None:
+            self._produced(pending.node_id, batches, completion.response, now)
+
+    def _learn_coordinator(self, response: Any) -> None:
+        for found in getattr(response, "coordinators", ()):
+            if found.error_code == ErrorCode.NONE:
+                self._client.learn_broker(found.node_id, found.host, found.port)
+
+    def _lost(self, batch: ProducerBatch, error: LostAnswer, now: int) -> None:
+        batch.on_wire = False
+        batch.in_doubt = True
+        self._client.request_metadata_update()
+        self._again(batch, now, str(error))
+
+    def _produced(
+        self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int
+    ) -> None:
+        answers = {
+            (topic.name, answer.index): answer
+            for topic in response.responses
+            for answer in topic.partition_responses
+        }
+        for batch in batches:
+            batch.on_wire = False
+            answer = answers.get((batch.topic, batch.partition))
+            if answer is None:
+                batch.in_doubt = True
+                self._again(batch, now, f"broker {node} left the partition out of its answer")
+                continue
+            if answer.current_leader.leader_id >= 0 and answer.error_code != ErrorCode.NONE:
+                hint = answer.current_leader
+                learned = self._client.learn_leader(
+                    batch.topic, batch.partition, hint.leader_id, hint.leader_epoch, response.node_endpoints
+                )
+            else:
+                learned = False
+            self._answered(batch, answer, now, leader_learned=learned)
+
+    def _answered(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, now: int, *, leader_learned: bool
+    ) -> None:
+        code = ErrorCode.of(answer.error_code)
+        if batch.sealed is None:
+            # Renumbered while it was on the wire, behind a batch that was refused: this refusal was to be expected.
+            self._again(batch, now, code.name, at_once=True)
+            return
+        if code is ErrorCode.NONE:
+            self._acknowledge(batch, answer.base_offset)
+            return
+        batch.in_doubt |= code in MAY_HAVE_BEEN_WRITTEN
+        problem = code.name if not answer.error_message else f"{code.name}: {answer.error_message}"
+        queue = self._accumulator.queue(batch.topic, batch.partition)
+        match reaction(ProduceRequest, answer.error_code):
+            case Reaction.SUCCESS if batch.attempts > 1:
+                self._acknowledge(batch, -1)
+            case Reaction.SUCCESS:
+                # A sequence that nobody here has sent before is known to the leader: another writer has our identity.
+                self._abort(
+                    batch, f"{problem}, although it was sent once only: another producer uses this identity"
+                )
+            case Reaction.RETRY | Reaction.FIND_COORDINATOR:
+                self._again(batch, now, problem)
+            case Reaction.REFRESH_METADATA:
+                self._leader_lost(batch, code, problem, now, leader_learned)
+            case Reaction.RETRY_WHILE_EARLIER_UNANSWERED if queue.unacknowledged[0] is not batch:
+                self._again(batch, now, problem, at_once=True)
+            case Reaction.SPLIT:
+                self._too_large(batch, problem)
+            case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
+                self._fail(self._refusal(batch, answer))
+            case _ if not self._transactions.transactional and code in SEQUENCE_ERRORS:
+                self._restart_sequences(queue, problem)
+            case _:
+                self._abort(batch, problem)
+
+    def _acknowledge(self, batch: ProducerBatch, base_offset: int) -> None:
+        batch.base_offset = base_offset
+        self._accumulator.acknowledged(batch)
+        key = (batch.topic, batch.partition)
+        first, last, count = self.acknowledged.get(key, Acknowledged(-1, -1, 0))
+        if base_offset >= 0:
+            first = base_offset if first < 0 else min(first, base_offset)
+            last = max(last, base_offset + batch.record_count - 1)
+        self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
+        if self._interceptors:
+            self._interceptors.on_acknowledgement(
+                batch.topic, batch.partition, base_offset, batch.record_count, None
+            )
+
+    def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
+        batch.last_problem = problem
+        if batch.attempts > self._config.retries:
+            self._give_up(batch, f"{batch.attempts} attempts (retries)")
+            return
+        batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
+
+    def _leader_lost(
+        self, batch: ProducerBatch, code: ErrorCode, problem: str, now: int, leader_learned: bool
+    ) -> None:
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
+            batch.unknown_topic_since = since
+            if now - since > self._config.max_block_ms:
+                self._fail(
+                    InvalidRowError(
+                        "UNKNOWN_TOPIC",
+                        f"topic {batch.topic} partition {batch.partition} is not known to its leader since "
+                        f"{now - since} ms (max.block.ms is {self._config.max_block_ms}); was the topic deleted?",
+                    )
+                )
+                return
+        else:
+            batch.unknown_topic_since = None
+        if not leader_learned:
+            self._client.request_metadata_update()
+        # A leader named in the answer itself is asked at once (KIP-951).
+        self._again(batch, now, problem, at_once=leader_learned)
+
+    def _too_large(self, batch: ProducerBatch, problem: str) -> None:
+        if self._accumulator.split(batch):
+            log.info(
+                "a batch of %d bytes is too large for topic %s; split in two", batch.size_bytes, batch.topic
+            )
+            return
+        row = batch.row_number(0)
+        error = InvalidRowError(
+            "RECORD_TOO_LARGE",
+            f"topic {batch.topic} partition {batch.partition} does not take a record of {batch.block.uncompressed_bytes} "
+            f"bytes ({batch.size_bytes} as a batch){'' if row is None else f', row {row} of the task'}: {problem}; raise "
+            "the topic's max.message.bytes or give dead.letter.topic",
+        )
+        if self._config.dead_letter_topic not in (None, batch.topic) and batch.columns is not None:
+            self._accumulator.replace(batch, ())
+            self.refused.append(RefusedBatch(batch, error))
+        else:
+            self._fail(error)
+
+    def _refusal(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaEosError:
+        where = f"topic {batch.topic} partition {batch.partition}"
+        if not answer.record_errors:
+            return refusal(ProduceRequest, answer.error_code, f"Produce to {where}", answer.error_message)
+        named = []
+        for error in answer.record_errors[:5]:
+            row = batch.row_number(error.batch_index)
+            place = f"record {error.batch_index} of its batch" if row is None else f"row {row} of the task"
+            named.append(f"{place}: {error.batch_index_error_message or 'no reason given'}")
+        more = len(answer.record_errors) - len(named)
+        return InvalidRowError(
+            "RECORD_REFUSED",
+            f"the broker refused records for {where} ({ErrorCode.of(answer.error_code).name}"
+            f"{f', {answer.error_message}' if answer.error_message else ''}): {'; '.join(named)}"
+            f"{f'; and {more} more' if more else ''}",
+        )
+
+    def _restart_sequences(self, queue: PartitionQueue, problem: str) -> None:
+        log.warning(
+            "topic %s partition %d answered %s; its unacknowledged batches are written anew under the next epoch and "
+            "may then be there twice (at-least-once)",
+            queue.topic,
+            queue.partition,
+            problem,
+        )
+        if queue.identity == self._transactions.identity:
+            self._transactions.bump_epoch()
+        queue.rewrite = True
+
+    def _abort(self, batch: ProducerBatch, problem: str) -> None:
+        self._fail(
+            TransactionAbortedError(
+                "TRANSACTION_ABORTED",
+                f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
+                f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: {problem}. "
+                "This producer was fenced by a newer one, or its transaction timed out or lost data; a new attempt "
+                "starts a new transaction",
+            )
+        )
+
+    def _expire(self, now: int) -> None:
+        if now < self._next_expiry or self.failure is not None:
+            return
+        self._next_expiry = now + EXPIRY_CHECK_MS
+        for queue in self._accumulator.active.values():
+            # In order: only the oldest batch of a partition expires, and never one whose answer may still come.
+            oldest = queue.oldest
+            if (
+                oldest is not None
+                and not oldest.on_wire
+                and now - oldest.created_ms >= self._config.delivery_timeout_ms
+            ):
+                waited = (
+                    f"{now - oldest.created_ms} ms (delivery.timeout.ms {self._config.delivery_timeout_ms})"
+                )
+                self._give_up(oldest, waited)
+                return
+
+    def _give_up(self, batch: ProducerBatch, after: str) -> None:
+        self.tainted |= batch.in_doubt
+        if batch.last_problem:
+            reason = batch.last_problem
+        elif self._client.metadata.leader(batch.topic, batch.partition) is None:
+            reason = "the partition has no leader"
+        else:
+            reason = "it could not be sent"
+        self._fail(
+            BrokerUnavailableError(
+                "DELIVERY_TIMEOUT",
+                f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not acknowledged "
+                f"after {after} and {batch.attempts} attempts; last problem: {reason}",
+            )
+        )
+
+    def _fail(self, error: KafkaEosError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._transactions.fail(error)
+        if self._interceptors:
+            for queue in self._accumulator.queues.values():
+                count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
+                if count:
+                    self._interceptors.on_acknowledgement(queue.topic, queue.partition, -1, count, error)
+
+    # leaving
+
+    def drop_unsent(self) -> None:
+        """Forgets what is not on the wire; below what was sent without an answer, the attempt is tainted."""
+        self.tainted |= self._accumulator.drop_unsent()
+
+    def abandon(self) -> None:
+        """Stops waiting for the answers to what is on the wire: it may yet be written."""
+        self.tainted |= bool(self._produces)
+        self._produces.clear()
