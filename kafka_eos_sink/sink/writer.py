@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit import write as two_phase
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
-from kafka_eos_sink.commit.write import Plan, TaskIdentity, TaskMessage, WriteSettings
+from kafka_eos_sink.commit.write import Plan, RowsWritten, TaskIdentity, TaskMessage, WriteSettings
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
 from kafka_eos_sink.sink.columns import WrittenColumns, ignored_columns_warning, written_columns
 from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
@@ -44,7 +44,7 @@ class PlanningError(pickle.PickleError):
 class BatchTaskMessage(WriterCommitMessage):
     """What a task tells the commit, in the wrapping that Spark asks for."""
 
-    message: TaskMessage
+    message: TaskMessage | RowsWritten
 
 
 class KafkaEosBatchWriter(DataSourceArrowWriter):
@@ -157,4 +157,8 @@ def _checked(options: Mapping[str, str], schema: StructType) -> tuple[SinkOption
 
 
 def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
-    return [message.message if isinstance(message, BatchTaskMessage) else None for message in messages]
+    """The tasks' messages; None for a task that left none, which is for the protocol to judge."""
+    return [
+        message.message if isinstance(message, BatchTaskMessage) and isinstance(message.message, TaskMessage) else None
+        for message in messages
+    ]

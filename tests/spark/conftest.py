@@ -1,0 +1,49 @@
+"""A Spark for the tests: two cores, four tries for a task, small, and on the loopback alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_environment() -> Iterator[dict[str, str]]:
+    """What a process that starts Spark needs; set for this one, and returned for others."""
+    environment = {
+        # Workers start "python3" unless told otherwise, which need not have pyarrow.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests; nothing is registered in it, Spark finds the source by itself."""
+    session = (
+        SparkSession.builder.master("local[2,4]")  # the second number: tries of a task, which are 1 in plain local mode
+        .appName("kafka-eos tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
