@@ -58,7 +58,7 @@ class ClientConfig:
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """The value of `bootstrap.servers` as (host, port) pairs: `host:port,[ipv6]:port,...`, as Java's ClientUtils reads it.
+    """The value of `bootstrap.servers`, `host:port,[ipv6]:port,...`, as (host, port) pairs (Java's ClientUtils).
 
     Raises ConfigurationError (code BOOTSTRAP_SERVERS) that names the entry that is not one.
     """

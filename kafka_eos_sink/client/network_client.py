@@ -62,8 +62,8 @@ class NetworkClient:
 
     Nothing happens but inside `poll` and the blocking calls, which poll too; answers to requests made with `send` that
     arrive during a blocking call are kept for the next `poll`. Metadata is refreshed inside poll by age, on request and
-    when a connection breaks. `poll` and the blocking calls raise BrokerRefusedError BROKER_TOO_OLD where a broker speaks
-    no version of a request that the client itself needs; that is no matter of trying again.
+    when a connection breaks. `poll` and the blocking calls raise BrokerRefusedError BROKER_TOO_OLD where a broker
+    speaks no version of a request that the client itself needs; that is no matter of trying again.
 
     Raises ConfigurationError SECURITY_PROTOCOL for a protocol that is not spoken yet.
     """
@@ -123,7 +123,7 @@ class NetworkClient:
         self._updater.learn_broker(Broker(node_id=node_id, host=host, port=port))
 
     def finalized_features(self, node_id: int | None = None) -> Mapping[str, int]:
-        """Feature name -> finalized max level, as the node said when connecting; None: the newest that any node said."""
+        """Feature name -> finalized max level, as the node said when connecting; None: the newest that any said."""
         if node_id is None:
             return self._features
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
@@ -158,7 +158,7 @@ class NetworkClient:
         max_version: int | None = None,
         min_version: int | None = None,
     ) -> PendingRequest:
-        """Send in the highest version that both sides speak, between `min_version` and `max_version`; to a `ready` node.
+        """Send to a `ready` node, in the highest version that both sides speak between `min_version` and `max_version`.
 
         `timeout_ms` is for the answer, default `request.timeout.ms`. Raises BrokerRefusedError (BROKER_TOO_OLD,
         NO_COMMON_VERSION).
@@ -189,7 +189,7 @@ class NetworkClient:
         return completions
 
     def least_loaded_node(self) -> int | None:
-        """The node to ask what any node can answer; None where all known nodes are backing off (Java's leastLoadedNode).
+        """The node to ask what any can answer; None where all known ones are backing off (Java's leastLoadedNode).
 
         Ready nodes come first, by requests in flight, then one that is connecting, then one that may connect.
         """
@@ -224,8 +224,8 @@ class NetworkClient:
     def call(self, node_id: int, request: Request[R], *, deadline_ms: int, max_version: int | None = None) -> R:
         """Send and wait for the answer, until the absolute clock time `deadline_ms`; one try.
 
-        Raises BrokerUnavailableError (nothing was sent), LostAnswer (it may have been processed), BrokerRefusedError (no
-        common version).
+        Raises BrokerUnavailableError (nothing was sent), LostAnswer (it may have been processed), BrokerRefusedError
+        (no common version).
         """
         (result,) = self.call_all([(node_id, request, max_version)], deadline_ms)
         if isinstance(result, KafkaEosError):
@@ -240,11 +240,12 @@ class NetworkClient:
         *,
         exact_versions: bool = False,
     ) -> list[Any | KafkaEosError]:
-        """`call` for many (node id, request, max version): pipelined per node, concurrent over nodes, in order per node.
+        """`call` for many (node id, request, max version): pipelined per node, in order, concurrent over nodes.
 
-        With `exact_versions` a request goes out in its max version or not at all (repeats that must be identical). Errors are returned in the request's place: BrokerUnavailableError (nothing was sent), LostAnswer (it may have
-        been processed), BrokerRefusedError (no common version). A node that could not be reached at any of its addresses
-        fails its requests at once, not at the deadline: to try elsewhere is the caller's matter.
+        With `exact_versions` a request goes out in its max version or not at all, as repeats that must be identical do.
+        Errors are returned in the request's place: BrokerUnavailableError (nothing was sent), LostAnswer (it may have
+        been processed), BrokerRefusedError (no common version). A node that could not be reached at any of its
+        addresses fails its requests at once, not at the deadline: to try elsewhere is the caller's matter.
         """
         results: list[Any | KafkaEosError] = [None] * len(requests)
         queues: dict[int, deque[int]] = {}
@@ -294,8 +295,10 @@ class NetworkClient:
         return results
 
     def any_node(self, deadline_ms: int) -> int:
-        """A node that is ready; raises BrokerUnavailableError BROKER_UNREACHABLE naming the bootstrap servers and the last
-        socket error."""
+        """A node that is ready.
+
+        Raises BrokerUnavailableError BROKER_UNREACHABLE, naming the bootstrap servers and the last socket error.
+        """
         while True:
             node_id = self.least_loaded_node()
             if node_id is not None and self.ready(node_id):
@@ -460,7 +463,7 @@ class NetworkClient:
             except OSError as error:
                 raise BrokerUnavailableError(
                     "BROKER_UNREACHABLE",
-                    f"a name in kafka.bootstrap.servers={self.config.bootstrap_servers_text} cannot be resolved: {error}",
+                    f"a name in kafka.bootstrap.servers={self.config.bootstrap_servers_text} is not known: {error}",
                 ) from error
         return tuple(Broker(node_id=-1 - index, host=host, port=port) for index, (host, port) in enumerate(servers))
 
@@ -478,7 +481,7 @@ class NetworkClient:
     def _why_unreachable(
         self, node_id: int, failed_rounds: int, metadata_version: int
     ) -> BrokerUnavailableError | None:
-        """Why nothing can be sent to the node, seen since `failed_rounds` and `metadata_version`; None where it may yet."""
+        """Why nothing can be sent to the node, seen since the given round and version; None where it may yet."""
         node = self._node(node_id)
         if node is not None:
             if node.state is NodeState.DISCONNECTED and node.failed_rounds > failed_rounds:

@@ -1,8 +1,8 @@
 """What each error code asks for, per API: one table for admin, producer and commit (Kafka 4; KIP-360, 588, 890, 1050).
 
-A row is an API, a reaction, and the codes that ask for it. A code without a row is met by its API's strictest reaction: a
-newer broker's new code may mean anything. Only where an API merely reads, a code that Kafka calls retriable may always be
-tried again.
+A row is an API, a reaction, and the codes that ask for it. A code without a row is met by its API's strictest reaction:
+a newer broker's new code may mean anything. Only where an API merely reads or is idempotent by itself, a code that
+Kafka calls retriable may always be tried again.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ _MISSING_RIGHT = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Write and Describe (to read it: Read; to create it: Create) on the topic",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write and Describe on the transactional id (or on its prefix)",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Read on the consumer group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the right on the cluster (Create, DescribeConfigs, Alter or ClusterAction)",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "a right on the cluster (Create, Alter, ClusterAction or IdempotentWrite)",
 }
 
 _OWN_CODE = {

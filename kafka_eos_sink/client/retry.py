@@ -18,8 +18,8 @@ _TRY_AGAIN = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINAT
 class Retry:
     """The repetitions of one operation: what stood in the way last, and how long to pause.
 
-    `what` names the operation for messages; `first_ms` is the first pause where `retry.backoff.ms` is too long for what is
-    waited for (a transaction's markers take a few ms, not 100).
+    `what` names the operation for messages; `first_ms` is the first pause where `retry.backoff.ms` is too long for what
+    is waited for (a transaction's markers take a few ms, not 100).
     """
 
     def __init__(self, client: NetworkClient, what: str, deadline_ms: int, *, first_ms: int | None = None) -> None:
