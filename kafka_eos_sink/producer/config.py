@@ -101,9 +101,7 @@ def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
         if values.get(name) is not None and not low <= values[name] <= high
     ]
     if values.get("acks", -1) != -1:
-        found.append(
-            "acks must be all (-1): an idempotent producer needs every in-sync replica's acknowledgement"
-        )
+        found.append("acks must be all (-1): an idempotent producer needs every in-sync replica's acknowledgement")
     name, level = values.get("compression", "none"), values.get("compression_level")
     known = {codec.name.lower(): codec for codec in Codec}
     if name not in known:
@@ -113,14 +111,10 @@ def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
         if allowed is None:
             found.append(f"compression.type {name} has no levels, but level {level} was given")
         elif level not in allowed:
-            found.append(
-                f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
-            )
+            found.append(f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}")
     partitioner = values.get("partitioner", "default")
     if partitioner not in ("default", "round-robin") and ":" not in partitioner:
-        found.append(
-            f"partitioner must be default, round-robin or package.module:callable, not {partitioner!r}"
-        )
+        found.append(f"partitioner must be default, round-robin or package.module:callable, not {partitioner!r}")
     found += [
         f"interceptors takes package.module:Class, not {spec!r}"
         for spec in values.get("interceptors", ())

@@ -94,9 +94,7 @@ def to_record_batch(rows: Rows) -> pa.RecordBatch:
         "headers": rows.columns.headers,
         "timestamp": rows.columns.timestamp,
     }
-    return pa.RecordBatch.from_pydict(
-        {name: column for name, column in columns.items() if column is not None}
-    )
+    return pa.RecordBatch.from_pydict({name: column for name, column in columns.items() if column is not None})
 
 
 def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:

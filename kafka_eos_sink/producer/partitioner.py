@@ -34,9 +34,7 @@ class TopicPartitions:
 
 
 class Partitioner(Protocol):
-    def __call__(
-        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
-    ) -> npt.NDArray[np.int32]:
+    def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         """A partition for each of the rows, all of one topic; ``sizes`` are their encoded bytes.
 
         Rows that name their partition are decided already and not among them.
@@ -47,9 +45,7 @@ class Partitioner(Protocol):
 def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
     """The partitioner that ``config`` names. ``seed`` makes the choice for rows without a key repeatable."""
     if config.partitioner == "default":
-        return DefaultPartitioner(
-            run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed
-        )
+        return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
     if config.partitioner == "round-robin":
         return RoundRobinPartitioner()
     return CustomPartitioner(config.partitioner)
@@ -69,9 +65,7 @@ class DefaultPartitioner:
         self._random = random.Random(seed)
         self._runs: dict[str, _Run] = {}
 
-    def __call__(
-        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
-    ) -> npt.NDArray[np.int32]:
+    def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         key = rows.columns.key
         if key is None or self._ignore_keys or key.null_count == len(key):
             return self._sticky(sizes, topic)
@@ -95,7 +89,8 @@ class DefaultPartitioner:
             chosen[at] = run.partition
         if len(ends):
             run.used = int(ends[-1]) - last * self._run_bytes
-        return chosen[index]
+        partitions: npt.NDArray[np.int32] = chosen[index]
+        return partitions
 
 
 class _Run:
@@ -124,9 +119,7 @@ class RoundRobinPartitioner:
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
-    def __call__(
-        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
-    ) -> npt.NDArray[np.int32]:
+    def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         among = topic.available if len(topic.available) else np.arange(topic.count, dtype=np.int32)
         start = self._next.get(topic.topic, 0)
         self._next[topic.topic] = start + rows.num_rows
@@ -142,9 +135,7 @@ class CustomPartitioner:
         if not callable(self._function):
             raise ConfigurationError("NOT_LOADABLE", f"partitioner: {spec!r} is not callable")
 
-    def __call__(
-        self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions
-    ) -> npt.NDArray[np.int32]:
+    def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         try:
             answer = self._function(to_record_batch(rows), topic.topic, topic.count)
             column = pa.array(answer) if not isinstance(answer, (pa.Array, pa.ChunkedArray)) else answer
@@ -201,9 +192,7 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
         rows = np.flatnonzero(length >= 4 * (word + 1))
         if len(rows) < _FEW_ROWS:
             for row in rows.tolist():
-                hashes[row] = _resumed(
-                    int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word
-                )
+                hashes[row] = _resumed(int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word)
             break
         hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
     rest = length & np.uint32(3)

@@ -8,9 +8,9 @@
     part = producer.append_record(commit_log, partition, key, value)
     prepared = producer.prepare()
 
-There is one thread and one pump: bytes move inside ``write`` and the calls that wait. Rows are gathered into slabs of some
-megabytes, and a slab is partitioned, sorted, cut, encoded and compressed as columns; between two batches the sockets are
-served, so the brokers work while the next batch is made.
+There is one thread and one pump: bytes move inside ``write`` and the calls that wait. Rows are gathered into slabs of
+some megabytes, and a slab is partitioned, sorted, cut, encoded and compressed as columns; between two batches the
+sockets are served, so the brokers work while the next batch is made.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ class Producer:
             transaction_timeout_ms=config.transaction_timeout_ms or 60_000,
             backoff=backoff,
         )
-        self._sender = Sender(
-            client, config, self._accumulator, self._transactions, self._interceptors, backoff
-        )
+        self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
         self._topics = TopicDirectory(client, self._pump, config.max_block_ms)
         self._slab: list[Rows] = []
         self._slab_bytes = 0
@@ -245,8 +243,8 @@ class Producer:
         """Takes rows in; they are sent from here on, all of them at ``flush``.
 
         Raises as soon as anything failed for good: ``InvalidRowError`` for a row that Kafka cannot take (before
-        anything of its slab is sent where that can be known), ``KafkaEosError`` (``BUFFER_EXHAUSTED``) where the brokers
-        left no memory free for max.block.ms, or what ended an earlier batch.
+        anything of its slab is sent where that can be known), ``KafkaEosError`` (``BUFFER_EXHAUSTED``) where the
+        brokers left no memory free for max.block.ms, or what ended an earlier batch.
         """
         self._check_writable()
         if not rows.num_rows:
@@ -267,9 +265,7 @@ class Producer:
             self._work_off_slab()
         self._close_lingered()
 
-    def append_record(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None
-    ) -> AppendedRecord:
+    def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> AppendedRecord:
         """One record of the sink's own, to a partition it names, in the same transaction; never compressed."""
         self._check_writable()
         self._topics.want(topic)
@@ -388,8 +384,9 @@ class Producer:
                 raise KafkaEosError(
                     "BUFFER_EXHAUSTED",
                     f"no memory became free for {self._config.max_block_ms} ms (max.block.ms): "
-                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait for the "
-                    "brokers' acknowledgement; check the brokers' health, or raise buffer.memory or max.block.ms",
+                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait "
+                    "for the brokers' acknowledgement; check the brokers' health, or raise buffer.memory or "
+                    "max.block.ms",
                 )
             self._pump(min(left, WAIT_MS))
 
@@ -399,9 +396,7 @@ class Producer:
         if not isinstance(topic, TopicPartitions):
             raise topic.error(str(letters.topic))
         numbers = np.full(letters.num_rows, -1)
-        self._place(
-            TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
-        )
+        self._place(TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers))
 
     def _write_refused(self) -> None:
         while self._sender.refused and self._config.dead_letter_topic is not None:
@@ -441,9 +436,7 @@ class Producer:
         """Drops what was not sent and waits for the answers to what was, as long as there is time."""
         self._slab.clear()
         self._slab_bytes = 0
-        self._sender.failure = self._sender.failure or KafkaEosError(
-            "ABORTED", "the transaction is being aborted"
-        )
+        self._sender.failure = self._sender.failure or KafkaEosError("ABORTED", "the transaction is being aborted")
         self._sender.drop_unsent()
         while self._sender.produces_in_flight and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))

@@ -53,7 +53,7 @@ class ProducerBatch:
 
     identity: Identity = (-1, -1)
     base_sequence: int = -1
-    sealed: list[bytes | memoryview] | None = None
+    sealed: tuple[bytes, memoryview] | None = None
     """The bytes as they go out, made once: a repeat is identical to what it repeats."""
     attempts: int = 0
     on_wire: bool = False
@@ -82,22 +82,19 @@ class ProducerBatch:
 
     def row_number(self, index: int) -> int | None:
         """The number, within the task, of the row that became record ``index`` of this batch."""
-        return (
-            None
-            if self.row_numbers is None or index >= len(self.row_numbers)
-            else int(self.row_numbers[index])
-        )
+        return None if self.row_numbers is None or index >= len(self.row_numbers) else int(self.row_numbers[index])
 
     def sent_as(self, identity: Identity, base_sequence: int, *, transactional: bool) -> None:
         """Gives the batch its producer id, epoch and sequence, and fixes its bytes."""
         self.identity, self.base_sequence = identity, base_sequence
-        self.sealed = seal(
+        header, records = seal(
             self.block,
             producer_id=identity[0],
             producer_epoch=identity[1],
             base_sequence=base_sequence,
             transactional=transactional,
         )
+        self.sealed = bytes(header), memoryview(records)
 
     def unsent(self) -> None:
         """Takes identity and sequence away again: the batch will be written anew."""
@@ -218,9 +215,7 @@ class PartitionQueue:
 class RecordAccumulator:
     """All partitions' queues, and the memory they hold. ``now`` is clock ms everywhere."""
 
-    def __init__(
-        self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None
-    ) -> None:
+    def __init__(self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         """The queues that have batches, the ones served longest ago first."""
@@ -285,11 +280,7 @@ class RecordAccumulator:
 
     def lingered(self, now: int) -> list[PartitionQueue]:
         """The queues whose open rows have waited for linger.ms."""
-        return [
-            queue
-            for queue in self.queues.values()
-            if queue.open and now - queue.open_since >= self._linger_ms
-        ]
+        return [queue for queue in self.queues.values() if queue.open and now - queue.open_since >= self._linger_ms]
 
     def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
         """The queues to close so that ``bytes_to_free`` of open rows move on, those with most first."""
@@ -340,12 +331,7 @@ class RecordAccumulator:
 
         Later batches of the topic are made no larger than those halves.
         """
-        if (
-            batch.columns is None
-            or batch.sizes is None
-            or batch.row_numbers is None
-            or batch.record_count < 2
-        ):
+        if batch.columns is None or batch.sizes is None or batch.row_numbers is None or batch.record_count < 2:
             return False
         ends = np.cumsum(batch.sizes)
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))

@@ -137,7 +137,7 @@ def _check_topic(
             topic = again if isinstance(again, TopicPartitions) else topic
         wrong = ((given < 0) | (given >= topic.count)) & ~too_large
         if wrong.any():
-            reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count} (0 to {topic.count - 1})"
+            reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
             bad.append(_bad("NO_SUCH_PARTITION", reason, topic.topic, *_picked(rows, numbers, wrong)))
     unfit = too_large | wrong
     if not unfit.any():
@@ -148,9 +148,7 @@ def _check_topic(
     return TopicRows(topic=topic, rows=rows.take(fit), sizes=sizes[fit], row_numbers=numbers[fit])
 
 
-def _by_topic(
-    rows: Rows, numbers: npt.NDArray[np.int64]
-) -> Iterator[tuple[str | None, Rows, npt.NDArray[np.int64]]]:
+def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str | None, Rows, npt.NDArray[np.int64]]]:
     if isinstance(rows.topic, str):
         yield rows.topic, rows, numbers
         return
@@ -176,9 +174,7 @@ def _picked(
     return rows.take(at), numbers[at]
 
 
-def _bad(
-    code: str, reason: str, topic: str | None, rows: Rows, row_numbers: npt.NDArray[np.int64]
-) -> BadRows:
+def _bad(code: str, reason: str, topic: str | None, rows: Rows, row_numbers: npt.NDArray[np.int64]) -> BadRows:
     return BadRows(code=code, reason=reason, topic=topic, rows=rows, row_numbers=row_numbers)
 
 
@@ -214,9 +210,7 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             keys.append(key)
             values.append(value)
             reasons = {f"kafka-eos.{name}": reason for name, reason in why.items() if reason is not None}
-            headers.append(
-                [*own, *({"key": name, "value": str(reason).encode()} for name, reason in reasons.items())]
-            )
+            headers.append([*own, *({"key": name, "value": str(reason).encode()} for name, reason in reasons.items())])
             timestamps.append(None if columns.timestamp is None else columns.timestamp[at].as_py())
     return Rows(
         topic=topic,

@@ -62,9 +62,7 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
     if any(piece.partition is not None for piece in pieces):
         partition = pa.concat_arrays(
             [
-                pa.nulls(piece.num_rows, pa.int32())
-                if piece.partition is None
-                else piece.partition.cast(pa.int32())
+                pa.nulls(piece.num_rows, pa.int32()) if piece.partition is None else piece.partition.cast(pa.int32())
                 for piece in pieces
             ]
         )

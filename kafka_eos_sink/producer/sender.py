@@ -10,7 +10,6 @@ from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
 from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.errors import (
-    BrokerRefusedError,
     BrokerUnavailableError,
     InvalidRowError,
     KafkaEosError,
@@ -55,7 +54,7 @@ class Acknowledged(NamedTuple):
 
     first_offset: int
     last_offset: int
-    count: int
+    record_count: int
 
 
 class RefusedBatch(NamedTuple):
@@ -133,7 +132,13 @@ class Sender:
             if node is not None and asked.to != "any" and node not in self._client.metadata.brokers:
                 self._transactions.unreachable()
             return
-        self._coordination = self._client.send(node, asked.request, max_version=asked.max_version)
+        try:
+            self._coordination = self._client.send(
+                node, asked.request, max_version=asked.max_version, min_version=asked.min_version
+            )
+        except KafkaEosError as error:
+            self._fail(error, fatal=True)
+            return
         self._transactions.sent(asked)
 
     def _node_for(self, asked: CoordinatorRequest) -> int | None:
@@ -162,6 +167,7 @@ class Sender:
                 continue
             leader = metadata.leader(*partition)
             if leader is None:
+                self._client.want_topics([partition[0]])
                 self._client.request_metadata_update()
                 self._waiting = True
                 continue
@@ -178,7 +184,7 @@ class Sender:
             requests.setdefault(leader, []).append((queue, batch))
         for leader, batches in requests.items():
             self._produce(leader, batches)
-        return bool(requests)
+        return bool(requests) and self.failure is None
 
     def _produce(self, leader: int, batches: list[tuple[PartitionQueue, ProducerBatch]]) -> None:
         transactions = self._transactions
@@ -197,18 +203,20 @@ class Sender:
                 TopicProduceData(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
             ),
         )
-        implicit = transactions.implicit_partitions or not transactions.transactional
-        highest = PRODUCE_WITH_IMPLICIT_PARTITIONS if implicit else PRODUCE_WITH_IMPLICIT_PARTITIONS - 1
-        pending = self._client.send(leader, request, max_version=highest)
+        lowest: int | None = None
+        highest = PRODUCE_WITH_IMPLICIT_PARTITIONS
+        if transactions.transactional and transactions.implicit_partitions:
+            lowest = PRODUCE_WITH_IMPLICIT_PARTITIONS
+        elif transactions.transactional:
+            highest -= 1
+        try:
+            pending = self._client.send(leader, request, max_version=highest, min_version=lowest)
+        except KafkaEosError as error:
+            for _, batch in batches:
+                batch.on_wire = False
+            self._fail(error)
+            return
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
-        if transactions.transactional and implicit and pending.version < PRODUCE_WITH_IMPLICIT_PARTITIONS:
-            self._fail(
-                BrokerRefusedError(
-                    "NO_COMMON_VERSION",
-                    f"broker {leader} speaks Produce only up to version {pending.version}, but the cluster's "
-                    "transaction.version is 2, which needs version 12; finish the upgrade of this broker",
-                )
-            )
 
     # answers
 
@@ -242,13 +250,9 @@ class Sender:
         self._client.request_metadata_update()
         self._again(batch, now, str(error))
 
-    def _produced(
-        self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int
-    ) -> None:
+    def _produced(self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int) -> None:
         answers = {
-            (topic.name, answer.index): answer
-            for topic in response.responses
-            for answer in topic.partition_responses
+            (topic.name, answer.index): answer for topic in response.responses for answer in topic.partition_responses
         }
         for batch in batches:
             batch.on_wire = False
@@ -285,9 +289,7 @@ class Sender:
                 self._acknowledge(batch, -1)
             case Reaction.SUCCESS:
                 # A sequence that nobody here has sent before is known to the leader: another writer has our identity.
-                self._abort(
-                    batch, f"{problem}, although it was sent once only: another producer uses this identity"
-                )
+                self._abort(batch, f"{problem}, although it was sent once only: another producer uses this identity")
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
                 self._again(batch, now, problem)
             case Reaction.REFRESH_METADATA:
@@ -313,9 +315,7 @@ class Sender:
             last = max(last, base_offset + batch.record_count - 1)
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors:
-            self._interceptors.on_acknowledgement(
-                batch.topic, batch.partition, base_offset, batch.record_count, None
-            )
+            self._interceptors.on_acknowledgement(batch.topic, batch.partition, base_offset, batch.record_count, None)
 
     def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem
@@ -324,9 +324,7 @@ class Sender:
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 
-    def _leader_lost(
-        self, batch: ProducerBatch, code: ErrorCode, problem: str, now: int, leader_learned: bool
-    ) -> None:
+    def _leader_lost(self, batch: ProducerBatch, code: ErrorCode, problem: str, now: int, leader_learned: bool) -> None:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
             batch.unknown_topic_since = since
@@ -348,16 +346,15 @@ class Sender:
 
     def _too_large(self, batch: ProducerBatch, problem: str) -> None:
         if self._accumulator.split(batch):
-            log.info(
-                "a batch of %d bytes is too large for topic %s; split in two", batch.size_bytes, batch.topic
-            )
+            log.info("a batch of %d bytes is too large for topic %s; split in two", batch.size_bytes, batch.topic)
             return
         row = batch.row_number(0)
         error = InvalidRowError(
             "RECORD_TOO_LARGE",
-            f"topic {batch.topic} partition {batch.partition} does not take a record of {batch.block.uncompressed_bytes} "
-            f"bytes ({batch.size_bytes} as a batch){'' if row is None else f', row {row} of the task'}: {problem}; raise "
-            "the topic's max.message.bytes or give dead.letter.topic",
+            f"topic {batch.topic} partition {batch.partition} does not take a record of "
+            f"{batch.block.uncompressed_bytes} bytes ({batch.size_bytes} as a batch)"
+            f"{'' if row is None else f', row {row} of the task'}: {problem}; raise the topic's max.message.bytes or "
+            "give dead.letter.topic",
         )
         if self._config.dead_letter_topic not in (None, batch.topic) and batch.columns is not None:
             self._accumulator.replace(batch, ())
@@ -399,9 +396,9 @@ class Sender:
             TransactionAbortedError(
                 "TRANSACTION_ABORTED",
                 f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
-                f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: {problem}. "
-                "This producer was fenced by a newer one, or its transaction timed out or lost data; a new attempt "
-                "starts a new transaction",
+                f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: "
+                f"{problem}. This producer was fenced by a newer one, or its transaction timed out or lost data; a new "
+                "attempt starts a new transaction",
             )
         )
 
@@ -417,9 +414,7 @@ class Sender:
                 and not oldest.on_wire
                 and now - oldest.created_ms >= self._config.delivery_timeout_ms
             ):
-                waited = (
-                    f"{now - oldest.created_ms} ms (delivery.timeout.ms {self._config.delivery_timeout_ms})"
-                )
+                waited = f"{now - oldest.created_ms} ms (delivery.timeout.ms {self._config.delivery_timeout_ms})"
                 self._give_up(oldest, waited)
                 return
 
@@ -434,16 +429,16 @@ class Sender:
         self._fail(
             BrokerUnavailableError(
                 "DELIVERY_TIMEOUT",
-                f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not acknowledged "
-                f"after {after} and {batch.attempts} attempts; last problem: {reason}",
+                f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not "
+                f"acknowledged after {after} and {batch.attempts} attempts; last problem: {reason}",
             )
         )
 
-    def _fail(self, error: KafkaEosError) -> None:
+    def _fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         if self.failure is not None:
             return
         self.failure = error
-        self._transactions.fail(error)
+        self._transactions.fail(error, fatal=fatal)
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))

@@ -49,7 +49,9 @@ class TopicDirectory:
         waited for again.
         """
         names = list(topics)
-        self._client.want_topics([name for name in names if name not in self._problems])
+        # Like Java's producer: the cluster creates a missing topic where its auto.create.topics.enable says so.
+        wanted = [name for name in names if name not in self._problems]
+        self._client.want_topics(wanted, allow_auto_creation=True)
         deadline = self._client.clock() + self._max_block_ms
         found: dict[str, TopicPartitions | TopicProblem] = {}
         while True:
@@ -101,6 +103,4 @@ class TopicDirectory:
         if not topic.partitions:
             return None
         available = [partition.index for partition in topic.partitions if partition.leader >= 0]
-        return TopicPartitions(
-            topic=name, count=len(topic.partitions), available=np.array(available, dtype=np.int32)
-        )
+        return TopicPartitions(topic=name, count=len(topic.partitions), available=np.array(available, dtype=np.int32))

@@ -77,11 +77,12 @@ class IllegalTransition(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRequest:
-    """A request, the broker it is for, and the highest API version it may be sent in."""
+    """A request, the broker it is for, and the API versions that it may be sent in."""
 
     request: Any
     to: Literal["any", "transaction", "group"]
     max_version: int | None = None
+    min_version: int | None = None
 
 
 class TransactionManager:
@@ -89,7 +90,7 @@ class TransactionManager:
 
     Without a transactional id only the producer id and epoch are kept, for the idempotent producer.
     ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce and TxnOffsetCommit add
-    partitions by themselves and EndTxn returns the next epoch. It is chosen once and never changes within a transaction.
+    partitions by themselves and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class TransactionManager:
         self.end_result = None
 
     def add_partition(self, partition: TopicPartition) -> bool:
-        """Whether a batch for ``partition`` may be sent now; if not, the partition is on its way into the transaction."""
+        """Whether a batch for ``partition`` may be sent now; if not, it is on its way into the transaction."""
         if not self.may_produce:
             raise IllegalTransition(f"produce in state {self.state.name}")
         if not self.transactional or self.implicit_partitions or partition in self.partitions:
@@ -188,9 +189,7 @@ class TransactionManager:
         if self.state is not State.IN_TRANSACTION:
             raise IllegalTransition(f"add_offsets in state {self.state.name}")
         if self.group not in (None, group):
-            raise IllegalTransition(
-                f"a transaction carries the offsets of one group: {self.group}, not {group}"
-            )
+            raise IllegalTransition(f"a transaction carries the offsets of one group: {self.group}, not {group}")
         self.group = group
         self.offsets.update(offsets)
 
@@ -291,6 +290,7 @@ class TransactionManager:
             ),
             to="transaction",
             max_version=5 if self.implicit_partitions else 4,
+            min_version=5 if self.implicit_partitions else None,
         )
 
     def _add_partitions(self, transactional_id: str) -> CoordinatorRequest:
@@ -346,6 +346,7 @@ class TransactionManager:
             ),
             to="group",
             max_version=5 if self.implicit_partitions else 4,
+            min_version=5 if self.implicit_partitions else None,
         )
 
     # what it answers
@@ -381,9 +382,7 @@ class TransactionManager:
 
     def _found(self, request: FindCoordinatorRequest, response: Any, now: int) -> None:
         (found,) = response.coordinators
-        if not self._ok(
-            request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message
-        ):
+        if not self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
             return
         if request.key_type == TRANSACTION:
             self.coordinator = found.node_id
@@ -405,16 +404,15 @@ class TransactionManager:
         reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
-            first = (
-                FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
-            )
+            first = FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
             self._ok(request, code, now, what, first_wait_ms=first)
             break
 
     def _offsets_committed(self, request: TxnOffsetCommitRequest, response: Any, now: int) -> None:
         for topic in response.topics:
             for result in topic.partitions:
-                what = f"TxnOffsetCommit of group {self.group!r} for topic {topic.name} partition {result.partition_index}"
+                where = f"topic {topic.name} partition {result.partition_index}"
+                what = f"TxnOffsetCommit of group {self.group!r} for {where}"
                 if self._ok(request, result.error_code, now, what):
                     self.offsets.pop((topic.name, result.partition_index), None)
                 else:
@@ -458,8 +456,8 @@ class TransactionManager:
                 self._wait(now)
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state in _ABORTABLE:
                 self.fail(refusal(type(request), code, what, message))
-            case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if (
-                self.state is State.ABORTING and not isinstance(request, EndTxnRequest)
+            case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state is State.ABORTING and not isinstance(
+                request, EndTxnRequest
             ):
                 # Asked again only to have an answer; it was refused, so there is nothing to end there.
                 self.pending.clear()
@@ -489,9 +487,7 @@ class TransactionManager:
 
     def _name(self) -> str:
         return (
-            "an idempotent producer"
-            if self.transactional_id is None
-            else f"transactional id {self.transactional_id!r}"
+            "an idempotent producer" if self.transactional_id is None else f"transactional id {self.transactional_id!r}"
         )
 
     def _finish_if_empty(self) -> None:
@@ -517,6 +513,4 @@ class TransactionManager:
 
 
 def _find_coordinator(key_type: int, key: str) -> CoordinatorRequest:
-    return CoordinatorRequest(
-        request=FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,)), to="any"
-    )
+    return CoordinatorRequest(request=FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,)), to="any")
