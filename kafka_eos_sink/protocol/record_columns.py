@@ -243,8 +243,8 @@ def record_sizes(columns: RecordColumns) -> Int64Array:
 
 def _body_sizes(columns: RecordColumns) -> Int64Array:
     """Bytes of key, value and headers with their lengths, per row."""
-    sizes = _field_sizes(_lengths(columns.value))
-    sizes += len(NULL_FIELD) if columns.key is None else _field_sizes(_lengths(columns.key))
+    sizes = _field_sizes(byte_lengths(columns.value))
+    sizes += len(NULL_FIELD) if columns.key is None else _field_sizes(byte_lengths(columns.key))
     if columns.headers is None:
         sizes += len(NO_HEADERS)
     else:
@@ -257,7 +257,7 @@ def _body_sizes(columns: RecordColumns) -> Int64Array:
 
 def _header_sizes(entries: pa.Array) -> Int64Array:
     keys, values = entries.flatten()
-    return _field_sizes(_lengths(as_binary(keys))) + _field_sizes(_lengths(values))
+    return _field_sizes(byte_lengths(as_binary(keys))) + _field_sizes(byte_lengths(values))
 
 
 def _field_sizes(lengths: Int64Array) -> Int64Array:
@@ -328,7 +328,7 @@ def encode_rows_at(
     all_at_base = not deltas.any()
 
     sources = Sources()
-    fields, sizes = row_fields(sources, columns, rows)
+    fields, sizes = _row_fields(sources, columns, rows)
     prefix = b""
     if columns.headers is None:
         # The zero that counts a record's headers is written with the next record's length; the first one is cut off
@@ -376,6 +376,15 @@ class Sources:
         """The index of ``content``."""
         return self.add(pa.array([content], pa.binary()))
 
+    def contents(self, column: pa.Array, lengths: Int64Array, rows: Indices | None = None) -> Int64Array:
+        """The indices of the column's rows, or of ``rows`` of it; ``lengths`` are theirs, below 0 for null."""
+        base = self.add(column)
+        indices = np.arange(base, base + len(column)) if rows is None else rows.astype(np.int64) + base
+        if column.null_count:
+            # Arrow allows bytes under a null.
+            indices[lengths < 0] = self.constant(b"")
+        return indices
+
     def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
         """For each value the index of ``prefix``, its zigzag varint, ``suffix``; one index if all values are equal."""
         lowest, highest = int(values.min()), int(values.max())
@@ -411,7 +420,7 @@ class Sources:
         return view[: int(offsets[total + 1])], offsets[: total + 1]
 
 
-def row_fields(
+def _row_fields(
     sources: Sources, columns: RecordColumns, rows: Indices | None = None
 ) -> tuple[list[Int64Array | int], Int64Array]:
     """The byte strings that say what a row holds, as indices into ``sources``, and their bytes per row.
@@ -427,31 +436,22 @@ def row_fields(
         sizes += len(NULL_FIELD)
     for column in (columns.key, columns.value):
         if column is not None:
-            lengths = _picked(_lengths(column), rows)
-            fields += (sources.varints(lengths), _contents(sources, column, lengths, rows))
+            lengths = _picked(byte_lengths(column), rows)
+            fields += (sources.varints(lengths), sources.contents(column, lengths, rows))
             sizes += _field_sizes(lengths)
     if columns.headers is None:
         fields.append(sources.constant(NO_HEADERS))
         sizes += len(NO_HEADERS)
     else:
         counts = _picked(_list_lengths(columns.headers), rows)
-        encoded = _encoded_headers(columns.headers)
-        lengths = _picked(_lengths(encoded), rows)
-        fields += (sources.varints(counts), _contents(sources, encoded, lengths, rows))
+        encoded = encoded_headers(columns.headers)
+        lengths = _picked(byte_lengths(encoded), rows)
+        fields += (sources.varints(counts), sources.contents(encoded, lengths, rows))
         sizes += varint_sizes(counts) + lengths
     return fields, sizes
 
 
-def _contents(sources: Sources, column: pa.Array, lengths: Int64Array, rows: Indices | None) -> Int64Array:
-    base = sources.add(column)
-    indices = np.arange(base, base + len(column)) if rows is None else rows.astype(np.int64) + base
-    if column.null_count:
-        # Arrow allows bytes under a null.
-        indices[lengths < 0] = sources.constant(b"")
-    return indices
-
-
-def _encoded_headers(headers: pa.Array) -> pa.Array:
+def encoded_headers(headers: pa.Array) -> pa.Array:
     """One binary per row: its headers as they stand in a record, after their number."""
     counts = _list_lengths(headers)
     row_ends = np.concatenate(([0], np.cumsum(counts)))
@@ -462,8 +462,8 @@ def _encoded_headers(headers: pa.Array) -> pa.Array:
         sources = Sources()
         fields: list[Int64Array | int] = []
         for column in map(as_binary, entries.flatten()):
-            lengths = _lengths(column)
-            fields += (sources.varints(lengths), _contents(sources, column, lengths, None))
+            lengths = byte_lengths(column)
+            fields += (sources.varints(lengths), sources.contents(column, lengths, None))
         _check_column_bytes("the headers", int(_header_sizes(entries).sum()))
         data, offsets = sources.gather(fields, len(entries))
         offsets = offsets[:: len(fields)]
@@ -481,20 +481,20 @@ def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
     return filled
 
 
-def _lengths(column: pa.Array) -> Int64Array:
+def byte_lengths(column: pa.Array) -> Int64Array:
     """Bytes of each row of a binary array, -1 for null."""
     if not len(column):
         return np.zeros(0, np.int64)
     offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
+    lengths: Int64Array = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
     return lengths
 
 
 def _list_lengths(column: pa.Array) -> Int64Array:
-    lengths: npt.NDArray[np.int32] = pc.list_value_length(column).fill_null(0).to_numpy()
-    return lengths.astype(np.int64)
+    lengths: Int64Array = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return lengths
 
 
 def _picked(values: Int64Array, rows: Indices | None) -> Int64Array:
