@@ -1,0 +1,199 @@
+"""Every error begins with its stable code where the caller of ``save()`` sees it, and holds no secret."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from kafka_eos_sink import KafkaEosDataSource
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.sink import writer as writer_module
+from kafka_eos_sink.sink.writer import KafkaEosBatchWriter
+
+VALUE = t.StructType([t.StructField("value", t.StringType())])
+# Nothing listens on port 1 of the loopback.
+UNREACHABLE = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders", "kafka.max.block.ms": "1000"}
+
+
+def caught(action: Callable[[], Any]) -> str:
+    """The text of what `action` raises."""
+    with pytest.raises(Exception) as raised:
+        action()
+    return str(raised.value)
+
+
+def save(frame: DataFrame, mode: str = "append", **options: str) -> Callable[[], None]:
+    return lambda: frame.write.format("kafka-eos").options(**options).mode(mode).save()
+
+
+def first_code(text: str) -> str:
+    """The first code in `text`, which must stand right after the class of the exception, before any other word."""
+    found = re.search(r"^(?:.*: )?[\w.]*(?:Error|Exception): \[KAFKA_EOS\.([A-Z_]+)\] ", text, re.MULTILINE)
+    assert found is not None, text
+    return found[1]
+
+
+def test_an_error_of_options_reaches_the_caller(spark: SparkSession) -> None:
+    text = caught(
+        save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE, **{"kafka.acks": "1", "kafka.sasl.pasword": "hunter2"})
+    )
+    assert first_code(text) == "INVALID_OPTIONS"
+    assert "kafka.acks=1 contradicts exactly-once" in text
+    assert "the nearest known name is kafka.sasl.password" in text
+    assert "hunter2" not in text
+
+
+def test_problems_of_options_and_columns_reach_the_caller_together(spark: SparkSession) -> None:
+    text = caught(save(spark.sql("SELECT 1 AS value"), **UNREACHABLE, **{"kafka.acks": "1"}))
+    assert first_code(text) == "INVALID_OPTIONS"
+    assert "kafka.acks=1" in text
+    assert "value attribute unsupported type int" in text
+
+
+def test_an_error_of_columns_reaches_the_caller(spark: SparkSession) -> None:
+    text = caught(save(spark.sql("SELECT 1 AS key"), **UNREACHABLE))
+    assert first_code(text) == "INVALID_COLUMNS"
+    assert "Required attribute 'value' not found" in text
+    assert "key attribute unsupported type int. key must be a(n) string or binary" in text
+
+
+def test_overwriting_is_refused(spark: SparkSession) -> None:
+    text = caught(save(spark.sql("SELECT 'a' AS value"), "overwrite", **UNREACHABLE))
+    assert first_code(text) == "OVERWRITE_NOT_SUPPORTED"
+    assert 'use mode("append")' in text
+
+
+def test_a_path_is_refused(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT 'a' AS value")
+    text = caught(lambda: frame.write.format("kafka-eos").options(**UNREACHABLE).mode("append").save("/tmp/orders"))
+    assert first_code(text) == "INVALID_OPTIONS"
+    assert "save(path) has no meaning for Kafka" in text
+
+
+def test_reading_is_refused_with_the_way_to_read(spark: SparkSession) -> None:
+    text = caught(lambda: spark.read.format("kafka-eos").load())
+    assert first_code(text) == "READ_NOT_SUPPORTED"
+    assert 'spark.read.format("kafka")' in text
+
+
+def test_a_streaming_query_is_refused_with_what_to_use_meanwhile(spark: SparkSession, tmp_path_factory: Any) -> None:
+    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
+    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+
+    def run() -> None:
+        query = (
+            stream.writeStream.format("kafka-eos")
+            .options(**UNREACHABLE)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.processAllAvailable()
+
+    text = caught(run)
+    assert first_code(text) == "STREAMING_NOT_SUPPORTED"
+    assert "foreachBatch" in text
+    assert "txnVersion" in text
+
+
+def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession) -> None:
+    text = caught(save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE))
+    assert first_code(text) == "BROKER_UNREACHABLE"
+    assert "127.0.0.1:1" in text
+    assert "Could not serialize" not in text
+
+
+def test_a_reference_that_cannot_be_resolved_reaches_the_caller(spark: SparkSession) -> None:
+    options = UNREACHABLE | {"kafka.client.id": "${env:SURELY_NOT_SET}"}
+    text = caught(save(spark.sql("SELECT 'a' AS value"), **options))
+    assert first_code(text) == "INVALID_OPTIONS"
+    assert "kafka.client.id: ${env:SURELY_NOT_SET} cannot be resolved" in text
+
+
+def test_a_writer_shows_no_secret_and_carries_none_that_was_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD_OF_KAFKA", "hunter2")
+    options = UNREACHABLE | {
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password": "${env:PASSWORD_OF_KAFKA}",
+        "kafka.ssl.key.password": "hunter3",
+    }
+    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: None)
+    writer = KafkaEosDataSource(options).writer(VALUE, overwrite=False)
+    assert "hunter" not in repr(writer)
+    assert "${env:PASSWORD_OF_KAFKA}" in repr(writer)
+    assert b"hunter2" not in pickle.dumps(writer)
+
+
+def test_the_plan_is_made_once_however_often_spark_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+
+    def plan(settings: Any) -> str:
+        planned.append(settings.write_id)
+        return f"the plan of {settings.write_id}"
+
+    monkeypatch.setattr(writer_module.two_phase, "plan", plan)
+    writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
+    assert planned == []
+    serializer = CloudPickleSerializer()
+    copies = [serializer.loads(serializer.dumps(writer)) for _ in range(2)]
+    assert len(planned) == 1
+    for copy in copies:
+        assert isinstance(copy, KafkaEosBatchWriter)
+        assert copy._plan == f"the plan of {planned[0]}"
+        assert copy._planned_settings().write_id == planned[0]
+        assert copy._planned_settings().random_write_id
+        pickle.dumps(copy)
+    assert len(planned) == 1
+
+
+def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+
+    def plan(settings: Any) -> str:
+        planned.append(settings.write_id)
+        if len(planned) == 1:
+            raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
+        return "planned"
+
+    monkeypatch.setattr(writer_module.two_phase, "plan", plan)
+    writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
+    serializer = CloudPickleSerializer()
+    with pytest.raises(pickle.PickleError, match=r"^\[KAFKA_EOS\.BROKER_UNREACHABLE\] not now$"):
+        serializer.dumps(writer)
+    assert serializer.loads(serializer.dumps(writer))._plan == "planned"
+
+
+@pytest.mark.parametrize(
+    ("options", "write_id", "version"),
+    [
+        ({"txnAppId": "daily", "txnVersion": "7", "topic": " orders "}, "kafka-eos/daily/orders", 7),
+        ({"txnappid": "a/b", "txnversion": "0", "transactional.id.prefix": "50%"}, "50%25/a%2Fb/orders", 0),
+    ],
+)
+def test_the_write_id_follows_from_the_options(
+    options: dict[str, str], write_id: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: "planned")
+    writer = KafkaEosDataSource(UNREACHABLE | options).writer(VALUE, overwrite=False)
+    settings = pickle.loads(pickle.dumps(writer))._planned_settings()
+    assert (settings.write_id, settings.version, settings.random_write_id) == (write_id, version, False)
+    assert (settings.query_id, settings.topic, settings.offsets_hash) == ("batch", "orders", None)
+
+
+def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def abort(*arguments: object) -> None:
+        raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
+
+    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: "planned")
+    monkeypatch.setattr(writer_module.two_phase, "abort", abort)
+    writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
+    pickle.dumps(writer)
+    writer.abort([None])
+    assert "[KAFKA_EOS.BROKER_UNREACHABLE] not now" in caplog.text
