@@ -195,7 +195,7 @@ class MetadataUpdater:
         old = self.snapshot
         same_cluster = old.cluster_id in (None, response.cluster_id)
         answered = {
-            topic.name: _merge_topic(topic, old.topics.get(topic.name) if same_cluster else None)
+            topic.name: topic_metadata(topic, old.topics.get(topic.name) if same_cluster else None)
             for topic in response.topics
             if topic.name is not None
         }
@@ -278,7 +278,7 @@ def _wants_another_answer(topic: TopicMetadata) -> bool:
     return topic.error.retriable or any(partition.error.retriable for partition in topic.partitions)
 
 
-def _merge_topic(answer: Any, known: TopicMetadata | None) -> TopicMetadata:
+def topic_metadata(answer: Any, known: TopicMetadata | None = None) -> TopicMetadata:
     """The topic as answered, but for partitions of which a newer leader epoch is known."""
     epochs = {}
     # Topic ids came with Metadata 10: without one on either side the name must do.

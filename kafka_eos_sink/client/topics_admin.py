@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kafka_eos_sink.client.coordinators import Coordinators
+from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.client.reactions import Reaction, refusal
-from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.client.retry import Retry, ask_any_node
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
@@ -26,6 +27,7 @@ from kafka_eos_sink.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsTopic,
     MetadataRequest,
+    MetadataRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -93,6 +95,19 @@ class TransactionMarker:
 
 class TopicsAdmin(Coordinators):
     """The half of `Admin` that is about topics and what lies in them."""
+
+    def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
+        """The topic as a broker knows it now, None where it does not exist (or may not be described)."""
+        retry = Retry(self.client, f"Metadata of topic {name!r}", deadline_ms)
+        request = MetadataRequest(topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False)
+        while True:
+            (answer,) = ask_any_node(self.client, request, retry).topics
+            if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            if not answer.error_code:
+                return topic_metadata(answer)
+            retry.answered(MetadataRequest, answer.error_code)
+            retry.pause()
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str], deadline_ms: int

@@ -250,7 +250,7 @@ class TransactionsAdmin(Coordinators):
         for position, answer in zip(asked, answers, strict=True):
             transactional_id = transactions[position].transactional_id
             if isinstance(answer, BrokerRefusedError):
-                results[position] = EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
+                results[position] = EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION.value)
             elif isinstance(answer, KafkaEosError):
                 if not isinstance(answer, BrokerUnavailableError):
                     # Sent and not answered: an earlier answer no longer says what is so.

@@ -1,0 +1,35 @@
+"""Bootstrap servers are read as the Java client reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("localhost:9092", (("localhost", 9092),)),
+        (" a:1 , b.example.com:65535,", (("a", 1), ("b.example.com", 65535))),
+        ("PLAINTEXT://a-b_c:9092", (("a-b_c", 9092),)),
+        ("[::1]:9092,[fe80::1%eth0]:9093", (("::1", 9092), ("fe80::1%eth0", 9093))),
+    ],
+)
+def test_a_list_of_servers_is_read(text: str, servers: tuple[tuple[str, int], ...]) -> None:
+    assert parse_bootstrap_servers(text) == servers
+
+
+@pytest.mark.parametrize(
+    "text", ["", " , ", "localhost", "localhost:", ":9092", "a:0", "a:65536", "a:9092;b:9092", "a b:1"]
+)
+def test_what_is_no_server_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers") as refused:
+        parse_bootstrap_servers(text)
+    assert refused.value.code == "BOOTSTRAP_SERVERS"
+
+
+def test_servers_are_shown_as_they_are_written() -> None:
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers("a:1,[::1]:2"))
+    assert config.bootstrap_servers_text == "a:1,[::1]:2"

@@ -1,0 +1,285 @@
+"""A connection's life, in bytes: whole, byte by byte, and from peers that do not keep to the protocol."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.connection import (
+    MAX_FRAME_BYTES_BEFORE_READY,
+    Connection,
+    ConnectionReady,
+    ConnectionState,
+    Event,
+    PendingRequest,
+    ResponseReceived,
+)
+from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
+from kafka_eos_sink.protocol.messages import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    FinalizedFeatureKey,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafka_eos_sink.protocol.schema import encode
+
+UNSUPPORTED_VERSION = 35
+
+
+def connection(authentication: Any = None, now: int = 0) -> Connection:
+    return Connection(
+        node_id=1,
+        broker="broker 1 (kafka:9092)",
+        client_id="test",
+        now=now,
+        request_timeout_ms=30_000,
+        authentication=authentication,
+    )
+
+
+def sent_requests(peer: Connection) -> list[tuple[int, int, int]]:
+    """(API key, version, correlation id) of each request that waits to be written."""
+    data = b"".join(bytes(part) for part in peer.data_to_send())
+    requests = []
+    while data:
+        (size,) = struct.unpack_from(">i", data)
+        requests.append(struct.unpack_from(">hhi", data, 4))
+        data = data[4 + size :]
+    return requests
+
+
+def frame(correlation_id: int, body: bytes, *, flexible_header: bool = True) -> bytes:
+    payload = struct.pack(">i", correlation_id) + (b"\0" if flexible_header else b"") + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def api_versions(correlation_id: int = 0, version: int = 4, **fields: Any) -> bytes:
+    spoken = [(18, 0, 4), (26, 0, 5), (17, 0, 1), (36, 0, 2)]
+    response = ApiVersionsResponse(
+        **{
+            "error_code": 0,
+            "api_keys": tuple(ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in spoken),
+            "finalized_features_epoch": 7,
+            "finalized_features": (
+                FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2),
+            ),
+            **fields,
+        }
+    )
+    return frame(correlation_id, bytes(encode(response, version)), flexible_header=False)
+
+
+def end_txn_answer(correlation_id: int, error_code: int = 0, version: int = 5) -> bytes:
+    return frame(correlation_id, bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=error_code), version)))
+
+
+def events(peer: Connection, data: bytes, chunk: int | None = None) -> list[Event]:
+    found: list[Event] = []
+    for at in range(0, len(data), chunk or len(data)):
+        peer.receive_data(data[at : at + (chunk or len(data))], now=1)
+        while (event := peer.next_event()) is not None:
+            found.append(event)
+    return found
+
+
+def end_txn() -> EndTxnRequest:
+    return EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
+
+
+def ready_connection() -> Connection:
+    peer = connection()
+    peer.data_to_send()
+    assert events(peer, api_versions()) == [ConnectionReady()]
+    return peer
+
+
+def send(peer: Connection, **options: Any) -> PendingRequest:
+    return peer.send(end_txn(), now=10, timeout_ms=1_000, **options)
+
+
+def test_a_connection_begins_with_api_versions() -> None:
+    assert sent_requests(connection()) == [(18, 4, 0)]
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 7])
+def test_it_is_ready_after_the_answer_however_that_is_cut(chunk: int | None) -> None:
+    peer = connection()
+    assert events(peer, api_versions(), chunk) == [ConnectionReady()]
+    assert peer.state is ConnectionState.READY
+    assert peer.versions.finalized_features == {"transaction.version": 2}
+    assert peer.in_flight == 0
+
+
+def test_features_of_a_broker_that_does_not_know_their_epoch_are_not_believed() -> None:
+    peer = connection()
+    events(peer, api_versions(finalized_features_epoch=-1))
+    assert peer.versions.finalized_features == {}
+
+
+def test_a_broker_that_does_not_know_the_version_is_asked_in_the_one_it_names() -> None:
+    peer = connection()
+    peer.data_to_send()
+    named = (ApiVersion(api_key=18, min_version=0, max_version=3),)
+    refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
+    assert events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False)) == []
+    assert sent_requests(peer) == [(18, 3, 1)]
+    assert events(peer, api_versions(1, version=3)) == [ConnectionReady()]
+
+
+@pytest.mark.parametrize("named", [(), (ApiVersion(api_key=18, min_version=0, max_version=2),)])
+def test_a_broker_before_kafka_3_is_refused_by_name(named: tuple[ApiVersion, ...]) -> None:
+    peer = connection()
+    refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
+    with pytest.raises(BrokerRefusedError, match=r"broker 1 \(kafka:9092\) speaks ApiVersions") as too_old:
+        events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False))
+    assert too_old.value.code == "BROKER_TOO_OLD"
+
+
+def test_a_broker_that_refuses_the_version_it_names_does_not_make_a_loop() -> None:
+    peer = connection()
+    named = (ApiVersion(api_key=18, min_version=0, max_version=4),)
+    refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
+    with pytest.raises(ProtocolError, match="refused ApiVersions 4 and offers 4"):
+        events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False))
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 13])
+def test_answers_come_in_the_order_of_the_requests_however_they_are_cut(chunk: int | None) -> None:
+    peer = ready_connection()
+    first, second = send(peer), send(peer)
+    assert peer.in_flight == 2
+    answers = events(peer, end_txn_answer(1) + end_txn_answer(2, error_code=51), chunk)
+    assert [(type(event), getattr(event, "pending", None)) for event in answers] == [
+        (ResponseReceived, first),
+        (ResponseReceived, second),
+    ]
+    assert [event.response.error_code for event in answers if isinstance(event, ResponseReceived)] == [0, 51]
+    assert peer.in_flight == 0
+
+
+def test_an_answer_out_of_order_is_a_broken_peer() -> None:
+    peer = ready_connection()
+    send(peer)
+    send(peer)
+    with pytest.raises(ProtocolError, match="correlation id"):
+        events(peer, end_txn_answer(2))
+
+
+def test_an_answer_that_nothing_asked_for_is_a_broken_peer() -> None:
+    with pytest.raises(ProtocolError, match="nothing asked for"):
+        events(ready_connection(), end_txn_answer(1))
+
+
+def test_bytes_behind_the_handshake_that_nothing_asked_for_are_a_broken_peer() -> None:
+    with pytest.raises(ProtocolError, match="nothing asked for"):
+        events(connection(), api_versions() + b"\0")
+
+
+def test_an_answer_with_trailing_bytes_is_a_broken_peer() -> None:
+    peer = ready_connection()
+    send(peer)
+    body = bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=0), 5))
+    with pytest.raises(ProtocolError):
+        events(peer, frame(1, body + b"\0"))
+
+
+def test_before_it_is_ready_a_peer_may_not_send_much() -> None:
+    size = struct.pack(">i", MAX_FRAME_BYTES_BEFORE_READY + 1)
+    with pytest.raises(ProtocolError, match=r"security\.protocol"):
+        events(connection(), size)
+    assert events(ready_connection(), size) == []
+
+
+def test_a_request_takes_the_highest_common_version_within_its_bounds() -> None:
+    peer = ready_connection()
+    assert [send(peer).version, send(peer, max_version=4).version] == [5, 4]
+    assert sent_requests(peer) == [(26, 5, 1), (26, 4, 2)]
+    with pytest.raises(BrokerRefusedError) as refused:
+        send(peer, min_version=6, max_version=6)
+    assert refused.value.code == "NO_COMMON_VERSION"
+    assert peer.in_flight == 2
+    assert peer.data_to_send() == []
+
+
+def test_an_api_that_the_broker_does_not_have_is_refused_by_name() -> None:
+    peer = connection()
+    events(peer, api_versions(api_keys=(ApiVersion(api_key=18, min_version=0, max_version=4),)))
+    with pytest.raises(BrokerRefusedError, match="EndTxn not at all") as too_old:
+        send(peer)
+    assert too_old.value.code == "BROKER_TOO_OLD"
+
+
+def test_no_request_goes_out_before_it_is_ready() -> None:
+    with pytest.raises(RuntimeError, match="not ready"):
+        send(connection())
+
+
+def test_the_first_answer_overdue_counts_also_behind_a_patient_request() -> None:
+    peer = ready_connection()
+    assert peer.expires_at is None
+    peer.send(end_txn(), now=10, timeout_ms=5_000)
+    peer.send(end_txn(), now=20, timeout_ms=100)
+    assert peer.expires_at == 120
+
+
+def test_what_is_in_flight_when_it_breaks_is_told_and_the_handshake_is_not() -> None:
+    assert connection().abandon() == ()
+    peer = ready_connection()
+    lost = send(peer), send(peer)
+    assert peer.abandon() == lost
+    assert peer.in_flight == 0
+
+
+def test_a_correlation_id_wraps_without_becoming_negative() -> None:
+    peer = ready_connection()
+    peer._next_correlation_id = 2**31 - 1
+    assert [send(peer).correlation_id, send(peer).correlation_id] == [2**31 - 1, 0]
+
+
+def plain_dialogue() -> Generator[Any, Any, None]:
+    handshake = yield SaslHandshakeRequest(mechanism="PLAIN")
+    assert handshake.mechanisms == ("PLAIN",)
+    answer = yield SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
+    if answer.error_code:
+        raise BrokerRefusedError("SASL_AUTHENTICATION_FAILED", answer.error_message)
+
+
+def authenticate_answer(**fields: Any) -> bytes:
+    defaults = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 0}
+    return frame(2, bytes(encode(SaslAuthenticateResponse(**(defaults | fields)), 2)))
+
+
+def handshake_answer() -> bytes:
+    return frame(1, bytes(encode(SaslHandshakeResponse(error_code=0, mechanisms=("PLAIN",)), 1)), flexible_header=False)
+
+
+def test_authentication_stands_between_the_versions_and_being_ready() -> None:
+    peer = connection(plain_dialogue)
+    assert events(peer, api_versions()) == []
+    assert peer.state is ConnectionState.AUTHENTICATING
+    assert events(peer, handshake_answer()) == []
+    assert sent_requests(peer) == [(18, 4, 0), (17, 1, 1), (36, 2, 2)]
+    assert events(peer, authenticate_answer()) == [ConnectionReady()]
+
+
+def test_a_refused_authentication_is_raised_as_the_dialogue_says_it() -> None:
+    peer = connection(plain_dialogue)
+    events(peer, api_versions())
+    events(peer, handshake_answer())
+    with pytest.raises(BrokerRefusedError, match="no such user"):
+        events(peer, authenticate_answer(error_code=58, error_message="no such user"))
+
+
+def test_versions_are_asked_for_with_the_name_of_the_client() -> None:
+    (buffer,) = [b"".join(bytes(part) for part in connection().data_to_send())]
+    assert b"kafka-eos-sink" in buffer
+    assert ApiVersionsRequest.VERSIONS[-1] == 4
