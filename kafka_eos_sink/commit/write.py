@@ -233,7 +233,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     if found is None:
         brokers = len(admin.client.metadata.brokers)
         try:
-            admin.create_topic(
+            created = admin.create_topic(
                 topic, LOG_PARTITIONS, min(MAX_REPLICATION_FACTOR, brokers), TOPIC_CONFIGURATION, deadline
             )
         except (AuthorizationError, BrokerRefusedError) as refused:
@@ -241,6 +241,8 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
                 "COMMIT_LOG_TOPIC",
                 f"the commit log topic {topic!r} does not exist and cannot be created ({refused.message}); create it: {by_hand}",
             ) from None
+        if created:
+            return
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
     if partitions < LOG_PARTITIONS:
