@@ -1,9 +1,9 @@
 """Points of the protocol at which a test has a process die or fail; nothing happens unless the environment asks for it.
 
 ``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. Actions: ``kill`` (SIGKILL to this process), ``raise``,
-and both with ``:FILE``, which acts once: only for the process that manages to create that file. The points are the names
-that the procedures pass to `Reached`, ``task.writing`` (after each delivered batch of rows) and
-``commit.between_ends`` (after the first EndTxn of a pass).
+``hang`` (go no further: the test kills the whole driver), each with ``:FILE``, which acts once: only for the process that
+manages to create that file. The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each
+delivered batch of rows) and ``commit.between_ends`` (after the first EndTxn of a pass).
 """
 
 from __future__ import annotations
@@ -38,4 +38,6 @@ def reached(point: str) -> None:
             return
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    while kind == "hang":
+        signal.pause()
     raise KafkaEosError("FAILPOINT", f"{VARIABLE} asks for a failure at {point}")
