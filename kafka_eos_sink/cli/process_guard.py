@@ -1,8 +1,9 @@
 """Ends child processes when their parent is gone, however it went: by return, by exception or by SIGKILL.
 
 A context manager and ``atexit`` do nothing for a parent that is killed, and brokers left behind hold half a gigabyte
-each. So a small process of its own holds the reading end of a pipe to the parent. The kernel closes the writing end with the
-parent, whatever ended it; on that the guard kills the processes that it was told of and removes the temporary folder.
+each. So a small process of its own holds the reading end of a pipe to the parent. The kernel closes the writing end
+with the parent, whatever ended it; then the guard kills the processes that it was told of and removes the temporary
+folder.
 
 Linux's ``PR_SET_PDEATHSIG`` would save this process but follows the *thread* that started the child, needs a
 ``preexec_fn``, which is unsafe beside other threads, leaves the folder, and is missing on macOS.

@@ -1,0 +1,104 @@
+"""``kafka-eos broker``: an embedded Kafka in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from kafka_eos_sink.cli.download_progress import shown_progress
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION
+
+__all__ = ["register"]
+
+_LOOK_INTERVAL_S = 0.5
+
+
+class _AskedToStop(BaseException):
+    """Raised by the signal handler where the program happens to be, so that a start can be interrupted too."""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("broker", short_help="Run an embedded Kafka of 1 or 3 nodes.")(broker)
+
+
+def _one_or_three(brokers: int) -> int:
+    if brokers not in (1, 3):
+        raise typer.BadParameter("an embedded Kafka has 1 or 3 nodes")
+    return brokers
+
+
+def broker(
+    brokers: Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")] = 1,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Keep the data here and go on with it next time. Without it: a temporary folder."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_533, help="Port of the first node; the others follow. Without it: free ports."),
+    ] = None,
+    transaction_version: Annotated[
+        int | None,
+        typer.Option(min=0, max=2, help="The cluster's transaction.version. Without it: that of the Kafka version."),
+    ] = None,
+    kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
+    heap: Annotated[str, typer.Option(help="Heap of each node.")] = "1g",
+) -> None:
+    """Run an embedded Kafka of 1 or 3 nodes in the foreground; Ctrl-C stops it.
+
+    Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads Kafka (44 MB).
+    """
+    signal.signal(signal.SIGINT, _ask_to_stop)
+    signal.signal(signal.SIGTERM, _ask_to_stop)
+    kafka: EmbeddedKafka | None = None
+    try:
+        with shown_progress() as progress:
+            kafka = EmbeddedKafka(
+                brokers=brokers,
+                version=kafka_version,
+                transaction_version=transaction_version,
+                directory=directory,
+                port=port,
+                heap=heap,
+                tuned_for="throughput",
+                progress=progress,
+            )
+            _say(f"Starting Apache Kafka {kafka_version} ...")
+            kafka.start()
+        print(kafka.bootstrap_servers, flush=True)
+        _say(
+            f"Apache Kafka {kafka_version} is ready at {kafka.bootstrap_servers}; data in {kafka.directory}. Ctrl-C stops."
+        )
+        _run_until_it_ends(kafka)
+    except _AskedToStop:
+        _say("Stopping ...")
+    finally:
+        # A second Ctrl-C must not leave half-stopped nodes; SIGKILL does not either, by the process guard.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if kafka is not None:
+            kafka.stop()
+
+
+def _run_until_it_ends(kafka: EmbeddedKafka) -> None:
+    never = Event()
+    while not never.wait(_LOOK_INTERVAL_S):
+        failure = kafka.failure()
+        if failure is not None:
+            raise failure
+
+
+def _ask_to_stop(_number: int, _frame: FrameType | None) -> None:
+    raise _AskedToStop
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,50 @@
+"""How a command reaches its cluster: ``--bootstrap-servers``, ``--properties``, and the client that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
+
+__all__ = ["BootstrapServers", "PropertiesFile", "client_config", "connected"]
+
+BootstrapServers = Annotated[
+    str | None, typer.Option("--bootstrap-servers", metavar="S", help="Brokers as host:port, comma-separated.")
+]
+PropertiesFile = Annotated[
+    Path | None,
+    typer.Option("--properties", metavar="FILE", help="A Java-style client properties file.", show_default=False),
+]
+
+
+def client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig:
+    """The client's settings: the file's, with ``--bootstrap-servers`` before the file's own.
+
+    Raises ConfigurationError for what is wrong in either; typer.BadParameter (wrong usage) where nothing names a broker.
+    """
+    if properties is not None:
+        overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
+        found = kafka_properties_from_file(properties, overrides)
+        for warning in found.warnings:
+            typer.echo(f"kafka-eos: {warning}", err=True)
+        return found.client
+    if bootstrap_servers is None:
+        raise typer.BadParameter("name the brokers with --bootstrap-servers, or in a file with --properties")
+    return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="kafka-eos-cli")
+
+
+@contextmanager
+def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
+    """An Admin on a client of its own, for bootstrap servers or a whole configuration."""
+    if isinstance(cluster, str):
+        cluster = client_config(cluster, None)
+    with NetworkClient(cluster) as client:
+        yield Admin(client)

@@ -1,0 +1,188 @@
+"""A local Spark whose logs go to a file, for the commands that bring a Spark application of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kafka_eos_sink
+from kafka_eos_sink.errors import KafkaEosError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["built_in_kafka_coordinates", "quiet_spark", "run_watched"]
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "1g",
+}
+_LOOK_INTERVAL_S = 0.2
+_END_PATIENCE_S = 15.0
+
+
+def built_in_kafka_coordinates() -> tuple[str, ...]:
+    """Spark's own Kafka sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies.
+
+    Newer token providers cannot be resolved, and the sink's declared dependencies would bring a second Spark.
+    """
+    return (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.commons:commons-pool2:2.12.0",
+        "org.apache.kafka:kafka-clients:3.9.1",
+    )
+
+
+@contextmanager
+def quiet_spark(
+    name: str,
+    *,
+    folder: Path,
+    master: str,
+    jars: Sequence[Path] = (),
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A Spark session in a JVM of its own, with ``kafka-eos`` registered; ``folder/spark.log`` takes all that it says.
+
+    `environment` is set for the JVM and so for all Python workers, not for this process. There must be no other Spark
+    in this process. The JVM is gone when the context ends.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    from kafka_eos_sink import KafkaEosDataSource
+
+    log = folder / "spark.log"
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
+    configuration = SparkConf(loadDefaults=False).setAll(list(_SETTINGS.items()))
+    configuration.setMaster(master).setAppName(name)
+    configuration.set("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    configuration.set("spark.local.dir", str(folder / "spark"))
+    configuration.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
+    if jars:
+        configuration.set("spark.jars", ",".join(map(str, jars)))
+    for key, value in (settings or {}).items():
+        configuration.set(key, value)
+    workers = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Workers must find this package where it is not installed but run from its source tree.
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, (str(Path(kafka_eos_sink.__file__).parent.parent), os.environ.get("PYTHONPATH")))
+        ),
+    }
+    with log.open("ab") as output, _environment({**workers, **(environment or {})}):
+        gateway: Any = launch_gateway(configuration, popen_kwargs={"stdout": output, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
+    process: subprocess.Popen[bytes] = gateway.proc
+    try:
+        with _environment(workers):
+            context = SparkContext(conf=configuration, gateway=gateway)
+            try:
+                spark = SparkSession(context)
+                spark.dataSource.register(KafkaEosDataSource)
+                yield spark
+            finally:
+                with suppress(Exception):  # a JVM that died cannot be asked to stop
+                    context.stop()
+    finally:
+        # The next Spark of this process needs a gateway of its own.
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        with suppress(Exception):
+            gateway.shutdown()
+        _end(process)
+
+
+def run_watched(spark: SparkSession, action: Callable[[], object], look: Callable[[int, int, int], None]) -> None:
+    """Runs a Spark action and calls ``look(done, total, failed)`` with the numbers of its tasks while it runs.
+
+    Raises KafkaEosError with the code and the sentence of ours in what Spark raised, else SPARK_FAILED with its first line.
+    """
+    failure: list[KafkaEosError] = []
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:
+            # Now and here: the text of Spark's errors comes out of the JVM, which may be gone when somebody prints it.
+            failure.append(_in_one_sentence(str(error)))
+
+    # A daemon: after Ctrl-C it waits for a Spark that is being stopped and must not keep this process.
+    thread = threading.Thread(target=run, name="spark-action", daemon=True)
+    thread.start()
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int, int]] = {}
+    while thread.is_alive():
+        thread.join(_LOOK_INTERVAL_S)
+        for stage_id in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None:
+                seen[stage_id] = (stage.numCompletedTasks, stage.numTasks, stage.numFailedTasks)
+        if seen:
+            newest = max(seen)
+            done, total, _ = seen[newest]
+            look(done if thread.is_alive() else total, total, sum(failed for _, _, failed in seen.values()))
+    if failure:
+        raise failure[0]
+
+
+_OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")
+
+
+def _in_one_sentence(text: str) -> KafkaEosError:
+    if ours := _OURS.search(text):
+        return KafkaEosError(ours[1], ours[2].strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Py4J puts a line of its own first: what the JVM said follows ": ".
+    said = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "an error without a text")
+    return KafkaEosError("SPARK_FAILED", said)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Closing its standard input asks the JVM to end; its shutdown hooks remove Spark's folders."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(_END_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
