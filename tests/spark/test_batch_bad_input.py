@@ -169,7 +169,8 @@ def test_a_partition_that_does_not_exist_is_named_and_nothing_of_the_batch_is_vi
     )
     text = refused(frame, servers, topic)
     assert "[KAFKA_EOS.NO_SUCH_PARTITION] row 2 of the task" in text
-    assert f"topic {topic} has 3 (0 to 2)" in text
+    assert f"partition {partition})" in text
+    assert f"topic {topic} has 3" in text
     assert committed(servers, topic) == []
 
 
