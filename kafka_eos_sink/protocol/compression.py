@@ -202,7 +202,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> bytes:
 def _decompress_snappy(data: Buffer, limit: int) -> bytes:
     view = memoryview(data)
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return _decompress_raw_snappy(view, limit)
+        return _decompress_raw_snappy(view, limit, limit)
     out = bytearray()
     at = len(XERIAL_HEADER)
     if len(view) < at:
@@ -214,12 +214,13 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         at += 4
         if not 0 <= size <= len(view) - at:
             raise _cut_off(Codec.SNAPPY)
-        out += _decompress_raw_snappy(view[at : at + size], limit - len(out))
+        out += _decompress_raw_snappy(view[at : at + size], limit - len(out), limit)
         at += size
     return bytes(out)
 
 
-def _decompress_raw_snappy(view: memoryview, limit: int) -> bytes:
+def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
+    """One snappy block into the ``room`` that is left of ``limit``."""
     size = shift = 0
     for byte in view[:5]:
         size |= (byte & 0x7F) << shift
@@ -228,7 +229,7 @@ def _decompress_raw_snappy(view: memoryview, limit: int) -> bytes:
             break
     else:
         raise _cut_off(Codec.SNAPPY)
-    if size > limit:
+    if size > room:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(view):
         # The length is only a claim; memory is not set aside for one that the compressed bytes cannot hold.

@@ -1,0 +1,261 @@
+"""Record batches: what is sealed can be read, and what cannot be right is refused."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.record_batch import (
+    BATCH_OVERHEAD,
+    ControlRecord,
+    Record,
+    RecordsBlock,
+    encode_rows,
+    read_record_batches,
+    seal,
+)
+from kafka_eos_sink.protocol.varints import encode_varint
+
+ROWS = [
+    (b"key", b"value", [("trace", b"1"), ("empty", b""), ("null", None)]),
+    (None, b"", []),
+    (b"", None, []),
+    (b"k" * 70, b"v" * 9000, [("ä", "ö".encode())]),
+]
+TIME = 1_700_000_000_123
+
+
+def sealed(block: RecordsBlock, **identity: Any) -> bytes:
+    given = {"producer_id": 4711, "producer_epoch": 5, "base_sequence": 6, "transactional": True} | identity
+    return b"".join(seal(block, **given))
+
+
+def batch(
+    records: bytes,
+    count: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = 3,
+    attributes: int = 0,
+    last_offset_delta: int | None = None,
+    base_timestamp: int = TIME,
+    max_timestamp: int = TIME,
+    length: int | None = None,
+    checksum: int | None = None,
+    magic: int = 2,
+) -> bytes:
+    """A batch as a broker could hold it, right or wrong, written without the code under test."""
+    last = count - 1 if last_offset_delta is None else last_offset_delta
+    rest = struct.pack(">hiqqqhii", attributes, last, base_timestamp, max_timestamp, 9, 1, 0, count) + records
+    size = 9 + len(rest) if length is None else length
+    crc = crc32c(rest) if checksum is None else checksum
+    return struct.pack(">qiibI", base_offset, size, leader_epoch, magic, crc) + rest
+
+
+def record(offset_delta: int = 0, *, key: bytes | None = None, value: bytes | None = None, time: int = 0) -> bytes:
+    body = b"\0" + encode_varint(time) + encode_varint(offset_delta)
+    for content in (key, value):
+        body += encode_varint(-1) if content is None else encode_varint(len(content)) + content
+    body += b"\0"
+    return encode_varint(len(body)) + body
+
+
+def test_the_sealed_header_has_every_field_at_its_place() -> None:
+    block = encode_rows(ROWS, TIME)
+    header, body = seal(block, producer_id=4711, producer_epoch=5, base_sequence=6, transactional=True)
+    assert body is block.records
+    assert len(header) == BATCH_OVERHEAD
+    assert block.size_in_bytes == len(header) + len(body)
+    checksum = crc32c(bytes(header[21:]) + bytes(body))
+    assert struct.unpack(">qiibIhiqqqhii", header) == (
+        *(0, block.size_in_bytes - 12, -1, 2, checksum),
+        *(0x10, len(ROWS) - 1, TIME, TIME, 4711, 5, 6, len(ROWS)),
+    )
+
+
+def test_attributes_tell_codec_and_transaction() -> None:
+    for codec in Codec:
+        for transactional in (True, False):
+            data = sealed(encode_rows(ROWS, TIME, codec=codec), transactional=transactional)
+            assert struct.unpack_from(">h", data, 21) == (codec | (0x10 if transactional else 0),)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_what_is_sealed_is_read_back(codec: Codec) -> None:
+    data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
+    (read,) = read_record_batches(data)
+    assert read.records == tuple(
+        Record(offset=offset, timestamp=TIME, key=key, value=value, headers=tuple(headers))
+        for offset, (key, value, headers) in enumerate(ROWS)
+    )
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (4711, 5, 6)
+    assert (read.transactional, read.control, read.compression) == (True, False, codec)
+    assert (read.base_offset, read.last_offset, read.size_in_bytes) == (0, len(ROWS) - 1, len(data))
+    assert (read.base_timestamp, read.max_timestamp, read.log_append_time) == (TIME, TIME, False)
+
+
+def test_a_batch_without_idempotence_has_no_producer() -> None:
+    data = sealed(encode_rows(ROWS, TIME), producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
+    (read,) = read_record_batches(data)
+    assert (read.producer_id, read.producer_epoch, read.base_sequence, read.transactional) == (-1, -1, -1, False)
+
+
+def test_an_empty_batch_is_not_written() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        sealed(encode_rows([], TIME))
+
+
+def test_batches_follow_one_another_with_their_offsets() -> None:
+    first = batch(record(0, value=b"a") + record(1, value=b"b"), 2, base_offset=100)
+    second = batch(record(0, value=b"c"), 1, base_offset=2**40)
+    read = read_record_batches(first + second)
+    assert [(one.offset, one.value) for found in read for one in found.records] == [
+        (100, b"a"),
+        (101, b"b"),
+        (2**40, b"c"),
+    ]
+    assert [found.partition_leader_epoch for found in read] == [3, 3]
+    assert read_record_batches(b"") == ()
+
+
+def test_a_batch_that_is_cut_off_at_the_end_is_dropped() -> None:
+    whole, cut = sealed(encode_rows(ROWS, TIME)), sealed(encode_rows(ROWS[:1], TIME))
+    for length in range(len(cut)):
+        assert len(read_record_batches(whole + cut[:length])) == 1
+        assert read_record_batches(cut[:length]) == ()
+
+
+def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
+    data = sealed(encode_rows(ROWS[:2], TIME))
+    for place in range(17, len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x40
+        with pytest.raises(ProtocolError, match="offset 0 is damaged: its CRC-32C"):
+            read_record_batches(damaged)
+
+
+def test_compaction_leaves_gaps_and_empty_batches() -> None:
+    gaps = batch(record(2, value=b"a") + record(7, value=b"b"), 2, base_offset=10, last_offset_delta=9)
+    emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Codec.LZ4, last_offset_delta=4)
+    first, second = read_record_batches(gaps + emptied)
+    assert [one.offset for one in first.records] == [12, 17]
+    assert (first.base_offset, first.last_offset) == (10, 19)
+    assert (second.base_offset, second.last_offset, second.records) == (20, 24, ())
+    assert (second.transactional, second.control, second.producer_id) == (True, False, 9)
+
+
+def test_broker_time_replaces_the_records_own() -> None:
+    (read,) = read_record_batches(batch(record(0, time=5), 1, attributes=0x08, max_timestamp=TIME + 99))
+    assert (read.log_append_time, read.records[0].timestamp) == (True, TIME + 99)
+    (read,) = read_record_batches(batch(record(0, time=-5), 1))
+    assert (read.log_append_time, read.records[0].timestamp) == (False, TIME - 5)
+
+
+def control(kind: int, value: bytes | None, *, version: int = 0) -> bytes:
+    return batch(record(key=struct.pack(">hh", version, kind), value=value), 1, base_offset=55, attributes=0x30)
+
+
+def test_control_records_are_read() -> None:
+    for kind in (0, 1):
+        (read,) = read_record_batches(control(kind, struct.pack(">hi", 0, 17)))
+        assert (read.control, read.transactional, read.records) == (True, True, ())
+        assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=17),)
+
+
+def test_later_versions_of_a_marker_are_read_as_far_as_they_are_known() -> None:
+    (read,) = read_record_batches(control(1, struct.pack(">hih", 3, 17, 99), version=2))
+    assert read.control_records == (ControlRecord(offset=55, type=1, coordinator_epoch=17),)
+
+
+def test_control_records_of_other_types_are_kept_by_their_type() -> None:
+    for kind in (2, 6, 77, -1):
+        (read,) = read_record_batches(control(kind, None))
+        assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=-1),)
+
+
+def test_an_emptied_control_batch_is_kept() -> None:
+    (read,) = read_record_batches(batch(b"", 0, base_offset=8, attributes=0x30, last_offset_delta=0))
+    assert (read.control, read.control_records, read.base_offset, read.last_offset) == (True, (), 8, 8)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        batch(record(value=None), 1, attributes=0x30),
+        batch(record(key=b"\0\0\0"), 1, attributes=0x30),
+        control(1, None),
+        control(0, b"\0\0\0\0\0"),
+        control(1, struct.pack(">hi", 0, 1), version=-1),
+    ],
+    ids=["no key", "short key", "no value", "short value", "negative version"],
+)
+def test_broken_control_records_are_refused(wrong: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_record_batches(wrong)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3, -1])
+def test_other_formats_are_refused_by_their_magic(magic: int) -> None:
+    with pytest.raises(ProtocolError, match=f"magic {magic % 256}; only magic 2"):
+        read_record_batches(batch(record(), 1, magic=magic))
+
+
+ONE = record(value=b"abc")
+
+WRONG = {
+    "length below the header": batch(ONE, 1, length=48),
+    "negative length": batch(ONE, 1, length=-1),
+    "more records than said": batch(ONE + record(1), 1),
+    "fewer records than said": batch(ONE, 2),
+    "a million records said": batch(ONE, 1_000_000),
+    "negative count": batch(ONE, -1),
+    "records where none are said": batch(ONE, 0, last_offset_delta=0),
+    "negative last offset": batch(ONE, 1, last_offset_delta=-1),
+    "negative base offset": batch(ONE, 1, base_offset=-1),
+    "offset beyond the last": batch(record(1), 1),
+    "offsets not rising": batch(record(1) + record(1), 2),
+    "negative offset delta": batch(record(-1), 1),
+    "unknown codec": batch(ONE, 1, attributes=5),
+    "not compressed as said": batch(ONE, 1, attributes=Codec.ZSTD),
+    "record longer than the batch": batch(encode_varint(100) + ONE[1:], 1),
+    "record shorter than its content": batch(encode_varint(len(ONE) - 3) + ONE[1:], 1),
+    "negative record length": batch(encode_varint(-5) + ONE[1:], 1),
+    "field longer than the batch": batch(b"\x10\0\0\0\x01\x7f" + b"a" * 3, 1),
+    "negative field length": batch(b"\x10\0\0\0\x01\x03" + b"a" * 3, 1),
+    "negative number of headers": batch(b"\x0c\0\0\0\x01\x01\x01", 1),
+    "more headers than bytes": batch(b"\x0c\0\0\0\x01\x01\x7e", 1),
+    "header without key": batch(b"\x10\0\0\0\x01\x01\x02\x01\x01", 1),
+    "header key not utf-8": batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1),
+    "endless varint": batch(b"\x20\0" + b"\xff" * 15, 1),
+    "varint at the end": batch(b"\x0e\0\0\0\x01\x01\x80\x80", 1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_contradictions_are_refused(wrong: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
+        read_record_batches(wrong)
+
+
+def test_all_batches_together_decompress_to_no_more_than_the_limit() -> None:
+    records = record(value=bytes(100_000))
+    small = batch(bytes(compress(Codec.ZSTD, None, records)), 1, attributes=Codec.ZSTD)
+    assert len(small) < 200
+    assert len(read_record_batches(small * 3, max_decompressed_bytes=3 * len(records))) == 3
+    with pytest.raises(ProtocolError, match="more than the limit"):
+        read_record_batches(small * 3, max_decompressed_bytes=3 * len(records) - 1)
+
+
+@settings(deadline=None)
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints_of_any_64_bit_number_are_read_back(number: int) -> None:
+    body = b"\0" + encode_varint(number) + b"\0\x01\x01\0"
+    (read,) = read_record_batches(batch(encode_varint(len(body)) + body, 1, base_timestamp=0))
+    assert read.records[0].timestamp == number

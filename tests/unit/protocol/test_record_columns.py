@@ -1,0 +1,390 @@
+"""Records encoded from Arrow columns are, byte for byte, those of an encoder that writes one row after the other."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.record_batch import read_record_batches, seal
+from kafka_eos_sink.protocol.record_columns import (
+    HEADERS_TYPE,
+    RecordColumns,
+    as_binary,
+    encode_block,
+    encode_records,
+    encode_rows_at,
+    record_sizes,
+)
+
+NOW = 1_700_000_000_000
+
+Headers = Sequence[tuple[str, bytes | None]] | None
+Row = tuple[bytes | None, bytes | None, Headers, int | None]
+"""Key, value, headers, timestamp."""
+
+
+def varint(value: int) -> bytes:
+    zigzag = value * 2 if value >= 0 else -value * 2 - 1
+    out = b""
+    while zigzag >= 128:
+        out += bytes([zigzag % 128 + 128])
+        zigzag //= 128
+    return out + bytes([zigzag])
+
+
+def field(content: bytes | None) -> bytes:
+    return varint(-1) if content is None else varint(len(content)) + content
+
+
+def record(row: Row, offset_delta: int, base_timestamp: int) -> bytes:
+    key, value, headers, timestamp = row
+    body = b"\0" + varint((NOW if timestamp is None else timestamp) - base_timestamp) + varint(offset_delta)
+    body += field(key) + field(value) + varint(len(headers or ()))
+    for name, content in headers or ():
+        body += field(name.encode()) + field(content)
+    return varint(len(body)) + body
+
+
+def section(rows: Sequence[Row]) -> bytes:
+    base = NOW if rows[0][3] is None else rows[0][3]
+    return b"".join(record(row, delta, base) for delta, row in enumerate(rows))
+
+
+def plain_columns(rows: Sequence[Row]) -> RecordColumns:
+    keys, values, headers, timestamps = zip(*rows, strict=True) if rows else ((), (), (), ())
+    entries = [
+        None if some is None else [{"key": name, "value": content} for name, content in some] for some in headers
+    ]
+    return RecordColumns(
+        key=pa.array(keys, pa.binary()),
+        value=pa.array(values, pa.binary()),
+        headers=pa.array(entries, HEADERS_TYPE),
+        timestamp=pa.array(timestamps, pa.int64()),
+    )
+
+
+small_bytes = st.binary(max_size=40) | st.binary(min_size=60, max_size=70) | st.integers(0, 300).map(bytes)
+header_lists = st.none() | st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=80)), max_size=4)
+timestamps = st.none() | st.integers(0, 2**62) | st.integers(NOW - 100_000, NOW + 100_000)
+rows_of_all_kinds = st.lists(
+    st.tuples(st.none() | small_bytes, st.none() | small_bytes, header_lists, timestamps), min_size=1, max_size=40
+)
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds)
+def test_columns_give_the_bytes_of_the_row_by_row_encoder(rows: list[Row]) -> None:
+    data, base, highest = encode_records(plain_columns(rows), NOW)
+    assert bytes(data) == section(rows)
+    times = [NOW if row[3] is None else row[3] for row in rows]
+    assert (base, highest) == (times[0], max(times))
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds, st.booleans(), st.booleans(), st.booleans())
+def test_a_missing_column_is_a_column_of_nulls(rows: list[Row], key: bool, headers: bool, timestamp: bool) -> None:
+    full = plain_columns(rows)
+    some = RecordColumns(
+        value=full.value,
+        key=full.key if key else None,
+        headers=full.headers if headers else None,
+        timestamp=full.timestamp if timestamp else None,
+    )
+    reduced = [(k if key else None, v, h if headers else None, t if timestamp else None) for k, v, h, t in rows]
+    assert bytes(encode_records(some, NOW)[0]) == section(reduced)
+
+
+def dictionary(kind: pa.DataType) -> Callable[[list[bytes | None]], pa.Array]:
+    return lambda values: pa.array(values, kind).dictionary_encode()
+
+
+BYTES_AS: dict[str, Callable[[list[bytes | None]], pa.Array | pa.ChunkedArray]] = {
+    "binary": lambda values: pa.array(values, pa.binary()),
+    "large_binary": lambda values: pa.array(values, pa.large_binary()),
+    "binary_view": lambda values: pa.array(values, pa.binary_view()),
+    "dictionary of binary": dictionary(pa.binary()),
+    "dictionary of large_binary": dictionary(pa.large_binary()),
+    "chunks": lambda values: pa.chunked_array(
+        [pa.array(values[:3], pa.binary()), pa.array([], pa.binary()), pa.array(values[3:], pa.binary())]
+    ),
+    "slice": lambda values: pa.array([b"before", None, *values, b"after"], pa.binary()).slice(2, len(values)),
+    "slice of large_binary": lambda values: pa.array([b"x", None, *values, b"y"], pa.large_binary()).slice(
+        2, len(values)
+    ),
+    "slice of a dictionary": lambda values: (
+        pa.array([b"x", None, *values, b"y"], pa.binary()).dictionary_encode().slice(2, len(values))
+    ),
+    "chunks of slices": lambda values: pa.chunked_array(
+        [pa.array([b"q", *values[:2]]).slice(1).cast(pa.binary()), pa.array(values[2:], pa.binary())]
+    ),
+}
+
+
+@pytest.mark.parametrize("representation", BYTES_AS)
+@settings(deadline=None)
+@given(values=st.lists(st.none() | small_bytes, min_size=1, max_size=20))
+def test_every_representation_of_bytes_gives_the_same_records(representation: str, values: list[bytes | None]) -> None:
+    column = BYTES_AS[representation](values)
+    assert as_binary(column).to_pylist() == values
+    columns = RecordColumns(value=column, key=column)
+    assert columns.value.type == pa.binary()
+    assert bytes(encode_records(columns, NOW)[0]) == section([(value, value, None, None) for value in values])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+    ],
+    ids=str,
+)
+def test_text_is_written_as_utf8(kind: pa.DataType) -> None:
+    text = ["", "häuser", None, "日本", "x" * 200]
+    column = pa.array(["left out", *text], kind).slice(1)
+    assert as_binary(column).to_pylist() == [None if one is None else one.encode() for one in text]
+    columns = RecordColumns(value=column)
+    assert bytes(encode_records(columns, NOW)[0]) == section(
+        [(None, None if one is None else one.encode(), None, None) for one in text]
+    )
+
+
+def test_fixed_size_null_and_empty_columns_are_bytes_too() -> None:
+    assert as_binary(pa.array([b"abcd", None], pa.binary(4))).to_pylist() == [b"abcd", None]
+    assert as_binary(pa.nulls(2)).to_pylist() == [None, None]
+    for empty in (pa.array([], pa.large_string()), pa.chunked_array([], pa.string()), pa.array([], pa.binary_view())):
+        assert as_binary(empty).type == pa.binary()
+        assert len(as_binary(empty)) == 0
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.binary()), pa.float64(), pa.bool_()], ids=str)
+def test_a_column_that_is_not_bytes_is_refused_by_its_type(kind: pa.DataType) -> None:
+    with pytest.raises(TypeError, match=str(kind).replace("<", ".").replace(">", ".")):
+        RecordColumns(value=pa.array([None], kind))
+
+
+def test_bytes_under_a_null_are_not_written() -> None:
+    offsets = pa.py_buffer(np.array([0, 2, 5, 6], np.int32))
+    validity = pa.py_buffer(bytes([0b101]))
+    column = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets, pa.py_buffer(b"abhidc")])
+    rows: list[Row] = [(b"ab", b"ab", None, None), (None, None, None, None), (b"c", b"c", None, None)]
+    assert bytes(encode_records(RecordColumns(value=column, key=column), NOW)[0]) == section(rows)
+
+
+def test_headers_under_a_null_list_are_not_written() -> None:
+    entries = pa.StructArray.from_arrays(
+        [pa.array([None, "k", "hidden"], pa.string()), pa.array([b"1", b"2", b"3"])], names=["key", "value"]
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), entries, mask=pa.array([True, False, True]))
+    columns = RecordColumns(value=pa.array([b"a", b"b", b"c"]), headers=lists)
+    rows: list[Row] = [(None, b"a", None, None), (None, b"b", [("k", b"2")], None), (None, b"c", None, None)]
+    assert bytes(encode_records(columns, NOW)[0]) == section(rows)
+
+
+HEADERS_AS = {
+    "large text and bytes": pa.list_(
+        pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
+    ),
+    "text values": pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.string())])),
+    "large list": pa.large_list(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    "not nullable": pa.list_(
+        pa.field("element", pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())]), False)
+    ),
+}
+
+
+@pytest.mark.parametrize("representation", HEADERS_AS)
+def test_every_representation_of_headers_gives_the_same_records(representation: str) -> None:
+    headers: list[Headers] = [[("a", b"1"), ("ä", b"")], None, [], [("b", None)]]
+    entries = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in headers]
+    column = pa.array([[{"key": "no", "value": b"no"}], *entries], HEADERS_AS[representation]).slice(1)
+    columns = RecordColumns(value=pa.array([b"v"] * 4), headers=column)
+    assert bytes(encode_records(columns, NOW)[0]) == section([(None, b"v", one, None) for one in headers])
+    chunked = RecordColumns(value=pa.array([b"v"] * 4), headers=pa.chunked_array([column.slice(0, 1), column.slice(1)]))
+    assert bytes(encode_records(chunked, NOW)[0]) == section([(None, b"v", one, None) for one in headers])
+
+
+def test_headers_of_another_shape_are_refused() -> None:
+    with pytest.raises(TypeError, match="array<struct<key: string, value: binary>>"):
+        RecordColumns(value=pa.array([b"v"]), headers=pa.array([["a"]]))
+
+
+@pytest.mark.parametrize("null", [{"key": None, "value": b"x"}, None])
+def test_a_header_without_a_key_names_its_row(null: dict[str, bytes | None] | None) -> None:
+    good = {"key": "k", "value": b"x"}
+    headers = pa.array([[null], [good, good], None, [good, null], [null]], HEADERS_TYPE)
+    values = pa.array([b"v"] * 5)
+    with pytest.raises(InvalidRowError, match=r"INVALID_HEADER\] row 2 "):
+        RecordColumns(value=values.slice(1), headers=headers.slice(1))
+    assert RecordColumns(value=values.slice(1, 2), headers=headers.slice(1, 2)).num_rows == 2
+
+
+def test_timestamps_of_every_unit_become_milliseconds() -> None:
+    values = pa.array([b"v"] * 3)
+    for unit, ticks in (
+        ("s", [1, None, -1]),
+        ("ms", [1000, None, -1000]),
+        ("us", [1_000_999, None, -999_001]),
+        ("ns", [1_000_999_999, None, -999_000_001]),
+    ):
+        column = pa.array([0, *ticks], pa.timestamp(unit, tz="UTC")).slice(1)
+        columns = RecordColumns(value=values, timestamp=pa.chunked_array([column.slice(0, 1), column.slice(1)]))
+        assert columns.timestamp is not None
+        assert columns.timestamp.type == pa.int64()
+        assert columns.timestamp.to_pylist() == [1000, None, -1000]
+    with pytest.raises(TypeError, match="date32"):
+        RecordColumns(value=values, timestamp=pa.array([1, 2, 3], pa.date32()))
+
+
+def test_columns_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="key has 1 rows, value has 2"):
+        RecordColumns(value=pa.array([b"a", b"b"]), key=pa.array([b"a"]))
+
+
+def test_values_and_places_beyond_the_varint_tables() -> None:
+    rows: list[Row] = [
+        (b"k" * size, b"v" * size, None, None) for size in (0, 63, 64, 65_534, 65_535, 65_536, 70_000, 1_100_000)
+    ]
+    assert bytes(encode_records(plain_columns(rows), NOW)[0]) == section(rows)
+    many: list[Row] = [(None, b"x" * (number % 3), None, None) for number in range(66_000)]
+    assert bytes(encode_records(plain_columns(many), NOW)[0]) == section(many)
+
+
+def test_timestamps_far_from_the_first_one() -> None:
+    times = [NOW, NOW - 1, 0, NOW + 63, NOW + 64, NOW - 65, NOW + 2**40, 2**62, None]
+    rows: list[Row] = [(None, b"v", None, time) for time in times]
+    assert bytes(encode_records(plain_columns(rows), NOW)[0]) == section(rows)
+
+
+def test_no_rows_make_no_batch() -> None:
+    with pytest.raises(ValueError, match="at least one record"):
+        encode_records(plain_columns([]), NOW)
+    assert len(record_sizes(plain_columns([]))) == 0
+    encoded = encode_rows_at(plain_columns([]), now_ms=NOW, offset_deltas=np.arange(0), base_timestamp=NOW)
+    assert (len(encoded.data), len(encoded.ends)) == (0, 0)
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds)
+def test_record_sizes_are_upper_bounds_and_close(rows: list[Row]) -> None:
+    columns = plain_columns(rows)
+    real = np.array([len(record(row, delta, NOW)) for delta, row in enumerate(rows)])
+    slack = record_sizes(columns) - real
+    assert (slack >= 0).all()
+    assert (slack <= 15).all()
+    without_times = [(key, value, headers, None) for key, value, headers, _ in rows]
+    real = np.array([len(record(row, delta, NOW)) for delta, row in enumerate(without_times)])
+    slack = record_sizes(RecordColumns(value=columns.value, key=columns.key, headers=columns.headers)) - real
+    assert (slack >= 0).all()
+    assert (slack <= 5).all()
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds, st.data())
+def test_rows_of_several_batches_are_encoded_in_one_call(rows: list[Row], data: st.DataObject) -> None:
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
+    batches = data.draw(st.lists(st.integers(0, 3), min_size=len(picked), max_size=len(picked)))
+    order = sorted(range(len(picked)), key=lambda place: batches[place])
+    chosen = [picked[place] for place in order]
+    bases = {batch: NOW - 7 * batch for batch in range(4)}
+    begun = {0: 0, 1: 5, 2: 60, 3: 100_000}
+    places: list[int] = []
+    expected: list[bytes] = []
+    for place in order:
+        batch = batches[place]
+        places.append(begun[batch])
+        expected.append(record(rows[picked[place]], begun[batch], bases[batch]))
+        begun[batch] += 1
+    encoded = encode_rows_at(
+        plain_columns(rows),
+        now_ms=NOW,
+        rows=np.array(chosen, np.int32),
+        offset_deltas=np.array(places, np.int64),
+        base_timestamp=np.array([bases[batches[place]] for place in order], np.int64),
+    )
+    starts = [0, *encoded.ends[:-1]] if chosen else []
+    cut = [bytes(encoded.data[start:end]) for start, end in zip(starts, encoded.ends, strict=True)]
+    assert cut == expected
+
+
+def test_rows_for_a_batch_begun_earlier_keep_their_own_time_of_writing() -> None:
+    columns = RecordColumns(value=pa.array([b"a", b"b"]))
+    encoded = encode_rows_at(columns, now_ms=NOW, offset_deltas=np.array([7, 8]), base_timestamp=NOW - 500)
+    assert bytes(encoded.data) == b"".join(
+        record((None, value, None, None), place, NOW - 500) for place, value in ((7, b"a"), (8, b"b"))
+    )
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds, st.data())
+def test_slice_take_and_concat_are_those_of_rows(rows: list[Row], data: st.DataObject) -> None:
+    columns = plain_columns(rows)
+    start = data.draw(st.integers(0, len(rows) - 1))
+    length = data.draw(st.integers(1, len(rows)))
+    assert bytes(encode_records(columns.slice(start, length), NOW)[0]) == section(rows[start : start + length])
+    indices = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=30))
+    for taken in (columns.take(np.array(indices)), columns.take(pa.array(indices))):
+        assert bytes(encode_records(taken, NOW)[0]) == section([rows[index] for index in indices])
+    joined = RecordColumns.concat([columns.slice(start), columns.slice(0, start), columns])
+    assert bytes(encode_records(joined, NOW)[0]) == section([*rows[start:], *rows[:start], *rows])
+
+
+def test_concat_fills_columns_that_some_parts_lack_with_nulls() -> None:
+    rows: list[Row] = [(b"k", b"v", [("h", b"1")], 5), (None, b"w", None, None)]
+    joined = RecordColumns.concat([plain_columns(rows[:1]), RecordColumns(value=pa.array([b"w"]))])
+    assert bytes(encode_records(joined, NOW)[0]) == section(rows)
+    assert RecordColumns.concat([]).num_rows == 0
+    bare = RecordColumns(value=pa.array([b"w"]))
+    assert RecordColumns.concat([bare, bare]).key is None
+
+
+def test_nbytes_counts_the_slice_only() -> None:
+    columns = RecordColumns(value=pa.array([b"x" * 1000] * 100), key=pa.array([b"k"] * 100))
+    assert columns.nbytes >= 100_000
+    assert columns.slice(0, 1).nbytes < 2000
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows_of_all_kinds, st.sampled_from(Codec))
+def test_a_block_of_columns_is_read_back(rows: list[Row], codec: Codec) -> None:
+    block = encode_block(plain_columns(rows), NOW, codec)
+    parts = seal(block, producer_id=7, producer_epoch=1, base_sequence=3, transactional=True)
+    (batch,) = read_record_batches(b"".join(parts))
+    assert [(one.key, one.value, one.headers, one.timestamp) for one in batch.records] == [
+        (key, value, tuple(headers or ()), NOW if time is None else time) for key, value, headers, time in rows
+    ]
+    assert block.uncompressed_bytes == len(section(rows))
+
+
+def sparse_large_binary(offsets: list[int]) -> pa.Array:
+    """Rows that lie beyond 2 GiB of a buffer whose pages are never touched."""
+    data = pa.py_buffer(mmap.mmap(-1, offsets[-1]))
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(np.array(offsets, np.int64)), data]
+    )
+
+
+def test_a_slice_beyond_two_gigabytes_is_written_and_more_than_two_at_once_is_refused() -> None:
+    column = sparse_large_binary([0, 2**31 + 10, 2**31 + 13, 2**31 + 14])
+    columns = RecordColumns(value=column.slice(1))
+    rows: list[Row] = [(None, bytes(3), None, None), (None, bytes(1), None, None)]
+    assert bytes(encode_records(columns, NOW)[0]) == section(rows)
+    with pytest.raises(ValueError, match="split the rows"):
+        RecordColumns(value=column)
+    halves = [RecordColumns(value=sparse_large_binary([0, 2**30 + 1])) for _ in range(2)]
+    with pytest.raises(ValueError, match="split the rows"):
+        RecordColumns.concat(halves)
+    with pytest.raises(ValueError, match="split the rows"):
+        encode_records(RecordColumns(value=halves[0].value, key=halves[1].value), NOW)
+    assert record_sizes(halves[0])[0] > 2**30
