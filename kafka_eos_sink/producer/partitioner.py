@@ -176,12 +176,13 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
     is what Java has as a signed int, here unsigned.
     """
     length = np.diff(offsets).astype(np.uint32)
-    start = offsets[:-1].astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    start = offsets[:-1].astype(np.int64) - first
     hashes = np.uint32(_SEED) ^ length
     if not len(length):
         return hashes
     # Every four bytes as a word, at any address: one gather per word of the keys instead of four.
-    padded = np.concatenate([data[: int(offsets[-1])], np.zeros(4, np.uint8)])
+    padded = np.concatenate([data[first:last], np.zeros(4, np.uint8)])
     words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
     m = np.uint32(_M)
     shortest, longest = int(length.min()) // 4, int(length.max()) // 4
@@ -192,7 +193,7 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
         rows = np.flatnonzero(length >= 4 * (word + 1))
         if len(rows) < _FEW_ROWS:
             for row in rows.tolist():
-                hashes[row] = _resumed(int(hashes[row]), padded[offsets[row] : offsets[row + 1]].tobytes(), word)
+                hashes[row] = _resumed(int(hashes[row]), data[offsets[row] : offsets[row + 1]].tobytes(), word)
             break
         hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
     rest = length & np.uint32(3)

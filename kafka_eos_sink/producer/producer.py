@@ -52,9 +52,9 @@ from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
-SLAB_BYTES: Final = 4 * 1024 * 1024
-"""Rows are worked on this many bytes at a time: large enough that numpy's and Arrow's calls cost nothing per row, small
-enough to stay near the processor's caches and to give the brokers work early."""
+SLAB_BYTES: Final = 8 * 1024 * 1024
+"""Rows are worked on this many bytes at a time: enough to fill a batch in each of some partitions, and little enough to
+give the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
 PUMP_EVERY_BYTES: Final = 128 * 1024
 """Encoded bytes after which the sockets are served again."""
 WAIT_MS: Final = 100

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partitioner import TopicPartitions
+from kafka_eos_sink.producer.row_checks import checked_rows, dead_letters
+from kafka_eos_sink.producer.rows import Rows, concat_rows
+from kafka_eos_sink.producer.topic_directory import TopicProblem
+from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
+
+
+class Topics:
+    """Topic ``t`` has two partitions, and three once looked at again; all others are unknown."""
+
+    def __init__(self) -> None:
+        self.looked_again = 0
+
+    def resolve(self, names: list[str]) -> dict[str, Any]:
+        unknown = TopicProblem(code="UNKNOWN_TOPIC", reason="is not known")
+        return {name: topic(2) if name == "t" else unknown for name in names}
+
+    def refreshed(self, name: str) -> TopicPartitions:
+        self.looked_again += 1
+        return topic(3)
+
+
+def topic(count: int) -> TopicPartitions:
+    return TopicPartitions(topic="t", count=count, available=np.arange(count, dtype=np.int32))
+
+
+def rows(values: list[bytes | None], topics: Any = "t", partitions: list[int | None] | None = None) -> Rows:
+    return Rows(
+        topic=topics if isinstance(topics, str) else pa.array(topics, pa.string()),
+        partition=None if partitions is None else pa.array(partitions, pa.int32()),
+        columns=RecordColumns(value=pa.array(values, pa.binary()), key=None, headers=None, timestamp=None),
+    )
+
+
+def check(given: Rows, topics: Topics | None = None, **settings: Any) -> tuple[Any, Any]:
+    directory: Any = topics or Topics()
+    numbers = np.arange(1_000, 1_000 + given.num_rows)
+    return checked_rows(given, numbers, directory, ProducerConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (rows([b"secret", b"b"], ["t", None]), "NULL_TOPIC", "row 1001 of the task (no topic)"),
+        (rows([b"secret", b"b"], ["t", "x"]), "UNKNOWN_TOPIC", "row 1001 of the task (topic x)"),
+        (rows([b"a", b"secret" * 99], "t"), "RECORD_TOO_LARGE", "row 1001 of the task (topic t)"),
+        (rows([b"a", b"secret"], "t", [None, 3]), "NO_SUCH_PARTITION", "row 1001 of the task (topic t, partition 3)"),
+        (rows([b"a", b"secret"], "t", [0, -1]), "NO_SUCH_PARTITION", "(topic t, partition -1)"),
+    ],
+)
+def test_a_row_that_kafka_cannot_take_is_named_but_never_its_payload(given: Rows, code: str, words: str) -> None:
+    with pytest.raises(InvalidRowError) as raised:
+        check(given, max_request_size=300)
+    assert raised.value.code == code
+    assert words in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_first_bad_row_is_named_whatever_its_fault() -> None:
+    given = rows([b"a", b"x" * 500, b"c"], ["t", "t", None])
+    with pytest.raises(InvalidRowError, match="row 1001 "):
+        check(given, max_request_size=300)
+
+
+def test_a_partition_added_since_is_found_before_it_is_refused() -> None:
+    topics = Topics()
+    (good,), bad = check(rows([b"a", b"b"], "t", [2, 0]), topics)
+    assert (good.topic.count, bad, topics.looked_again) == (3, [], 1)
+
+
+def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
+    class Both(Topics):
+        def resolve(self, names: list[str]) -> dict[str, Any]:
+            return {name: TopicPartitions(topic=name, count=1, available=np.zeros(1, np.int32)) for name in names}
+
+    good, _ = check(rows([b"1", b"2", b"3", b"4"], ["u", "t", "u", "t"]), Both())
+    assert {group.topic.topic: group.rows.columns.value.to_pylist() for group in good} == {
+        "u": [b"1", b"3"],
+        "t": [b"2", b"4"],
+    }
+    assert {group.topic.topic: group.row_numbers.tolist() for group in good} == {"u": [1000, 1002], "t": [1001, 1003]}
+
+
+def test_with_a_dead_letter_topic_bad_rows_go_there_with_the_reason() -> None:
+    given = rows([b"good", b"null", b"x" * 500, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
+    (good,), bad = check(given, max_request_size=300, dead_letter_topic="dlq")
+    assert good.rows.columns.value.to_pylist() == [b"good"]
+    letters = dead_letters("dlq", bad)
+    assert letters.topic == "dlq"
+    headers = [{h["key"]: h["value"] for h in row} for row in letters.columns.headers.to_pylist()]
+    by_code = {row["kafka-eos.error"]: row for row in headers}
+    assert set(by_code) == {b"NULL_TOPIC", b"RECORD_TOO_LARGE", b"NO_SUCH_PARTITION"}
+    assert "kafka-eos.topic" not in by_code[b"NULL_TOPIC"]
+    assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.partition"] == b"9"
+    assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
+    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"500"
+    assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
+
+
+def test_a_row_exactly_as_large_as_allowed_is_taken() -> None:
+    given = rows([b"x" * 100])
+    limit = int(record_sizes(given.columns)[0]) + 61
+    assert len(check(given, max_request_size=limit)[0]) == 1
+    with pytest.raises(InvalidRowError):
+        check(given, max_request_size=limit - 1)
+
+
+def test_rows_of_different_shapes_are_joined() -> None:
+    joined = concat_rows([rows([b"a"], "t"), rows([b"b"], "t", [1]), rows([b"c"], ["u"])])
+    assert joined.topic.to_pylist() == ["t", "t", "u"]
+    assert joined.partition.to_pylist() == [None, 1, None]
+    assert joined.columns.value.to_pylist() == [b"a", b"b", b"c"]
+    same = concat_rows([rows([b"a"]), rows([b"b"])])
+    assert same.topic == "t"
+    assert same.partition is None

@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerUnavailableError,
+    InvalidRowError,
+    TransactionAbortedError,
+)
+from kafka_eos_sink.producer.transaction_manager import State
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    BatchIndexAndErrorMessage,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+)
+
+
+def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(count=10), b.batch(count=5), b.batch(count=1)
+    b.sender.run_once(0)
+    assert b.client.sequences_of() == {0: (3, 0, 10)}
+    b.client.answer(answer())
+    b.turn()
+    assert [b.client.sequences_of(i) for i in range(2)] == [{0: (3, 10, 5)}, {0: (3, 15, 1)}]
+
+
+def test_the_first_batch_of_a_partition_goes_alone(bench: Any, answer: Any) -> None:
+    b = bench()
+    for _ in range(8):
+        b.batch()
+    b.sender.run_once(0)
+    assert len(b.client.sent) == 1
+    b.client.answer(answer())
+    b.turn()
+    assert len(b.client.sent) == 5  # max.in.flight.requests.per.connection
+
+
+def test_one_request_carries_many_partitions_of_one_leader(bench: Any) -> None:
+    b = bench()
+    for partition in range(4):
+        b.batch(partition)
+    b.client.lead({("t", 0): 1, ("t", 1): 1, ("t", 2): 2, ("t", 3): 1})
+    b.sender.run_once(0)
+    assert {p.node_id: sorted(b.client.bytes_of(i)) for i, p in enumerate(b.client.sent)} == {
+        1: [("t", 0), ("t", 1), ("t", 3)],
+        2: [("t", 2)],
+    }
+
+
+def test_a_request_stays_below_max_request_size_unless_one_batch_is_larger(bench: Any) -> None:
+    b = bench(max_request_size=600)
+    for partition in range(4):
+        b.batch(partition)
+    size = b.accumulator.queue("t", 0).fresh[0].size_bytes
+    assert 600 // 2 < size * 2 < 600 < size * 3
+    b.sender.run_once(0)
+    assert [len(b.client.bytes_of(i)) for i in range(len(b.client.sent))] == [2, 2]
+    lone = bench(max_request_size=10)
+    lone.batch()
+    lone.sender.run_once(0)
+    assert len(lone.client.sent) == 1
+
+
+def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(), b.batch()
+    b.sender.run_once(0)
+    queue = b.accumulator.queue("t", 0)
+    queue.next_sequence = 2**31 - 4
+    b.client.answer(answer())
+    b.turn()
+    assert b.client.sequences_of() == {0: (3, 2**31 - 4, 10)}
+    assert queue.next_sequence == 6
+
+
+def test_a_lost_answer_is_followed_by_the_same_bytes_one_batch_at_a_time(bench: Any, answer: Any) -> None:
+    b = bench()
+    for _ in range(4):
+        b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    before = [b.client.bytes_of(i) for i in range(3)]
+    for _ in range(3):
+        b.client.lose()
+    b.turn(ms=100)
+    assert b.client.updates_asked
+    for expected in before:
+        assert len(b.client.sent) == 1
+        assert b.client.bytes_of() == expected
+        b.client.answer(answer())
+        b.turn(ms=1_000)
+    assert b.accumulator.idle
+    assert b.sender.failure is None
+    assert not b.sender.tainted
+    assert b.sender.acknowledged["t", 0].record_count == 40
+
+
+def test_a_batch_to_retry_goes_before_new_ones(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.NOT_ENOUGH_REPLICAS))
+    b.batch()
+    b.turn(ms=50)
+    assert not b.client.sent  # backing off, and the new one must not overtake
+    b.turn(ms=100)
+    assert b.client.sequences_of() == {0: (3, 0, 10)}
+
+
+def test_out_of_order_is_retried_while_an_earlier_batch_is_unanswered(bench: Any, answer: Any) -> None:
+    b = bench()
+    for _ in range(3):
+        b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(base_offset=0))
+    b.turn()
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), which=1)
+    b.turn(ms=1_000)
+    assert len(b.client.sent) == 1  # only the oldest, still on the wire
+    b.client.answer(answer(base_offset=10))
+    b.turn(ms=1_000)
+    assert b.client.sequences_of() == {0: (3, 20, 10)}
+    b.client.answer(answer(base_offset=20))
+    b.turn()
+    assert b.sender.acknowledged["t", 0] == (0, 29, 30)
+
+
+def test_out_of_order_of_the_oldest_batch_ends_the_transaction(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    b.turn()
+    assert isinstance(b.sender.failure, TransactionAbortedError)
+    assert b.transactions.state is State.ABORTABLE_ERROR
+
+
+def test_duplicate_is_success_for_a_resend_without_an_offset(bench: Any, answer: Any) -> None:
+    b = bench()
+    batch = b.batch()
+    b.sender.run_once(0)
+    b.client.lose()
+    b.turn(ms=100)
+    b.client.answer(answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    b.turn()
+    assert batch.base_offset == -1
+    assert b.sender.acknowledged["t", 0] == (-1, -1, 10)
+
+
+def test_duplicate_of_something_never_sent_before_is_another_writer(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    b.turn()
+    assert isinstance(b.sender.failure, TransactionAbortedError)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        12345,
+    ],
+)
+def test_codes_that_end_the_attempt(bench: Any, answer: Any, code: int) -> None:
+    b = bench()
+    b.batch()
+    b.batch(1)
+    b.sender.run_once(0)
+    b.client.answer(answer({0: code, 1: 0}))
+    b.turn()
+    assert isinstance(b.sender.failure, TransactionAbortedError)
+    assert b.sender.acknowledged["t", 1].record_count == 10  # partitions fail and succeed each for itself
+
+
+def test_a_refused_right_is_named(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    b.turn()
+    assert isinstance(b.sender.failure, AuthorizationError)
+    assert "topic t" in str(b.sender.failure)
+
+
+def test_a_leader_named_in_the_answer_is_asked_at_once(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    sent = b.client.bytes_of()
+    b.client.answer(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=(2, 5)))
+    b.turn()
+    assert b.client.leaders_learned == [("t", 0, 2, 5)]
+    assert b.client.sent[0].node_id == 2
+    assert b.client.bytes_of() == sent
+
+
+def test_a_lost_leader_without_a_hint_asks_for_metadata_and_waits(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    b.turn(ms=50)
+    assert b.client.updates_asked
+    assert not b.client.sent
+    b.turn(ms=60)
+    assert len(b.client.sent) == 1
+
+
+def test_a_batch_too_large_for_its_topic_is_split_and_keeps_its_sequences(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(count=1, first=90)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(count=9), b.batch(count=3, first=9)
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    seen = []
+    for _ in range(3):
+        b.turn(ms=1_000)
+        assert len(b.client.sent) == 1
+        seen.append(b.client.sequences_of()[0])
+        b.client.answer(answer())
+    b.turn()
+    assert seen == [(3, 1, 4), (3, 5, 5), (3, 10, 3)]
+    assert b.sender.failure is None
+    assert b.accumulator.idle
+    assert b.accumulator.used_bytes == 0
+    assert b.accumulator.batch_size("t") < 200
+
+
+def test_a_single_record_too_large_is_named_by_its_row_not_its_payload(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(count=1, first=4711)
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
+    b.turn()
+    assert isinstance(b.sender.failure, InvalidRowError)
+    assert b.sender.failure.code == "RECORD_TOO_LARGE"
+    assert "row 4711 of the task" in str(b.sender.failure)
+    assert "0000004711" not in str(b.sender.failure)
+
+
+def test_with_a_dead_letter_topic_a_refused_record_leaves_and_later_sequences_move_down(
+    bench: Any, answer: Any
+) -> None:
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=1, first=90)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(count=1, first=5), b.batch(count=3, first=6)
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    b.turn(ms=1_000)
+    assert [refused.batch.row_number(0) for refused in b.sender.refused] == [5]
+    assert b.client.sequences_of() == {0: (3, 1, 3)}
+    b.client.answer(answer())
+    b.turn()
+    assert b.sender.failure is None
+    assert b.accumulator.used_bytes == 0
+
+
+def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(count=10, first=100)
+    b.sender.run_once(0)
+    errors = (BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message="Compacted topic needs a key"),)
+    b.client.answer(answer(ErrorCode.INVALID_RECORD, record_errors=errors, message="One or more records rejected"))
+    b.turn()
+    assert isinstance(b.sender.failure, InvalidRowError)
+    assert "row 103 of the task: Compacted topic needs a key" in str(b.sender.failure)
+    assert "One or more records rejected" in str(b.sender.failure)
+
+
+def test_delivery_timeout_names_the_last_problem_and_taints_what_may_be_written(bench: Any, answer: Any) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch()
+    b.sender.run_once(0)
+    b.client.lose()
+    b.sender.run_once(0)
+    b.client.unready.add(1)
+    b.turn(ms=2_000)
+    assert isinstance(b.sender.failure, BrokerUnavailableError)
+    assert b.sender.failure.code == "DELIVERY_TIMEOUT"
+    assert "gone" in str(b.sender.failure)
+    assert b.sender.tainted
+
+
+def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch()
+    b.sender.run_once(0)
+    b.turn(ms=5_000)
+    assert b.sender.failure is None
+    b.client.answer(answer())
+    b.turn()
+    assert b.accumulator.idle
+
+
+def test_below_version_two_a_partition_is_added_before_it_is_written(bench: Any, answer: Any) -> None:
+    b = bench(transaction_version=0)
+    b.transactions.coordinator = 2
+    b.batch(), b.batch(1)
+    b.sender.run_once(0)
+    b.sender.run_once(0)
+    (asked,) = b.client.sent
+    assert isinstance(asked.request, AddPartitionsToTxnRequest)
+    assert asked.node_id == 2
+    assert asked.request.v3_and_below_topics[0].partitions == (0, 1)
+    results = tuple(AddPartitionsToTxnPartitionResult(partition_index=p, partition_error_code=0) for p in (0, 1))
+    b.client.answer(
+        AddPartitionsToTxnResponse(
+            throttle_time_ms=0,
+            results_by_topic_v3_and_below=(AddPartitionsToTxnTopicResult(name="t", results_by_partition=results),),
+        )
+    )
+    b.turn()
+    assert isinstance(b.client.sent[0].request, ProduceRequest)
+    assert b.client.versions[-1] == (None, 11)
+
+
+def test_from_version_two_on_produce_adds_by_itself(bench: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    assert b.client.versions == [(12, 12)]
+    assert b.transactions.partitions == {("t", 0)}
+
+
+def test_nothing_is_sent_after_a_failure(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch(), b.batch(1)
+    b.sender.run_once(0)
+    b.client.answer(answer({0: ErrorCode.PRODUCER_FENCED, 1: ErrorCode.NOT_ENOUGH_REPLICAS}))
+    b.turn(ms=1_000)
+    assert not b.client.sent
+
+
+# without transactions
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    ],
+)
+def test_the_idempotent_producer_goes_on_under_the_next_epoch_from_sequence_zero(
+    bench: Any, answer: Any, code: ErrorCode
+) -> None:
+    b = bench(transactional_id=None)
+    for first in (0, 10, 20):
+        b.batch(first=first)
+    b.batch(1)
+    b.sender.run_once(0)
+    b.client.answer(answer({0: 0, 1: 0}))
+    b.turn()
+    assert len(b.client.sent) == 2
+    b.client.answer(answer(code))
+    b.sender.run_once(0)
+    b.batch(1)
+    b.sender.run_once(0)
+    # The other batch of partition 0 is still on the wire: nothing of it is rewritten before its answer.
+    assert [b.client.sequences_of(i) for i in range(2)] == [{0: (3, 20, 10)}, {1: (4, 0, 10)}]
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    b.turn()
+    assert [b.client.sequences_of(i) for i in range(2)] == [{1: (4, 0, 10)}, {0: (4, 0, 10)}]
+
+
+def test_when_epochs_run_out_the_idempotent_producer_asks_for_another_id(bench: Any, answer: Any) -> None:
+    b = bench(transactional_id=None)
+    b.transactions.producer_epoch = 2**15 - 1
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.UNKNOWN_PRODUCER_ID))
+    b.turn()
+    (asked,) = b.client.sent
+    assert isinstance(asked.request, InitProducerIdRequest)
+    assert asked.request.transactional_id is None
+    b.client.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=99, producer_epoch=0))
+    b.turn()
+    assert b.client.sequences_of() == {0: (0, 0, 10)}
+
+
+def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(bench: Any) -> None:
+    b = bench(transaction_version=0)
+    b.transactions.coordinator = 17  # not among the brokers any more
+    b.client.unready.add(17)
+    b.batch()
+    b.sender.run_once(0)
+    b.turn()
+    b.turn()
+    assert isinstance(b.client.sent[0].request, FindCoordinatorRequest)

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.network_client import ConnectionLost
+from kafka_eos_sink.errors import AuthorizationError, FencedError, TransactionAbortedError
+from kafka_eos_sink.producer.transaction_manager import TRANSITIONS, IllegalTransition, State, TransactionManager
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    Coordinator,
+    EndTxnRequest,
+    EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+LOST = ConnectionLost("CONNECTION_LOST", "gone")
+
+
+class Dialogue:
+    """A manager, and the coordinator's side of the talk written by hand."""
+
+    def __init__(self, version: int = 0, transactional_id: str | None = "tx") -> None:
+        backoff = ExponentialBackoff(100, 1_000, jitter=0)
+        self.manager = TransactionManager(transactional_id, transaction_version=version, backoff=backoff)
+        self.now = 0
+
+    def ask(self) -> Any:
+        self.now = max(self.now, self.manager.next_at)
+        asked = self.manager.next_request(self.now)
+        if asked is None:
+            return None
+        self.manager.sent(asked)
+        return asked.request
+
+    def answer(self, response: Any) -> None:
+        self.manager.receive(response, self.now)
+
+    def found(self, node: int = 1, code: int = 0) -> None:
+        self.answer(
+            FindCoordinatorResponse(
+                throttle_time_ms=0,
+                coordinators=(
+                    Coordinator(key="tx", node_id=node, host="h", port=1, error_code=code, error_message=None),
+                ),
+            )
+        )
+
+    def added(self, codes: dict[int, int]) -> None:
+        results = tuple(
+            AddPartitionsToTxnPartitionResult(partition_index=p, partition_error_code=c) for p, c in codes.items()
+        )
+        self.answer(
+            AddPartitionsToTxnResponse(
+                throttle_time_ms=0,
+                results_by_topic_v3_and_below=(AddPartitionsToTxnTopicResult(name="t", results_by_partition=results),),
+            )
+        )
+
+    def ended(self, code: int = 0, producer_id: int = -1, epoch: int = -1) -> None:
+        self.answer(EndTxnResponse(throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch))
+
+    def in_transaction(self) -> Dialogue:
+        self.manager.initialized(7, 3)
+        self.manager.begin()
+        self.manager.coordinator = 1
+        return self
+
+
+def test_transitions_not_in_the_table_raise() -> None:
+    moves = {
+        State.INITIALIZING: TransactionManager.initialize,
+        State.IN_TRANSACTION: TransactionManager.begin,
+        State.PREPARED: TransactionManager.prepare,
+        State.COMMITTING: TransactionManager.commit,
+        State.ABORTING: TransactionManager.abort,
+    }
+    for state, (target, move) in itertools.product(State, moves.items()):
+        manager = Dialogue().manager
+        manager.state = state
+        manager.partitions.add(("t", 0))
+        if target in TRANSITIONS[state]:
+            move(manager)
+            assert manager.state is target
+        else:
+            with pytest.raises(IllegalTransition):
+                move(manager)
+
+
+def test_a_prepared_transaction_cannot_be_touched_any_more() -> None:
+    assert TRANSITIONS[State.PREPARED] == frozenset()
+
+
+def test_an_id_is_asked_of_the_coordinator_once_that_is_found() -> None:
+    d = Dialogue()
+    d.manager.initialize()
+    assert isinstance(d.ask(), FindCoordinatorRequest)
+    assert d.ask() is None  # one request at a time
+    d.found(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert isinstance(d.ask(), FindCoordinatorRequest)
+    d.found(node=4)
+    assert isinstance(d.ask(), InitProducerIdRequest)
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=51, producer_epoch=-1))
+    assert isinstance(d.ask(), InitProducerIdRequest)
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=16, producer_epoch=-1))
+    assert isinstance(d.ask(), FindCoordinatorRequest)
+    d.found(node=5)
+    d.ask()
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=2))
+    assert (d.manager.state, d.manager.identity, d.manager.coordinator) == (State.READY, (9, 2), 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.PRODUCER_FENCED, FencedError),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
+        (ErrorCode.TRANSACTION_ABORTABLE, TransactionAbortedError),
+    ],
+)
+def test_an_id_that_is_refused_ends_the_producer(code: ErrorCode, error: type[Exception]) -> None:
+    d = Dialogue()
+    d.manager.initialize()
+    d.manager.coordinator = 1
+    d.ask()
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_epoch=-1))
+    assert d.manager.state is State.FATAL_ERROR
+    assert isinstance(d.manager.error, error)
+
+
+def test_partitions_are_added_together_and_once() -> None:
+    d = Dialogue().in_transaction()
+    assert not d.manager.add_partition(("t", 0))
+    assert not d.manager.add_partition(("t", 1))
+    asked = d.ask()
+    assert asked.v3_and_below_topics[0].partitions == (0, 1)
+    d.added({0: 0, 1: 0})
+    assert d.manager.add_partition(("t", 0))
+    assert d.ask() is None
+
+
+def test_a_busy_transaction_is_asked_again_after_20_ms_and_then_with_backoff() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.ask()
+    d.added({0: ErrorCode.CONCURRENT_TRANSACTIONS})
+    assert d.manager.next_at == 20
+    assert d.manager.next_request(19) is None
+    d.ask()
+    d.added({0: ErrorCode.CONCURRENT_TRANSACTIONS})
+    assert d.manager.next_at == 20 + 200
+
+
+def test_the_siblings_code_is_the_reason_when_partitions_were_not_attempted() -> None:
+    d = Dialogue().in_transaction()
+    for partition in (0, 1):
+        d.manager.add_partition(("t", partition))
+    d.ask()
+    d.added({0: ErrorCode.OPERATION_NOT_ATTEMPTED, 1: ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+    assert d.manager.state is State.ABORTABLE_ERROR
+    assert isinstance(d.manager.error, AuthorizationError)
+    assert "partition 1" in str(d.manager.error)
+
+
+def test_a_fenced_producer_cannot_even_abort() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.ask()
+    d.added({0: ErrorCode.PRODUCER_FENCED})
+    assert d.manager.state is State.FATAL_ERROR
+    with pytest.raises(IllegalTransition):
+        d.manager.abort()
+
+
+def test_abort_waits_for_partitions_in_doubt_but_not_for_those_never_asked_for() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.ask()
+    d.manager.add_partition(("t", 1))
+    d.manager.lost(LOST, d.now)
+    d.manager.abort()
+    assert isinstance(d.ask(), FindCoordinatorRequest)
+    d.found()
+    asked = d.ask()
+    assert isinstance(asked, AddPartitionsToTxnRequest)
+    assert asked.v3_and_below_topics[0].partitions == (0,)
+    d.added({0: 0})
+    end = d.ask()
+    assert isinstance(end, EndTxnRequest)
+    assert not end.committed
+    d.ended()
+    assert d.manager.state is State.READY
+
+
+def test_abort_of_an_empty_transaction_asks_nobody() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.manager.abort()
+    assert d.manager.state is State.READY
+    assert d.ask() is None
+    assert d.manager.end_result is not None
+    assert d.manager.end_result.error_code == 0
+
+
+def test_in_version_two_a_produce_request_alone_makes_the_transaction() -> None:
+    d = Dialogue(version=2).in_transaction()
+    assert d.manager.add_partition(("t", 0))
+    d.manager.produced_to(("t", 0))
+    d.manager.commit()
+    end = d.ask()
+    assert isinstance(end, EndTxnRequest)
+    d.ended(producer_id=7, epoch=4)
+    assert d.manager.identity == (7, 4)
+
+
+@pytest.mark.parametrize(("version", "versions"), [(0, (None, 4)), (1, (None, 4)), (2, (5, 5))])
+def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versions: tuple[int | None, int]) -> None:
+    d = Dialogue(version=version).in_transaction()
+    d.manager.partitions.add(("t", 0))
+    d.manager.commit()
+    asked = d.manager.next_request(0)
+    assert asked is not None
+    assert (asked.min_version, asked.max_version) == versions
+
+
+def test_a_lost_end_txn_is_repeated_identically_and_stays_in_doubt() -> None:
+    d = Dialogue(version=2).in_transaction()
+    d.manager.partitions.add(("t", 0))
+    d.manager.commit()
+    first = d.ask()
+    d.manager.lost(LOST, d.now)
+    assert d.manager.end_in_doubt
+    d.ask()
+    d.found()
+    assert d.ask() == first
+    d.ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert d.ask() == first
+    d.ended(producer_id=7, epoch=4)
+    assert (d.manager.state, d.manager.end_in_doubt) == (State.READY, False)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12345],
+)
+def test_an_end_txn_code_is_handed_on_and_never_read_as_an_outcome(code: int) -> None:
+    d = Dialogue(version=2).in_transaction()
+    d.manager.partitions.add(("t", 0))
+    d.manager.commit()
+    d.ask()
+    d.ended(code)
+    assert d.manager.state is State.FATAL_ERROR
+    assert d.manager.end_result is not None
+    assert d.manager.end_result.error_code == code
+
+
+def test_offsets_below_version_two_are_added_at_the_coordinator_and_committed_at_the_groups() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_offsets("g", {("s", 0): 5, ("s", 1): 6})
+    assert isinstance(d.ask(), AddOffsetsToTxnRequest)
+    d.answer(AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0))
+    asked = d.ask()
+    assert (asked.key_type, asked.coordinator_keys) == (0, ("g",))
+    d.found(node=3)
+    commit = d.manager.next_request(d.now)
+    assert commit is not None
+    assert (commit.to, commit.max_version) == ("group", 4)
+    offsets_answered(d, {0: 0, 1: ErrorCode.NOT_COORDINATOR})
+    assert d.manager.offsets == {("s", 1): 6}
+    assert isinstance(d.ask(), FindCoordinatorRequest)
+    d.found(node=4)
+    offsets_answered(d, {1: 0})
+    d.manager.commit()
+    assert isinstance(d.ask(), EndTxnRequest)
+
+
+def test_offsets_in_version_two_go_to_the_groups_coordinator_alone() -> None:
+    d = Dialogue(version=2).in_transaction()
+    d.manager.add_offsets("g", {("s", 0): 5})
+    d.ask()
+    d.found(node=3)
+    offsets_answered(d, {0: 0})
+    d.manager.abort()
+    assert isinstance(d.ask(), EndTxnRequest)  # TxnOffsetCommit has opened the transaction
+
+
+def offsets_answered(d: Dialogue, codes: dict[int, int]) -> None:
+    assert isinstance(d.ask(), TxnOffsetCommitRequest)
+    partitions = tuple(TxnOffsetCommitResponsePartition(partition_index=p, error_code=c) for p, c in codes.items())
+    d.answer(
+        TxnOffsetCommitResponse(
+            throttle_time_ms=0, topics=(TxnOffsetCommitResponseTopic(name="s", partitions=partitions),)
+        )
+    )
+
+
+def test_prepare_and_commit_refuse_while_something_is_open() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    with pytest.raises(IllegalTransition):
+        d.manager.prepare()
+    with pytest.raises(IllegalTransition):
+        d.manager.commit()
+
+
+def test_the_idempotent_producer_asks_any_node_and_bumps_its_epoch_itself() -> None:
+    d = Dialogue(transactional_id=None)
+    d.manager.initialize()
+    asked = d.manager.next_request(0)
+    assert asked is not None
+    assert asked.to == "any"
+    d.ask()
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0))
+    d.manager.bump_epoch()
+    assert d.manager.identity == (9, 1)
+    with pytest.raises(IllegalTransition):
+        Dialogue().in_transaction().manager.bump_epoch()
