@@ -75,7 +75,8 @@ def broker(
             kafka.start()
         print(kafka.bootstrap_servers, flush=True)
         _say(
-            f"Apache Kafka {kafka_version} is ready at {kafka.bootstrap_servers}; data in {kafka.directory}. Ctrl-C stops."
+            f"Apache Kafka {kafka_version} is ready at {kafka.bootstrap_servers}; "
+            f"data in {kafka.directory}. Ctrl-C stops it."
         )
         _run_until_it_ends(kafka)
     except _AskedToStop:

@@ -29,7 +29,7 @@ def application() -> typer.Typer:
     """The typer application with all subcommands."""
     app = typer.Typer(
         name="kafka-eos",
-        help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on, and what an operator needs.",
+        help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on and an operator's tools.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -54,7 +54,10 @@ def _version(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0 done, 1 failed (one sentence on standard error), 2 wrong usage."""
+    """Runs the command line and returns its exit status.
+
+    0 is done, 1 a failure said in one sentence on standard error, 2 wrong usage, 130 interrupted.
+    """
     try:
         # Typer ends the process by itself for help, usage errors (2) and typer.Exit; a plain return means success.
         application()(None if arguments is None else list(arguments), prog_name="kafka-eos")

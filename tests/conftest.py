@@ -1,0 +1,45 @@
+"""Real Kafkas for all tests: started when the first test asks for one, shared, and stopped at the end of the session.
+
+`kafka` and `kafka_tv0` stay up together. A test that needs a Kafka of its own (to kill, or of another version) starts
+one and stops it before it returns or its module ends, so that a small machine never holds many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.cli import kafka_distribution
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+
+# Transactions that timed out are looked for every 10 s by default; tests that wait for that should not take so long.
+TEST_PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The folder with the jars of the Kafka that tests run by default."""
+    return kafka_distribution.resolve()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One node with transaction.version 2 (KIP-890)."""
+    with EmbeddedKafka(transaction_version=2, properties=TEST_PROPERTIES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka_tv0() -> Iterator[EmbeddedKafka]:
+    """One node with transaction.version 0, as clusters have it that came from Kafka 3."""
+    with EmbeddedKafka(transaction_version=0, properties=TEST_PROPERTIES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["transaction.version=2", "transaction.version=0"])
+def any_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
+    """Runs a test against both transaction protocols."""
+    found: EmbeddedKafka = request.getfixturevalue("kafka" if request.param.endswith("2") else "kafka_tv0")
+    return found

@@ -1,0 +1,219 @@
+"""What tests of a real Kafka share: topics, readers that are not ours, and the question whether anything stayed open.
+
+Importable from every test as ``kafka_testing`` (pytest's ``pythonpath`` names the folder). The readers are librdkafka
+(confluent-kafka) and kafka-python, so that what they see does not depend on code of this project.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import confluent_kafka
+import confluent_kafka.admin
+import kafka as kafka_python
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+
+PATIENCE_S = 60.0
+READERS: tuple[Literal["confluent", "kafka-python"], ...] = ("confluent", "kafka-python")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRecord:
+    """One record as a consumer got it; timestamp in ms since 1970."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+def unique_topic(prefix: str = "topic") -> str:
+    """A name that no other test has."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def create_topic(
+    bootstrap_servers: str,
+    name: str | None = None,
+    *,
+    partitions: int = 4,
+    replication_factor: int = -1,
+    configs: Mapping[str, str] | None = None,
+) -> str:
+    """Creates a topic (a unique name unless given; -1 is the cluster's own replication) and waits for its leaders."""
+    name = unique_topic() if name is None else name
+    admin = _confluent_admin(bootstrap_servers)
+    new = confluent_kafka.admin.NewTopic(
+        name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
+    )
+    admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
+    give_up_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_at:
+        found = admin.list_topics(name, timeout=10).topics[name]
+        if len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values()):
+            return name
+        time.sleep(0.05)
+    raise AssertionError(f"topic {name} has no leaders after {PATIENCE_S:g} s")
+
+
+def read_committed(
+    bootstrap_servers: str, topic: str, *, reader: Literal["confluent", "kafka-python"] = "confluent"
+) -> list[ReadRecord]:
+    """All records of `topic` up to its last stable offsets, as a read_committed consumer gets them.
+
+    In order of partition, then offset. Where a transaction is open, that is less than the topic holds; see
+    `assert_nothing_open`.
+    """
+    return _read(bootstrap_servers, topic, reader, "read_committed")
+
+
+def read_uncommitted(
+    bootstrap_servers: str, topic: str, *, reader: Literal["confluent", "kafka-python"] = "confluent"
+) -> list[ReadRecord]:
+    """All records of `topic` up to its high watermarks, those of open and aborted transactions too."""
+    return _read(bootstrap_servers, topic, reader, "read_uncommitted")
+
+
+def _read(bootstrap_servers: str, topic: str, reader: str, isolation: str) -> list[ReadRecord]:
+    if reader not in READERS:
+        raise ValueError(f"no reader {reader!r}; there are {READERS}")
+    read = _read_with_confluent if reader == "confluent" else _read_with_kafka_python
+    return sorted(read(bootstrap_servers, topic, isolation), key=lambda record: (record.partition, record.offset))
+
+
+def _read_with_confluent(bootstrap_servers: str, topic: str, isolation: str) -> Iterable[ReadRecord]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"reader-{uuid.uuid4()}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,  # under read_committed that is the last stable offset
+            "auto.offset.reset": "error",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        assert partitions, f"there is no topic {topic}"
+        beginning = confluent_kafka.OFFSET_BEGINNING
+        consumer.assign([confluent_kafka.TopicPartition(topic, partition, beginning) for partition in partitions])
+        unread = set(partitions)
+        records: list[ReadRecord] = []
+        give_up_at = time.monotonic() + PATIENCE_S
+        while unread:
+            assert time.monotonic() < give_up_at, f"{topic}: the end of partitions {sorted(unread)} was not reached"
+            for message in consumer.consume(10_000, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    records.append(
+                        ReadRecord(
+                            partition=message.partition(),
+                            offset=message.offset(),
+                            key=message.key(),
+                            value=message.value(),
+                            headers=tuple(message.headers() or ()),
+                            timestamp=message.timestamp()[1],
+                        )
+                    )
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+                else:
+                    raise confluent_kafka.KafkaException(error)
+        return records
+    finally:
+        consumer.close()
+
+
+def _read_with_kafka_python(bootstrap_servers: str, topic: str, isolation: str) -> Iterable[ReadRecord]:
+    consumer = kafka_python.KafkaConsumer(
+        bootstrap_servers=bootstrap_servers.split(","),
+        group_id=None,
+        isolation_level=isolation,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    try:
+        partitions = [kafka_python.TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic) or ()]
+        assert partitions, f"there is no topic {topic}"
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)  # under read_committed the last stable offsets
+        records: list[ReadRecord] = []
+        give_up_at = time.monotonic() + PATIENCE_S
+        while unread := [each for each in partitions if consumer.position(each) < ends[each]]:
+            assert time.monotonic() < give_up_at, f"{topic}: the ends of {unread} were not reached"
+            for batch in consumer.poll(timeout_ms=200, max_records=10_000).values():
+                records.extend(
+                    ReadRecord(
+                        partition=record.partition,
+                        offset=record.offset,
+                        key=record.key,
+                        value=record.value,
+                        headers=tuple(record.headers),
+                        timestamp=record.timestamp,
+                    )
+                    for record in batch
+                )
+        return [
+            record for record in records if record.offset < ends[kafka_python.TopicPartition(topic, record.partition)]
+        ]
+    finally:
+        consumer.close()
+
+
+def assert_nothing_open(
+    bootstrap_servers: str, topics: Collection[str] | None = None, *, patience_s: float = 10.0
+) -> None:
+    """No transaction is open or being ended, and every last stable offset is at the end of its log.
+
+    Of all topics unless some are given. A broker writes the markers after it has answered EndTxn, so what is still
+    being ended gets `patience_s`.
+    """
+    give_up_at = time.monotonic() + patience_s
+    while problems := [*_open_transactions(bootstrap_servers), *_held_partitions(bootstrap_servers, topics)]:
+        assert time.monotonic() < give_up_at, "still open: " + "; ".join(problems)
+        time.sleep(0.1)
+
+
+def _open_transactions(bootstrap_servers: str) -> list[str]:
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers))
+    with NetworkClient(config) as client:
+        listed = Admin(client).list_transactions(
+            states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=monotonic_ms() + int(PATIENCE_S * 1_000)
+        )
+    return [f"transaction {each.transactional_id} is {each.state}" for each in listed]
+
+
+def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> list[str]:
+    admin = _confluent_admin(bootstrap_servers)
+    found = admin.list_topics(timeout=PATIENCE_S).topics
+    partitions = [
+        confluent_kafka.TopicPartition(name, partition)
+        for name, topic in found.items()
+        if topics is None or name in topics
+        for partition in topic.partitions
+    ]
+    latest = {partition: confluent_kafka.admin.OffsetSpec.latest() for partition in partitions}
+    ends: dict[str, dict[tuple[str, int], int]] = {}
+    for isolation in ("READ_COMMITTED", "READ_UNCOMMITTED"):
+        level = getattr(confluent_kafka.IsolationLevel, isolation)
+        answers = admin.list_offsets(latest, isolation_level=level, request_timeout=PATIENCE_S) if latest else {}
+        ends[isolation] = {(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+    return [
+        f"{topic}-{partition} is stable up to {stable} of {ends['READ_UNCOMMITTED'][topic, partition]}"
+        for (topic, partition), stable in sorted(ends["READ_COMMITTED"].items())
+        if stable < ends["READ_UNCOMMITTED"][topic, partition]
+    ]
+
+
+def _confluent_admin(bootstrap_servers: str) -> confluent_kafka.admin.AdminClient:
+    return confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap_servers})
