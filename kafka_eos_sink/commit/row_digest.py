@@ -31,6 +31,7 @@ _MODULUS = 1 << DIGEST_BITS
 _BLOCK_BYTES = 16
 _BLOCK_SHIFT = 4
 _SEGMENT_BLOCKS = 16
+_SEGMENT_SHIFT = 4
 
 # Rows hashed at once: enough to make the calls into numpy cheap, few enough for the processor's cache.
 _CHUNK_ROWS = 16384
@@ -139,15 +140,21 @@ def _topic_hashes(topics: list[str]) -> UInt64Array:
 
 def _hash_blocks(words: UInt64Array, blocks: Int64Array) -> tuple[UInt64Array, UInt64Array]:
     """The two lanes of each row; ``words`` holds the rows' blocks, two words each, and ``blocks`` their numbers."""
-    while True:
-        segments = np.maximum(-(-blocks // _SEGMENT_BLOCKS), 1)
-        total = int(segments.sum())
-        if total == len(blocks):
-            return _hash_segments(words, blocks)
-        counts = np.full(total, _SEGMENT_BLOCKS)
-        counts[np.cumsum(segments) - 1] = blocks - (segments - 1) * _SEGMENT_BLOCKS
-        words = np.stack(_hash_segments(words, counts), axis=1).ravel()
-        blocks = segments
+    segments = np.maximum(blocks + _SEGMENT_BLOCKS - 1 >> _SEGMENT_SHIFT, 1)
+    total = int(segments.sum())
+    if total == len(blocks):
+        return _hash_segments(words, blocks)
+    ends = np.cumsum(segments)
+    counts = np.full(total, _SEGMENT_BLOCKS)
+    counts[ends - 1] = blocks - (segments - 1) * _SEGMENT_BLOCKS
+    segment_a, segment_b = _hash_segments(words, counts)
+    a, b = segment_a[ends - segments], segment_b[ends - segments]
+    # A row's hash must not depend on its neighbours: only rows of several segments go on.
+    longer = segments > 1
+    theirs = np.repeat(longer, segments)
+    joined = np.stack((segment_a[theirs], segment_b[theirs]), axis=1).ravel()
+    a[longer], b[longer] = _hash_blocks(joined, segments[longer])
+    return a, b
 
 
 def _hash_segments(words: UInt64Array, counts: Int64Array) -> tuple[UInt64Array, UInt64Array]:
