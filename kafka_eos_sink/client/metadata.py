@@ -114,9 +114,14 @@ class MetadataUpdater:
         self._wanted: dict[str, _WantedTopic] = {}
         self._unasked: set[str] = set()
         self._update_requested = True
+        self._troubled = False
+        """Whether the last answer told of something that will pass, like a missing leader."""
         self._attempts = 0
+        """How many answers in a row were missing or troubled."""
+        self._soonest_at = 0
+        """Not before this is asked again on request."""
         self._again_at = 0
-        """Not before this may be asked again."""
+        """When is asked again after a missing or a troubled answer."""
         self._expires_at = 0
         """When the last answer is too old."""
         self._failing_since: int | None = None
@@ -131,6 +136,7 @@ class MetadataUpdater:
             if wanted is None:
                 self._wanted[topic] = _WantedTopic(now, allow_auto_creation)
                 self._unasked.add(topic)
+                self._attempts = 0 if self._failing_since is None else self._attempts
             else:
                 wanted.last_wanted_at = now
                 wanted.allow_auto_creation |= allow_auto_creation
@@ -143,9 +149,15 @@ class MetadataUpdater:
         """How long to wait before `next_request`, in ms; NEVER while an answer is awaited."""
         if self.in_progress:
             return NEVER
-        if self._unasked and self._attempts == 0:
-            return 0
-        due_at = self._again_at if self._update_requested or self._unasked else self._expires_at
+        if self._failing_since is not None:
+            due_at = self._again_at
+        elif self._unasked:
+            due_at = now
+        elif self._update_requested:
+            # Somebody saw a leader move: a topic that stays troubled must not slow this down.
+            due_at = self._soonest_at
+        else:
+            due_at = self._again_at if self._troubled else self._expires_at
         return max(0, due_at - now)
 
     def failing_for_ms(self, now: int) -> int:
@@ -177,7 +189,6 @@ class MetadataUpdater:
     def handle_failure(self, now: int) -> None:
         """The request was not answered, or could not be sent."""
         self.in_progress = False
-        self._update_requested = True
         self._again_at = now + self._backoff.delay_ms(self._attempts)
         self._attempts += 1
         if self._failing_since is None:
@@ -217,13 +228,10 @@ class MetadataUpdater:
         self.answers += 1
         self._expires_at = now + self._max_age_ms
         self._failing_since = None
-        if not any(_wants_another_answer(topic) for topic in answered.values()):
-            self._attempts = 0
-            self._again_at = now + self._backoff.delay_ms(0)
-            return
-        self._update_requested = True
+        self._soonest_at = now + self._backoff.delay_ms(0)
+        self._troubled = any(_wants_another_answer(topic) for topic in topics.values())
         self._again_at = now + self._backoff.delay_ms(self._attempts)
-        self._attempts += 1
+        self._attempts = self._attempts + 1 if self._troubled else 0
 
     def learn_leader(
         self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
@@ -258,7 +266,7 @@ class MetadataUpdater:
         self.in_progress = False
         self._update_requested = True
         self._attempts = 0
-        self._again_at = now
+        self._soonest_at = self._again_at = now
         self._failing_since = now if self._failing_since is not None else None
 
     # inside

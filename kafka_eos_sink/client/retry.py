@@ -66,11 +66,11 @@ class Retry:
         return BrokerUnavailableError("REQUEST_DEADLINE", f"{self.what} was not done in time; last: {self.reason}")
 
     def pause(self) -> None:
-        """Back off before the next try, while the pump goes on. Raises `timeout()` once the deadline has passed."""
-        if self.expired:
-            raise self.timeout()
+        """Back off before the next try, while the pump goes on. Raises `timeout()` when the deadline passes over it."""
         self._client.wait(self._backoff.delay_ms(self._attempts), self.deadline_ms)
         self._attempts += 1
+        if self.expired:
+            raise self.timeout()
 
 
 def ask_any_node(client: NetworkClient, request: Request[Any], retry: Retry) -> Any:

@@ -397,9 +397,10 @@ class TopicsAdmin(Coordinators):
             ),
             require_stable=True,
         )
+        node_id = self.find_group_coordinator(group, deadline_ms)
         while True:
-            node_id = self.find_group_coordinator(group, deadline_ms)
             (response,) = self.client.call_all([(node_id, request, None)], deadline_ms)
+            moved = isinstance(response, KafkaEosError)
             if isinstance(response, KafkaEosError):
                 retry.failed(response)
             else:
@@ -413,9 +414,11 @@ class TopicsAdmin(Coordinators):
                         for topic, partition in parts
                         if partition.committed_offset >= 0
                     }
-                for code in failures:
-                    retry.answered(OffsetFetchRequest, code)
+                asked_for = {retry.answered(OffsetFetchRequest, code) for code in failures}
+                moved = Reaction.FIND_COORDINATOR in asked_for
             retry.pause()
+            if moved:
+                node_id = self.find_group_coordinator(group, deadline_ms)
 
     # inside
 

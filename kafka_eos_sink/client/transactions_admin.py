@@ -120,9 +120,13 @@ class TransactionsAdmin(Coordinators):
                     what = f"{what} with transaction.timeout.ms={transaction_timeout_ms}"
                 if retry.answered(InitProducerIdRequest, code, what) is Reaction.FIND_COORDINATOR:
                     self.forget([transactional_id] if transactional_id is not None else [])
-            if retry.expired and transactional_id is not None and code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            try:
+                retry.pause()
+            except BrokerUnavailableError:
+                if transactional_id is None or code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                    raise
                 retry.reason = f"{retry.reason}; {self._holder(transactional_id)}"
-            retry.pause()
+                raise retry.timeout() from None
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], deadline_ms: int

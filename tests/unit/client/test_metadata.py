@@ -247,3 +247,23 @@ def test_a_broker_found_otherwise_joins_the_snapshot() -> None:
     made.learn_broker(Broker(node_id=4, host="host4", port=1))
     assert set(made.snapshot.brokers) == {-1, 4}
     assert made.snapshot.version == version
+
+
+def test_a_topic_that_stays_troubled_does_not_slow_the_others_down() -> None:
+    made = updater(("t",))
+    for _ in range(6):
+        exchange(made, answer(topic("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 0)
+    assert made.time_to_next_update(0) == 1_000
+    made.request_update()
+    assert made.time_to_next_update(0) == 100
+    made.want_topics(["u"], 0)
+    assert made.time_to_next_update(0) == 0
+
+
+def test_where_nobody_answers_neither_new_topics_nor_requests_hurry() -> None:
+    made = updater()
+    made.next_request(0)
+    made.handle_failure(0)
+    made.want_topics(["t"], 0)
+    made.request_update()
+    assert made.time_to_next_update(0) == 100

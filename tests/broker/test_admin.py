@@ -1,0 +1,404 @@
+"""What the driver asks a cluster, against a real one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.admin import (
+    EARLIEST,
+    Admin,
+    EndTransaction,
+    EndTxnResult,
+    ListedTransaction,
+    TransactionMarker,
+)
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.reactions import Reaction
+from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
+
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def admin(kafka: Any) -> Iterator[Admin]:
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
+    with NetworkClient(config) as client:
+        yield Admin(client)
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    name = f"admin-{uuid.uuid4()}"
+    assert admin.create_topic(name, 3, 1, {}, deadline(admin))
+    return name
+
+
+@pytest.fixture
+def transactional_id() -> str:
+    return f"admin.{uuid.uuid4()}"
+
+
+def deadline(admin: Admin, ms: int = 30_000) -> int:
+    return admin.client.clock() + ms
+
+
+class Transaction:
+    """A transaction whose parts the tests take one by one."""
+
+    def __init__(self, admin: Admin, transactional_id: str) -> None:
+        self.admin = admin
+        self.transactional_id = transactional_id
+        self.producer_id, self.producer_epoch = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
+        self.sequences: dict[tuple[str, int], int] = {}
+        self.version = 5 if admin.transaction_version(deadline(admin)) >= 2 else 4
+
+    def add(self, topic: str, *partitions: int) -> None:
+        answer = self.call(
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.producer_epoch,
+                v3_and_below_topics=(AddPartitionsToTxnTopic(name=topic, partitions=partitions),),
+            )
+        )
+        codes = [
+            result.partition_error_code
+            for each in answer.results_by_topic_v3_and_below
+            for result in each.results_by_partition
+        ]
+        assert set(codes) == {0}
+
+    def call(self, request: Any) -> Any:
+        node_id = self.admin.find_coordinators([self.transactional_id], deadline(self.admin))[self.transactional_id]
+        return self.admin.client.call(node_id, request, deadline_ms=deadline(self.admin))
+
+    def produce(self, topic: str, partition: int, *values: bytes) -> int:
+        """Write records, which adds the partition as well; the first offset."""
+        self.add(topic, partition)
+        sequence = self.sequences.get((topic, partition), 0)
+        self.sequences[topic, partition] = sequence + len(values)
+        batch = seal(
+            encode_rows([(None, value, ()) for value in values], timestamp_ms=1),
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        data = PartitionProduceData(index=partition, records=b"".join(bytes(part) for part in batch))
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+        )
+        retry = Retry(self.admin.client, "Produce", deadline(self.admin))
+        while True:
+            leader = self.admin.leaders([(topic, partition)], deadline(self.admin))[topic, partition]
+            answer = self.admin.client.call(leader, request, deadline_ms=deadline(self.admin))
+            (result,) = answer.responses[0].partition_responses
+            if not result.error_code:
+                return int(result.base_offset)
+            # Right after its creation a topic's leader may not know yet that it is.
+            assert retry.answered(ProduceRequest, result.error_code) is Reaction.REFRESH_METADATA
+            retry.pause()
+
+    def end(self, committed: bool, **changes: Any) -> EndTransaction:
+        fields = {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "committed": committed,
+            "version": self.version,
+        }
+        return EndTransaction(**(fields | changes))
+
+
+def test_the_transaction_version_is_a_finalized_feature(admin: Admin) -> None:
+    assert admin.transaction_version(deadline(admin)) == admin.client.finalized_features().get("transaction.version", 0)
+
+
+def test_a_topic_is_created_once(admin: Admin) -> None:
+    name = f"created-{uuid.uuid4()}"
+    assert admin.create_topic(name, 2, 1, {"cleanup.policy": "compact"}, deadline(admin))
+    assert set(admin.leaders([(name, 0), (name, 1)], deadline(admin))) == {(name, 0), (name, 1)}
+    assert not admin.create_topic(name, 5, 1, {}, deadline(admin))
+    assert admin.describe_configs("topic", name, ["cleanup.policy"], deadline(admin)) == {"cleanup.policy": "compact"}
+
+
+def test_a_topic_that_is_refused_comes_with_the_command_to_create_it(admin: Admin) -> None:
+    with pytest.raises(BrokerRefusedError, match="INVALID_REPLICATION_FACTOR") as refused:
+        admin.create_topic("too-many-replicas", 2, 9, {"cleanup.policy": "compact"}, deadline(admin))
+    assert "--create --topic too-many-replicas --partitions 2 --replication-factor 9" in str(refused.value)
+    assert "--config cleanup.policy=compact" in str(refused.value)
+
+
+def test_configurations_are_read(admin: Admin) -> None:
+    keys = ["transaction.max.timeout.ms"]
+    assert admin.describe_configs("broker", None, keys, deadline(admin)) == {"transaction.max.timeout.ms": "900000"}
+    node_id = str(admin.client.metadata.controller)
+    assert admin.describe_configs("broker", node_id, keys, deadline(admin)) == {"transaction.max.timeout.ms": "900000"}
+    with pytest.raises(BrokerRefusedError) as refused:
+        admin.describe_configs("topic", "no-such-topic", None, deadline(admin))
+    assert refused.value.code == "UNKNOWN_TOPIC"
+
+
+@pytest.mark.parametrize(("name", "said"), [("no-such-topic", "there is no such topic"), (None, "it has 3 partitions")])
+def test_a_partition_that_does_not_exist_is_said_at_the_deadline(
+    admin: Admin, topic: str, name: str | None, said: str
+) -> None:
+    with pytest.raises(BrokerRefusedError, match=said) as unknown:
+        admin.leaders([(name or topic, 7)], deadline(admin, 500))
+    assert unknown.value.code == "UNKNOWN_TOPIC"
+
+
+def test_a_name_that_no_topic_can_have_is_refused_at_once(admin: Admin) -> None:
+    with pytest.raises(BrokerRefusedError, match="INVALID_TOPIC_EXCEPTION"):
+        admin.leaders([("no/topic", 0)], deadline(admin))
+
+
+def test_a_producer_id_is_given_and_its_epoch_fences_the_former_owner(admin: Admin, transactional_id: str) -> None:
+    first = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
+    second = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
+    assert second == (first[0], first[1] + 1)
+    idempotent = admin.init_producer_id(None, TIMEOUT_MS, deadline(admin))
+    assert idempotent[0] not in (-1, first[0])
+    assert idempotent[1] == 0
+
+
+def test_an_open_transaction_is_aborted_before_the_id_has_a_new_owner(
+    admin: Admin, topic: str, transactional_id: str
+) -> None:
+    Transaction(admin, transactional_id).produce(topic, 0, b"left behind")
+    Transaction(admin, transactional_id)
+    state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
+    assert state is not None
+    assert state.state == "Empty"
+    fetched = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin))
+    assert len(fetched.aborted_transactions) == 1
+
+
+def test_a_timeout_above_the_brokers_maximum_is_refused_with_a_code_of_its_own(
+    admin: Admin, transactional_id: str
+) -> None:
+    with pytest.raises(BrokerRefusedError, match=r"transaction\.timeout\.ms=960000") as refused:
+        admin.init_producer_id(transactional_id, 960_000, deadline(admin))
+    assert refused.value.code == "INVALID_TRANSACTION_TIMEOUT"
+
+
+def test_transactions_are_described_whether_they_are_known_or_not(
+    admin: Admin, topic: str, transactional_id: str
+) -> None:
+    transaction = Transaction(admin, transactional_id)
+    states = admin.describe_transactions([transactional_id, "nobody"], deadline(admin))
+    assert states["nobody"] is None
+    empty = states[transactional_id]
+    assert empty is not None
+    assert (empty.state, empty.start_time_ms, empty.partitions) == ("Empty", -1, ())
+    transaction.add(topic, 0, 2)
+    ongoing = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
+    assert ongoing is not None
+    assert (ongoing.state, ongoing.producer_id, ongoing.producer_epoch, ongoing.timeout_ms) == (
+        "Ongoing",
+        transaction.producer_id,
+        transaction.producer_epoch,
+        TIMEOUT_MS,
+    )
+    assert set(ongoing.partitions) == {(topic, 0), (topic, 2)}
+    assert ongoing.start_time_ms > 0
+    admin.end_transactions([transaction.end(False)], deadline(admin))
+
+
+def test_thousands_of_ids_are_described_in_some_requests(admin: Admin) -> None:
+    ids = [f"many.{partition}.{slot}" for partition in range(400) for slot in range(8)]
+    assert admin.describe_transactions(ids, deadline(admin)) == dict.fromkeys(ids)
+
+
+def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, transactional_id: str) -> None:
+    transaction = Transaction(admin, transactional_id)
+    pattern = transactional_id.replace(".", r"\.")
+    assert admin.list_transactions(id_pattern=pattern, deadline_ms=deadline(admin)) == ()
+    transaction.add(topic, 0)
+    listed = ListedTransaction(transactional_id=transactional_id, producer_id=transaction.producer_id, state="Ongoing")
+    assert admin.list_transactions(id_pattern=pattern, deadline_ms=deadline(admin)) == (listed,)
+    assert admin.list_transactions(id_pattern=pattern[:-1], deadline_ms=deadline(admin)) == ()
+    assert listed in admin.list_transactions(deadline_ms=deadline(admin))
+    admin.end_transactions([transaction.end(False)], deadline(admin))
+    assert listed not in admin.list_transactions(deadline_ms=deadline(admin))
+    with pytest.raises(BrokerRefusedError, match="Sleeping"):
+        admin.list_transactions(states=("Sleeping",), deadline_ms=deadline(admin))
+
+
+def test_the_answers_to_end_txn_are_given_as_they_came(admin: Admin, topic: str, transactional_id: str) -> None:
+    if admin.transaction_version(deadline(admin)) < 2:
+        pytest.skip("the answers below are those of transaction version 2")
+    transaction = Transaction(admin, transactional_id)
+    transaction.add(topic, 0)
+    commit, abort = transaction.end(True), transaction.end(False)
+    committed = EndTxnResult(
+        error_code=0, producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch + 1
+    )
+    assert admin.end_transactions([commit], deadline(admin)) == [committed]
+    answers = admin.end_transactions(
+        [commit, abort, transaction.end(True, version=4), transaction.end(True, transactional_id="nobody")],
+        deadline(admin),
+    )
+    assert answers[0] == committed
+    assert [ErrorCode.of(answer.error_code or 0).name for answer in answers[1:]] == [
+        "INVALID_TXN_STATE",
+        "PRODUCER_FENCED",
+        "INVALID_PRODUCER_ID_MAPPING",
+    ]
+
+
+def test_a_version_that_no_broker_speaks_is_not_replaced_by_another(
+    admin: Admin, topic: str, transactional_id: str
+) -> None:
+    transaction = Transaction(admin, transactional_id)
+    transaction.add(topic, 0)
+    (refused,) = admin.end_transactions([transaction.end(True, version=99)], deadline(admin))
+    assert refused == EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
+    assert state is not None
+    assert state.state == "Ongoing"
+    admin.end_transactions([transaction.end(False)], deadline(admin))
+
+
+def test_many_transactions_are_ended_in_one_pass_each_as_told(admin: Admin, topic: str) -> None:
+    transactions = [Transaction(admin, f"pass.{uuid.uuid4()}") for _ in range(20)]
+    for transaction in transactions:
+        transaction.add(topic, 1)
+    ends = [transaction.end(committed=number % 2 == 0) for number, transaction in enumerate(transactions)]
+    assert {result.error_code for result in admin.end_transactions(ends, deadline(admin))} == {0}
+    wanted = ["CompleteCommit" if end.committed else "CompleteAbort" for end in ends]
+    until = deadline(admin)
+    while True:
+        states = admin.describe_transactions([end.transactional_id for end in ends], deadline(admin))
+        found = [state.state for state in states.values() if state is not None]
+        if found == wanted or admin.client.clock() > until:
+            break
+    assert found == wanted
+
+
+def test_past_the_deadline_an_end_without_an_answer_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
+    transaction = Transaction(admin, transactional_id)
+    transaction.add(topic, 0)
+    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [EndTxnResult(error_code=None)]
+    admin.end_transactions([transaction.end(False)], deadline(admin))
+
+
+def test_offsets_tell_the_stable_part_of_the_log_from_the_rest(admin: Admin, topic: str, transactional_id: str) -> None:
+    transaction = Transaction(admin, transactional_id)
+    assert transaction.produce(topic, 0, b"a", b"b") == 0
+    partitions = [(topic, 0), (topic, 1)]
+    assert admin.list_offsets(partitions, deadline(admin)) == {(topic, 0): 0, (topic, 1): 0}
+    everything = admin.list_offsets(partitions, deadline(admin), isolation="read_uncommitted")
+    assert everything == {(topic, 0): 2, (topic, 1): 0}
+    admin.end_transactions([transaction.end(True)], deadline(admin))
+    until = deadline(admin)
+    while admin.list_offsets([(topic, 0)], deadline(admin)) != {(topic, 0): 3}:
+        assert admin.client.clock() < until
+    assert admin.list_offsets([(topic, 0)], deadline(admin), timestamp=EARLIEST) == {(topic, 0): 0}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_records_are_fetched_with_what_became_of_their_transaction(
+    admin: Admin, topic: str, transactional_id: str, committed: bool
+) -> None:
+    transaction = Transaction(admin, transactional_id)
+    transaction.produce(topic, 0, b"a", b"b")
+    held = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin), max_wait_ms=0)
+    assert (held.records, held.last_stable_offset, held.high_watermark) == (b"", 0, 2)
+    admin.end_transactions([transaction.end(committed)], deadline(admin))
+    until = deadline(admin)
+    batches: list[RecordBatch] = []
+    aborted: set[tuple[int, int]] = set()
+    # The end of what is stable can be ahead of the records in the same answer: a reader goes by the records.
+    while not batches or batches[-1].last_offset < 2:
+        assert admin.client.clock() < until
+        position = batches[-1].last_offset + 1 if batches else 0
+        fetched = admin.fetch(topic, 0, position, deadline_ms=deadline(admin))
+        batches += read_record_batches(fetched.records)
+        aborted |= {(each.producer_id, each.first_offset) for each in fetched.aborted_transactions}
+    data, marker = batches
+    assert [record.value for record in data.records] == [b"a", b"b"]
+    assert [control.type for control in marker.control_records] == [int(committed)]
+    assert aborted == (set() if committed else {(transaction.producer_id, 0)})
+
+
+def test_an_offset_outside_the_log_is_told_not_raised(admin: Admin, topic: str) -> None:
+    assert admin.fetch(topic, 0, 5, deadline_ms=deadline(admin)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_partition_tells_its_producers_and_takes_a_marker_by_hand(
+    admin: Admin, topic: str, transactional_id: str
+) -> None:
+    transaction = Transaction(admin, transactional_id)
+    transaction.produce(topic, 0, b"a")
+    (open_one,) = admin.describe_producers([(topic, 0)], deadline(admin))[topic, 0]
+    assert (open_one.producer_id, open_one.producer_epoch, open_one.last_sequence) == (
+        transaction.producer_id,
+        transaction.producer_epoch,
+        0,
+    )
+    assert open_one.current_txn_start_offset == 0
+    marker = TransactionMarker(
+        topic=topic,
+        partition=0,
+        producer_id=open_one.producer_id,
+        # From transaction version 2 on a marker carries the next epoch (KIP-890).
+        producer_epoch=open_one.producer_epoch + (1 if transaction.version >= 5 else 0),
+        committed=False,
+        coordinator_epoch=max(0, open_one.coordinator_epoch),
+        transaction_version=2 if transaction.version >= 5 else 0,
+    )
+    admin.write_txn_markers([marker], deadline(admin))
+    (ended,) = admin.describe_producers([(topic, 0)], deadline(admin))[topic, 0]
+    assert ended.current_txn_start_offset == -1
+    assert admin.list_offsets([(topic, 0)], deadline(admin)) == {(topic, 0): 2}
+    admin.end_transactions([transaction.end(False)], deadline(admin))
+
+
+def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
+    admin: Admin, topic: str, transactional_id: str
+) -> None:
+    group = f"group-{uuid.uuid4()}"
+    assert admin.offset_fetch(group, None, deadline(admin)) == {}
+    transaction = Transaction(admin, transactional_id)
+    identity = {
+        "transactional_id": transactional_id,
+        "group_id": group,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+    }
+    assert transaction.call(AddOffsetsToTxnRequest(**identity)).error_code == 0
+    committed = TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=42, committed_metadata=None)
+    request = TxnOffsetCommitRequest(
+        **identity, topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(committed,)),)
+    )
+    node_id = admin.find_group_coordinator(group, deadline(admin))
+    answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))
+    assert [each.error_code for each in answer.topics[0].partitions] == [0]
+    with pytest.raises(BrokerUnavailableError, match="UNSTABLE_OFFSET_COMMIT"):
+        admin.offset_fetch(group, [(topic, 1)], deadline(admin, 300))
+    admin.end_transactions([transaction.end(True)], deadline(admin))
+    assert admin.offset_fetch(group, [(topic, 0), (topic, 1)], deadline(admin)) == {(topic, 1): 42}
+    assert admin.offset_fetch(group, None, deadline(admin)) == {(topic, 1): 42}

@@ -1,0 +1,462 @@
+"""The network client against a real broker, and against peers that no broker would be.
+
+Time is the client's own clock, moved forward by the tests where hours would have to pass.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client import node as node_module
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, SecurityConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import (
+    Completion,
+    ConnectionLost,
+    LostAnswer,
+    NetworkClient,
+    RequestTimedOut,
+    monotonic_ms,
+)
+from kafka_eos_sink.client.transport import Address
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, ConfigurationError
+from kafka_eos_sink.protocol.messages import (
+    DescribeTransactionsRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListTransactionsRequest,
+)
+from kafka_eos_sink.protocol.schema import Request, struct
+from kafka_eos_sink.protocol.wire_types import Boolean, Int16, Int32, String, fixed
+
+Float64 = Annotated[float, fixed("float64", "d")]
+
+
+class Clock:
+    """The real clock, which can be moved forward."""
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def __call__(self) -> int:
+        return monotonic_ms() + self.offset_ms
+
+    def advance(self, ms: int) -> None:
+        self.offset_ms += ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(kafka: Any, clock: Clock) -> Iterator[NetworkClient]:
+    with NetworkClient(config(kafka.bootstrap_servers), clock) as made:
+        yield made
+
+
+def config(bootstrap_servers: str, **settings: Any) -> ClientConfig:
+    return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="test", **settings)
+
+
+def deadline(client: NetworkClient, ms: int = 30_000) -> int:
+    return client.clock() + ms
+
+
+def connected_broker(client: NetworkClient) -> int:
+    """A broker, not a bootstrap server, that is ready."""
+    assert client.wait_for_metadata(deadline(client))
+    return client.any_node(deadline(client))
+
+
+def collect(client: NetworkClient, count: int) -> list[Completion]:
+    completions: list[Completion] = []
+    until = deadline(client)
+    while len(completions) < count and client.clock() < until:
+        completions.extend(client.poll(1_000))
+    return completions
+
+
+def wait_until_ready(client: NetworkClient, node_id: int) -> None:
+    until = deadline(client)
+    while not client.ready(node_id):
+        assert client.clock() < until
+        client.poll(1_000)
+
+
+def long_fetch(topic: str) -> FetchRequest:
+    """A request that the broker answers only after 20 s: the topic is empty."""
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    return FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=(FetchTopic(topic=topic, partitions=(partition,)),))
+
+
+def describe(*ids: str) -> DescribeTransactionsRequest:
+    return DescribeTransactionsRequest(transactional_ids=ids)
+
+
+def test_from_the_bootstrap_servers_it_learns_the_cluster(client: NetworkClient) -> None:
+    assert min(client.metadata.brokers) < 0
+    node_id = connected_broker(client)
+    assert node_id in client.metadata.brokers
+    assert min(client.metadata.brokers) >= 0
+    assert client.metadata.cluster_id
+    assert client.metadata.controller in client.metadata.brokers
+    assert client.finalized_features(node_id) == client.finalized_features()
+    assert "metadata.version" in client.finalized_features()
+
+
+def test_answers_of_one_node_come_in_the_order_of_the_requests(client: NetworkClient) -> None:
+    node_id = connected_broker(client)
+    sent = [client.send(node_id, describe(f"order.{number}")) for number in range(50)]
+    assert client.in_flight(node_id) == 50
+    completions = collect(client, 50)
+    assert [completion.pending for completion in completions] == sent
+    assert all(completion.error is None for completion in completions)
+    assert client.in_flight(node_id) == 0
+
+
+def test_an_answer_that_comes_during_a_blocking_call_is_kept_for_the_next_poll(client: NetworkClient) -> None:
+    node_id = connected_broker(client)
+    sent = client.send(node_id, describe("mine"))
+    client.call(node_id, describe("theirs"), deadline_ms=deadline(client))
+    assert [completion.pending for completion in collect(client, 1)] == [sent]
+
+
+def test_a_request_larger_than_any_socket_buffer_arrives_whole(client: NetworkClient) -> None:
+    node_id = connected_broker(client)
+    ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
+    response = client.call(node_id, describe(*ids), deadline_ms=deadline(client, 60_000))
+    assert sorted(state.transactional_id for state in response.transaction_states) == ids
+
+
+def test_many_calls_are_pipelined_and_answered_each_in_its_place(client: NetworkClient) -> None:
+    node_id = connected_broker(client)
+    results = client.call_all([(node_id, describe(f"{n}"), None) for n in range(500)], deadline(client))
+    assert [result.transaction_states[0].transactional_id for result in results] == [f"{n}" for n in range(500)]
+
+
+def test_a_version_that_is_asked_for_exactly_is_not_replaced_by_another(client: NetworkClient) -> None:
+    node_id = connected_broker(client)
+    assert client.api_version(node_id, ListTransactionsRequest, 0) == 0
+    (refused,) = client.call_all([(node_id, ListTransactionsRequest(), 7)], deadline(client), exact_versions=True)
+    assert isinstance(refused, BrokerRefusedError)
+    assert refused.code == "NO_COMMON_VERSION"
+    (taken,) = client.call_all([(node_id, ListTransactionsRequest(), 1)], deadline(client), exact_versions=True)
+    assert taken.error_code == 0
+
+
+def test_an_overdue_answer_ends_the_connection_and_what_is_in_flight_behind_it(
+    client: NetworkClient, clock: Clock
+) -> None:
+    Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
+    node_id = connected_broker(client)
+    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000)
+    behind = client.send(node_id, describe("behind"))
+    assert client.poll(0) == ()
+    clock.advance(5_000)
+    completions = collect(client, 2)
+    assert [(each.pending, type(each.error)) for each in completions] == [
+        (overdue, RequestTimedOut),
+        (behind, ConnectionLost),
+    ]
+    assert client.in_flight(node_id) == 0
+    assert client.call(node_id, describe("after"), deadline_ms=deadline(client)).transaction_states
+
+
+def test_a_call_gives_its_answer_up_at_the_deadline(client: NetworkClient, clock: Clock) -> None:
+    Admin(client).create_topic("too-late", 1, 1, {}, deadline(client))
+    node_id = connected_broker(client)
+    with pytest.raises(RequestTimedOut):
+        client.call(node_id, long_fetch("too-late"), deadline_ms=deadline(client, 300))
+    with pytest.raises(BrokerUnavailableError) as unsent:
+        client.call(node_id, describe("late"), deadline_ms=clock())
+    assert unsent.value.code == "REQUEST_DEADLINE"
+
+
+def test_a_connection_that_is_idle_for_long_is_closed_and_made_again_when_needed(kafka: Any, clock: Clock) -> None:
+    # Metadata is refreshed more often than that, which keeps one connection in use.
+    settings = config(kafka.bootstrap_servers, metadata_max_age_ms=10_000_000)
+    with NetworkClient(settings, clock) as client:
+        node_id = connected_broker(client)
+        clock.advance(settings.connections_max_idle_ms - 10_000)
+        client.poll(0)
+        assert client.ready(node_id)
+        clock.advance(20_000)
+        client.poll(0)
+        assert not client.ready(node_id)
+        wait_until_ready(client, node_id)
+
+
+def test_metadata_is_asked_for_again_when_it_is_old(client: NetworkClient, clock: Clock) -> None:
+    connected_broker(client)
+    version = client.metadata.version
+    client.poll(200)
+    assert client.metadata.version == version
+    clock.advance(client.config.metadata_max_age_ms)
+    until = deadline(client)
+    while client.metadata.version == version:
+        assert client.clock() < until
+        client.poll(1_000)
+
+
+# quotas, declared here as the client itself has no use for them
+
+
+@struct
+class QuotaEntity:
+    entity_type: String
+    entity_name: String | None
+
+
+@struct
+class QuotaOp:
+    key: String
+    value: Float64
+    remove: Boolean
+
+
+@struct
+class QuotaEntry:
+    entity: tuple[QuotaEntity, ...]
+    ops: tuple[QuotaOp, ...]
+
+
+@struct
+class QuotaResult:
+    error_code: Int16
+    error_message: String | None
+    entity: tuple[QuotaEntity, ...]
+
+
+@struct
+class AlterClientQuotasResponse:
+    throttle_time_ms: Int32
+    entries: tuple[QuotaResult, ...]
+
+
+@struct
+class AlterClientQuotasRequest(Request[AlterClientQuotasResponse]):
+    API_KEY: ClassVar[int] = 49
+    VERSIONS: ClassVar[range] = range(1, 2)
+    RESPONSE: ClassVar[type[AlterClientQuotasResponse]] = AlterClientQuotasResponse
+
+    entries: tuple[QuotaEntry, ...]
+    validate_only: Boolean = False
+
+
+@contextmanager
+def request_quota(client: NetworkClient, client_id: str, percentage: float) -> Iterator[None]:
+    entity = (QuotaEntity(entity_type="client-id", entity_name=client_id),)
+
+    def alter(remove: bool) -> None:
+        op = QuotaOp(key="request_percentage", value=percentage, remove=remove)
+        request = AlterClientQuotasRequest(entries=(QuotaEntry(entity=entity, ops=(op,)),))
+        answer = client.call(connected_broker(client), request, deadline_ms=deadline(client))
+        assert [entry.error_code for entry in answer.entries] == [0]
+
+    alter(remove=False)
+    try:
+        yield
+    finally:
+        alter(remove=True)
+
+
+def test_a_node_is_left_alone_for_as_long_as_its_broker_throttles(kafka: Any, client: NetworkClient) -> None:
+    clock = Clock()
+    settings = ClientConfig(
+        bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), client_id="throttled-client"
+    )
+    with request_quota(client, "throttled-client", 0.01), NetworkClient(settings, clock) as throttled:
+        node_id = connected_broker(throttled)
+        throttle_time_ms = 0
+        for _ in range(200):
+            wait_until_ready(throttled, node_id)
+            pending = throttled.send(node_id, describe(*(f"quota.{number}" for number in range(2_000))))
+            (completion,) = collect(throttled, 1)
+            assert completion.pending is pending
+            assert completion.response is not None
+            throttle_time_ms = completion.response.throttle_time_ms
+            if throttle_time_ms > 500:
+                break
+        assert throttle_time_ms > 500
+        assert not throttled.ready(node_id)
+        clock.advance(throttle_time_ms)
+        assert throttled.ready(node_id)
+
+
+# peers that are not there, or not what they should be
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def peer(answer: bytes | None) -> Iterator[str]:
+    """A listener that takes connections and answers each with some bytes, or keeps silent (None)."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                taken.append(connection)
+                if answer is not None:
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in taken:
+            connection.close()
+
+
+def test_where_nobody_listens_the_error_names_the_servers_and_the_reason() -> None:
+    servers = f"127.0.0.1:{free_port()},localhost:{free_port()}"
+    with NetworkClient(config(servers)) as client, pytest.raises(BrokerUnavailableError) as unreachable:
+        client.any_node(deadline(client, 500))
+    assert unreachable.value.code == "BROKER_UNREACHABLE"
+    assert servers in str(unreachable.value)
+    assert "Connection refused" in str(unreachable.value)
+
+
+def test_a_name_that_is_not_known_is_said(clock: Clock) -> None:
+    with (
+        NetworkClient(config("no-such-host.invalid:9092"), clock) as client,
+        pytest.raises(BrokerUnavailableError, match="cannot resolve the host name"),
+    ):
+        client.any_node(deadline(client, 300))
+
+
+def test_a_peer_that_keeps_silent_is_given_up_after_the_request_timeout() -> None:
+    with (
+        peer(None) as server,
+        NetworkClient(config(server, request_timeout_ms=200)) as client,
+        pytest.raises(BrokerUnavailableError, match="no answer within the request timeout"),
+    ):
+        client.any_node(deadline(client, 1_000))
+
+
+def test_a_peer_that_does_not_speak_kafka_is_called_so() -> None:
+    with (
+        peer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server,
+        NetworkClient(config(server)) as client,
+        pytest.raises(BrokerUnavailableError, match=r"no Kafka broker, or it expects another security\.protocol"),
+    ):
+        client.any_node(deadline(client, 500))
+
+
+def test_a_call_to_a_node_that_cannot_be_reached_does_not_wait_for_its_deadline() -> None:
+    with NetworkClient(config(f"127.0.0.1:{free_port()}")) as client:
+        began = client.clock()
+        with pytest.raises(BrokerUnavailableError) as unreachable:
+            client.call(-1, describe("a"), deadline_ms=deadline(client, 600_000))
+        assert client.clock() - began < 60_000
+    assert unreachable.value.code == "BROKER_UNREACHABLE"
+
+
+def test_one_living_server_among_the_bootstrap_servers_is_enough(kafka: Any) -> None:
+    servers = ",".join([f"127.0.0.1:{free_port()}" for _ in range(4)] + [kafka.bootstrap_servers])
+    with NetworkClient(config(servers)) as client:
+        assert connected_broker(client) >= 0
+
+
+def test_all_addresses_of_a_host_are_tried_without_waiting_in_between(
+    kafka: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, port),) = parse_bootstrap_servers(kafka.bootstrap_servers.split(",")[0])
+    addresses = tuple(Address(socket.AF_INET, ("127.0.0.1", each)) for each in (free_port(), free_port(), port))
+    monkeypatch.setattr(node_module, "resolve", lambda _host, _port: addresses)
+    settings = config("kafka.example:9092", reconnect_backoff_ms=600_000, reconnect_backoff_max_ms=600_000)
+    with NetworkClient(settings) as client:
+        assert client.any_node(deadline(client)) < 0
+
+
+def test_what_is_not_spoken_yet_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match="SASL_SSL") as refused:
+        NetworkClient(config("a:1", security=SecurityConfig(protocol="SASL_SSL")))
+    assert refused.value.code == "SECURITY_PROTOCOL"
+
+
+# brokers that go away
+
+
+@pytest.fixture(scope="module")
+def mortal_kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(properties={"auto.create.topics.enable": "true"}) as started:
+        yield started
+
+
+def test_a_topic_is_created_by_the_broker_only_where_that_is_allowed(mortal_kafka: EmbeddedKafka) -> None:
+    with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
+        client.want_topics(["never-made"])
+        client.want_topics(["made-by-the-broker"], allow_auto_creation=True)
+        until = deadline(client)
+        while client.metadata.leader("made-by-the-broker", 0) is None:
+            assert client.clock() < until
+            client.poll(1_000)
+        for _ in range(3):
+            assert client.wait_for_metadata(deadline(client))
+        assert client.metadata.topics["never-made"].partitions == ()
+
+
+def test_a_broker_that_dies_loses_what_is_in_flight_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:
+    with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
+        Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
+        node_id = connected_broker(client)
+        sent = [client.send(node_id, long_fetch("mortal")), client.send(node_id, describe("behind"))]
+        mortal_kafka.kill(mortal_kafka.node_ids[0])
+        completions = collect(client, 2)
+        assert [completion.pending for completion in completions] == sent
+        assert all(isinstance(completion.error, LostAnswer) for completion in completions)
+        with pytest.raises(BrokerUnavailableError):
+            client.any_node(deadline(client, 500))
+        mortal_kafka.start_node(mortal_kafka.node_ids[0])
+        assert connected_broker(client) == node_id
+        assert Admin(client).list_offsets([("mortal", 0)], deadline(client)) == {("mortal", 0): 0}
+
+
+def test_when_all_known_brokers_are_gone_the_bootstrap_servers_are_asked_again(
+    kafka: Any, mortal_kafka: EmbeddedKafka
+) -> None:
+    """KIP-899; two clusters behind one list of servers stand for one that has moved."""
+    both = f"{mortal_kafka.bootstrap_servers},{kafka.bootstrap_servers}"
+    mortal_id, other_id = (
+        Admin(NetworkClient(config(servers))) for servers in (mortal_kafka.bootstrap_servers, kafka.bootstrap_servers)
+    )
+    for admin in (mortal_id, other_id):
+        connected_broker(admin.client)
+    identities = [admin.client.metadata.cluster_id for admin in (mortal_id, other_id)]
+    for admin in (mortal_id, other_id):
+        admin.client.close()
+    while True:
+        with NetworkClient(config(both)) as client:
+            connected_broker(client)
+            if client.metadata.cluster_id != identities[0]:
+                # The servers are tried in random order; this client began with the other cluster.
+                continue
+            mortal_kafka.kill(mortal_kafka.node_ids[0])
+            until = deadline(client)
+            while client.metadata.cluster_id != identities[1]:
+                assert client.clock() < until
+                client.request_metadata_update()
+                client.poll(100)
+            assert connected_broker(client) in client.metadata.brokers
+            return
