@@ -18,6 +18,23 @@ from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 TEST_PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 
 
+# What is quick runs first, so that a mistake shows early; what is not named runs between these.
+FIRST = ("unit", "conformance", "model")
+LAST = ("spark",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.relative_to(tests).parts[0]
+        if folder in FIRST:
+            return FIRST.index(folder)
+        return len(FIRST) + (folder in LAST)
+
+    items.sort(key=rank)  # stable: the order within a folder stays
+
+
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """The folder with the jars of the Kafka that tests run by default."""

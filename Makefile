@@ -1,0 +1,80 @@
+# `make demo` and `make test` each work as the only command in a fresh clone; they need Python 3.11+, Java 17+ and make.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCKS := requirements/build.lock requirements/dev.lock
+
+# Spark starts "python3" for its workers unless told otherwise, and that one need not have our packages.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHON
+
+.PHONY: help
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+.PHONY: demo
+demo: setup  ## write real flights to an embedded Kafka exactly once, with failures on the way
+	@$(BIN)/kafka-eos demo
+
+.PHONY: test
+test: lint  ## check style and types, then run all tests
+	@$(BIN)/pytest -q
+
+.PHONY: unit
+unit: setup  ## run only the tests that need no broker and no Spark
+	@$(BIN)/pytest -q tests/unit
+
+.PHONY: lint
+lint: setup  ## check style and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+.PHONY: bench
+bench: setup  ## measure against Spark's built-in Kafka sink
+	@$(BIN)/kafka-eos bench
+
+.PHONY: broker
+broker: setup  ## run an embedded Kafka until Ctrl-C
+	@$(BIN)/kafka-eos broker
+
+.PHONY: setup
+setup: java $(READY)  ## make .venv with the locked dependencies
+
+.PHONY: java
+java:
+	@tools/require-java
+
+# Hashes are checked and nothing is built in an environment of pip's own making, so that what builds is locked as well.
+$(READY): $(LOCKS) pyproject.toml
+	@python=$$(tools/find-python) && \
+	    { $(BIN)/python -c '' 2>/dev/null || "$$python" -m venv --clear $(VENV); }
+	@echo "Installing the locked dependencies into $(VENV); the first time downloads PySpark (about 450 MB) ..."
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
+	@$(BIN)/python -m pip install --require-hashes --no-build-isolation -r requirements/dev.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# uv resolves for all supported Pythons at once, which pip cannot; it reads the index that UV_DEFAULT_INDEX names.
+.PHONY: lock
+lock:  ## resolve the dependencies anew
+	@python=$$(tools/find-python) && "$$python" -m venv --clear build/lock
+	@build/lock/bin/python -m pip install --quiet uv==0.13.9
+	@for lock in build.lock:requirements/build.in dev.lock:pyproject.toml; do \
+	    options=; case $$lock in *pyproject.toml) options="--all-extras --group dev" ;; esac; \
+	    build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+	        --no-emit-index-url --no-annotate --custom-compile-command "make lock" $$options \
+	        --output-file requirements/$${lock%%:*} $${lock#*:} || exit 1; \
+	done
+
+.PHONY: clean
+clean:  ## remove the environment and everything built; downloads in the user's cache stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
