@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import (
     EARLIEST,
     Admin,
@@ -38,8 +39,9 @@ from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_
 TIMEOUT_MS = 60_000
 
 
-@pytest.fixture(scope="module")
-def admin(kafka: Any) -> Iterator[Admin]:
+@pytest.fixture(scope="module", params=["kafka", "kafka_tv0"], ids=["tv2", "tv0"])
+def admin(request: pytest.FixtureRequest) -> Iterator[Admin]:
+    kafka = request.getfixturevalue(request.param)
     config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
     with NetworkClient(config) as client:
         yield Admin(client)
@@ -402,3 +404,27 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
     admin.end_transactions([transaction.end(True)], deadline(admin))
     assert admin.offset_fetch(group, [(topic, 0), (topic, 1)], deadline(admin)) == {(topic, 1): 42}
     assert admin.offset_fetch(group, None, deadline(admin)) == {(topic, 1): 42}
+
+
+def test_transactions_whose_coordinator_dies_are_ended_by_its_successor() -> None:
+    with EmbeddedKafka(brokers=3) as cluster:
+        config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster.bootstrap_servers))
+        with NetworkClient(config) as client:
+            admin = Admin(client)
+            admin.create_topic("survivor", 3, 3, {}, deadline(admin))
+            transactions = [Transaction(admin, f"survivor.{number}") for number in range(12)]
+            for transaction in transactions:
+                transaction.add("survivor", 0, 1, 2)
+            ids = [transaction.transactional_id for transaction in transactions]
+            coordinators = admin.find_coordinators(ids, deadline(admin))
+            dying = coordinators[ids[0]]
+            assert set(coordinators.values()) != {dying}
+            cluster.kill(dying)
+            ends = [transaction.end(True) for transaction in transactions]
+            results = admin.end_transactions(ends, deadline(admin, 90_000))
+            assert [result.error_code for result in results] == [0] * 12
+            assert dying not in admin.find_coordinators(ids, deadline(admin)).values()
+            assert admin.list_transactions(deadline_ms=deadline(admin, 60_000)) == ()
+            states = admin.describe_transactions(ids, deadline(admin, 60_000))
+            assert {state.state for state in states.values() if state} <= {"PrepareCommit", "CompleteCommit"}
+            assert None not in states.values()
