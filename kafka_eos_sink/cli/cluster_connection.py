@@ -28,7 +28,7 @@ PropertiesFile = Annotated[
 def client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig:
     """The client's settings: the file's, with ``--bootstrap-servers`` before the file's own.
 
-    Raises ConfigurationError for what is wrong in either; typer.BadParameter (wrong usage) where nothing names a broker.
+    Raises ConfigurationError for what is wrong in either; typer.BadParameter (wrong usage) where none names a broker.
     """
     if properties is not None:
         overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}

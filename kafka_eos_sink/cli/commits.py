@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
 from kafka_eos_sink.cli.commit_history import DEFAULT_COMMIT_LOG_TOPIC, CommittedWrite, read_commit_history
+from kafka_eos_sink.cli.output import output_console
 
 __all__ = ["commits_table", "register"]
 
@@ -47,7 +47,7 @@ def commits(
     if as_json:
         typer.echo(json.dumps([write.as_json() for write in writes], indent=2))
     elif writes:
-        Console(highlight=False).print(commits_table(writes))
+        output_console().print(commits_table(writes))
     else:
         typer.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
 

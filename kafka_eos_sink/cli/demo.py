@@ -30,6 +30,7 @@ from kafka_eos_sink.cli.demo_report import DemoWrite, census_table, chart
 from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve_coordinates
+from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, quiet_spark, run_watched
 from kafka_eos_sink.cli.step_progress import Step, Steps
 from kafka_eos_sink.cli.topic_census import compare, read_topic
@@ -63,7 +64,7 @@ def demo(
 
     Brings a Kafka and a Spark of its own. Exit status 1 when the numbers are not what exactly-once promises.
     """
-    console = Console(stderr=as_json, highlight=False)
+    console = output_console(stderr=as_json)
     steps = Steps(console)
     console.print("[bold]kafka-eos demo[/]: flights from New York, 2013, through Spark into Kafka, exactly once\n")
     with _kept_on_failure(console) as folder:
@@ -217,12 +218,14 @@ class _Demo:
             step.note = "finished; what was decided is not written twice"
 
     def _write_exactly_once(self, records: DataFrame, servers: str) -> None:
-        write_to_kafka(records, "kafka-eos", servers, _TOPIC, txnAppId=_TXN_APP_ID, txnVersion="1")
+        # Sent as soon as they are there, so that a task that dies early has left something behind.
+        early = {"kafka.linger.ms": "0", "kafka.batch.size": "65536"}
+        write_to_kafka(records, "kafka-eos", servers, _TOPIC, txnAppId=_TXN_APP_ID, txnVersion="1", **early)
 
     def _write_at_least_once(self, spark: SparkSession, records: DataFrame, servers: str, *, built_in: bool) -> str:
         """Returns the name of the sink that was taken."""
         failing = failing_once(records, self._task_failed)
-        sink = "Spark's Kafka sink" if built_in else "kafka-eos, at-least-once"
+        sink = "Spark's sink" if built_in else "kafka-eos"
         with self._steps.step(f"At least once into [bold]{_COMPARED_TOPIC}[/], while a task fails") as step:
             if built_in:
                 run_watched(spark, lambda: write_to_kafka(failing, "kafka", servers, _COMPARED_TOPIC), _tasks(step))
@@ -233,7 +236,7 @@ class _Demo:
                     lambda: write_to_kafka(failing, "kafka-eos", servers, _COMPARED_TOPIC, **options),
                     _tasks(step),
                 )
-            step.note = f"{sink}; Spark ran the task again"
+            step.note = f"with {sink}; Spark ran the task again"
         return sink
 
     def _count(self, name: str, sink: str, topic: str, sent: Counter[bytes], servers: str) -> DemoWrite:
@@ -278,7 +281,8 @@ def _show(console: Console, run: _Run) -> None:
     if not run.problems:
         console.print(
             f"[green]Exactly once:[/] every flight is visible once. The killed task's {hidden:,} records lie in the "
-            "log inside an aborted\ntransaction, where no read_committed consumer sees them; no transaction was left open."
+            "log inside an aborted\ntransaction, where no read_committed consumer sees them; no transaction was left "
+            "open."
         )
 
 

@@ -13,7 +13,7 @@ from kafka_eos_sink.cli.topic_census import Census
 
 __all__ = ["DemoWrite", "census_table", "chart"]
 
-_BAR_WIDTH = 60
+_BAR_WIDTH = 52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,14 @@ class DemoWrite:
 
 
 def census_table(writes: Sequence[DemoWrite]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
-    table.add_column("")
-    table.add_column("through")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
     for heading in ("sent", "in the log", "visible", "duplicates", "missing"):
         table.add_column(heading, justify="right")
     for write in writes:
         census = write.census
         table.add_row(
-            Text(write.name, style="bold"),
-            write.sink,
+            Text.assemble((write.name, "bold"), f" ({write.sink})"),
             f"{census.sent:,}",
             f"{write.in_log:,}",
             f"{census.visible:,}",

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -99,7 +100,9 @@ def quiet_spark(
         gateway: Any = launch_gateway(configuration, popen_kwargs={"stdout": output, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
     process: subprocess.Popen[bytes] = gateway.proc
     try:
-        with _environment(workers):
+        with _environment(workers), warnings.catch_warnings():
+            # PySpark imports its own test helpers on the way, which have an opinion about pandas.
+            warnings.simplefilter("ignore", FutureWarning)
             context = SparkContext(conf=configuration, gateway=gateway)
             try:
                 spark = SparkSession(context)
@@ -120,34 +123,35 @@ def quiet_spark(
 def run_watched(spark: SparkSession, action: Callable[[], object], look: Callable[[int, int, int], None]) -> None:
     """Runs a Spark action and calls ``look(done, total, failed)`` with the numbers of its tasks while it runs.
 
-    Raises KafkaEosError with the code and the sentence of ours in what Spark raised, else SPARK_FAILED with its first line.
+    `look` is called in a thread of its own, the action in the caller's: in a thread without an active session Spark
+    does not find Python data sources. Raises KafkaEosError with the code and the sentence of ours in what Spark raised,
+    else SPARK_FAILED with its first line.
     """
-    failure: list[KafkaEosError] = []
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, ended, look), name="spark-progress", daemon=True)
+    watcher.start()
+    try:
+        action()
+    except Exception as error:
+        # Now and here: the text of Spark's errors comes out of the JVM, which may be gone when somebody prints it.
+        raise _in_one_sentence(str(error)) from None
+    finally:
+        ended.set()
+        watcher.join()
 
-    def run() -> None:
-        try:
-            action()
-        except Exception as error:
-            # Now and here: the text of Spark's errors comes out of the JVM, which may be gone when somebody prints it.
-            failure.append(_in_one_sentence(str(error)))
 
-    # A daemon: after Ctrl-C it waits for a Spark that is being stopped and must not keep this process.
-    thread = threading.Thread(target=run, name="spark-action", daemon=True)
-    thread.start()
+def _watch(spark: SparkSession, ended: threading.Event, look: Callable[[int, int, int], None]) -> None:
     tracker = spark.sparkContext.statusTracker()
-    seen: dict[int, tuple[int, int, int]] = {}
-    while thread.is_alive():
-        thread.join(_LOOK_INTERVAL_S)
-        for stage_id in tracker.getActiveStageIds():
-            stage = tracker.getStageInfo(stage_id)
-            if stage is not None:
-                seen[stage_id] = (stage.numCompletedTasks, stage.numTasks, stage.numFailedTasks)
-        if seen:
-            newest = max(seen)
-            done, total, _ = seen[newest]
-            look(done if thread.is_alive() else total, total, sum(failed for _, _, failed in seen.values()))
-    if failure:
-        raise failure[0]
+    stages: dict[int, tuple[int, int, int]] = {}
+    with suppress(Exception):  # a JVM that died has no progress, and its action says why
+        while not ended.wait(_LOOK_INTERVAL_S):
+            for stage_id in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    stages[stage_id] = (stage.numCompletedTasks, stage.numTasks, stage.numFailedTasks)
+            if stages:
+                done, total, _ = stages[max(stages)]
+                look(done, total, sum(failed for _, _, failed in stages.values()))
 
 
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
+from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.client.admin import Admin, TransactionState
 
 __all__ = ["open_transactions", "register", "transactions_table"]
@@ -43,7 +43,7 @@ def transactions(
     with connected(client_config(bootstrap_servers, properties)) as admin:
         found = open_transactions(admin, prefix, _TIMEOUT_MS)
     if found:
-        Console(highlight=False).print(transactions_table(found, time.time_ns() // 1_000_000))
+        output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
     else:
         typer.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
