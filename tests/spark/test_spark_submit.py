@@ -59,9 +59,9 @@ def submit(package: Path, spark_environment: dict[str, str], tmp_path: Path) -> 
     return run
 
 
-def own_lines(text: str) -> list[str]:
-    """What the job itself has to say, between Spark's log lines."""
-    return [line for line in text.splitlines() if line.startswith("batch_to_kafka")]
+def own_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the job has to say, between Spark's log lines; spark-submit shows both its streams on standard output."""
+    return [line for line in done.stdout.splitlines() if line.startswith("batch_to_kafka")]
 
 
 def test_help(submit: Submit) -> None:
@@ -74,7 +74,7 @@ def test_help(submit: Submit) -> None:
 def test_wrong_usage_is_status_2(submit: Submit) -> None:
     done = submit("--topic", "orders", "--bootstrap-servers", "a:1", "--txn-app-id", "x", "data.json")
     assert done.returncode == 2, done.stderr
-    assert own_lines(done.stderr) == ["batch_to_kafka.py: error: --txn-app-id and --txn-version belong together"]
+    assert own_lines(done) == ["batch_to_kafka.py: error: --txn-app-id and --txn-version belong together"]
 
 
 def test_a_failure_is_one_sentence_and_status_1(submit: Submit, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_failure_is_one_sentence_and_status_1(submit: Submit, tmp_path: Path) 
         "data.json",
     )
     assert done.returncode == 1, done.stderr
-    (line,) = own_lines(done.stderr)
+    (line,) = own_lines(done)
     assert line.startswith("batch_to_kafka: [KAFKA_EOS.INVALID_OPTIONS] kafka.acks=1 contradicts exactly-once")
 
 
@@ -100,9 +100,8 @@ def test_files_go_to_a_topic_once_however_often_the_job_runs(submit: Submit, kaf
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"submitted-{uuid.uuid4().hex[:8]}"
-    for created in (
-        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(topic, 1, 1)]).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for created in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         created.result()
     rows = [{"id": i, "name": f"n{i}"} for i in range(50)]
     (tmp_path / "data.json").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -116,7 +115,7 @@ def test_files_go_to_a_topic_once_however_often_the_job_runs(submit: Submit, kaf
             *("--where", "id < 40", "--txn-app-id", "files", "--txn-version", "3", "data.json"),
         )
         assert done.returncode == 0, done.stderr
-        assert own_lines(done.stdout) == [f"batch_to_kafka: written to topic {topic}"]
+        assert own_lines(done) == [f"batch_to_kafka: written to topic {topic}"]
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
