@@ -78,7 +78,7 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
             self._unique = unique
         return self.__dict__.copy()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskMessage:  # type: ignore[override]
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskMessage:
         """One task attempt: its rows into one transaction, which it leaves prepared."""
         context = TaskContext.get()
         if context is None:
