@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -374,7 +375,7 @@ class Sources:
 
     def constant(self, content: bytes) -> int:
         """The index of ``content``."""
-        return self.add(pa.array([content], pa.binary()))
+        return self.add(_single(content))
 
     def contents(self, column: pa.Array, lengths: Int64Array, rows: Indices | None = None) -> Int64Array:
         """The indices of the column's rows, or of ``rows`` of it; ``lengths`` are theirs, below 0 for null."""
@@ -418,6 +419,11 @@ class Sources:
         data = taken.buffers()[2]
         view = memoryview(b"") if data is None else memoryview(data).cast("B")
         return view[: int(offsets[total + 1])], offsets[: total + 1]
+
+
+@lru_cache(maxsize=4096)
+def _single(content: bytes) -> pa.Array:
+    return pa.array([content], pa.binary())
 
 
 def _row_fields(
@@ -486,7 +492,7 @@ def byte_lengths(column: pa.Array) -> Int64Array:
     if not len(column):
         return np.zeros(0, np.int64)
     offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths: Int64Array = np.subtract(offsets[1:], offsets[:-1], dtype=np.int64)
+    lengths = np.diff(offsets).astype(np.int64)
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
     return lengths
