@@ -1,0 +1,64 @@
+"""Equal keys go to equal partitions, whoever writes them: Kafka's Java producer, librdkafka, or this one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import confluent_kafka
+import numpy as np
+import pyarrow as pa
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partitioner import key_partitions, murmur2_bytes
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import create_topic, read_committed
+
+KEYS = [random.Random(length).randbytes(length) for length in (*range(70), 255, 256, 1_000, 4_099) for _ in range(4)]
+
+
+def test_murmur2_and_partition_are_those_of_kafkas_own_classes(kafka_jars: Path) -> None:
+    program = Path(__file__).with_name("PartitionForKey.java")
+    questions = [(key, partitions) for key in KEYS for partitions in (1, 3, 16, 1_000)]
+    answered = subprocess.run(
+        ["java", "-cp", f"{kafka_jars}/*", str(program)],
+        input="".join(f"{key.hex()} {partitions}\n" for key, partitions in questions),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.split("\n")
+    java = [tuple(map(int, line.split())) for line in answered if line]
+    ours = []
+    for key, partitions in questions:
+        signed = int(np.array(murmur2_bytes(key), np.uint32).astype(np.int32))
+        ours.append((signed, int(key_partitions(pa.array([key], pa.binary()), partitions)[0])))
+    assert ours == java
+
+
+def test_keys_lie_where_librdkafka_puts_them(kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=7)
+    theirs = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+    for key in KEYS:
+        theirs.produce(topic, b"theirs", key)
+    assert theirs.flush(30) == 0
+    with NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))) as client:
+        ours = Producer(client, ProducerConfig(), transactional_id=None)
+        ours.init_producer_id(client.clock() + 30_000)
+        value = pa.array([b"ours"] * len(KEYS), pa.binary())
+        columns = RecordColumns(value=value, key=pa.array(KEYS, pa.binary()), headers=None, timestamp=None)
+        ours.write(Rows(topic=topic, partition=None, columns=columns))
+        ours.flush()
+    placed: dict[bytes, dict[bytes, set[int]]] = {b"ours": {}, b"theirs": {}}
+    for record in read_committed(kafka.bootstrap_servers, topic):
+        # librdkafka cannot send an empty key other than as null, which it places at random.
+        if record.key:
+            placed[record.value or b""].setdefault(record.key, set()).add(record.partition)
+    assert placed[b"ours"] == placed[b"theirs"]
+    assert len(placed[b"ours"]) == len({key for key in KEYS if key})

@@ -1,0 +1,487 @@
+"""The producer against real brokers; what it wrote is read by other clients under read_committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
+
+DEADLINE_MS = 30_000
+
+
+@pytest.fixture
+def client(any_kafka: EmbeddedKafka) -> Iterator[NetworkClient]:
+    with connect(any_kafka) as connected:
+        yield connected
+
+
+def connect(kafka: EmbeddedKafka, **settings: Any) -> NetworkClient:
+    return NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), **settings))
+
+
+@pytest.fixture
+def started(client: NetworkClient) -> Iterator[Callable[..., Producer]]:
+    """A producer in its transaction; without a transactional id one that is only idempotent."""
+    made: list[Producer] = []
+
+    def start(transactional_id: str | None = "", **settings: Any) -> Producer:
+        wanted = unique_topic("tx") if transactional_id == "" else transactional_id
+        producer = Producer(client, ProducerConfig(**settings), transactional_id=wanted)
+        producer.init_producer_id(deadline(client))
+        producer.begin()
+        made.append(producer)
+        return producer
+
+    yield start
+    for producer in made:
+        producer.close()
+
+
+def deadline(client: NetworkClient) -> int:
+    return client.clock() + DEADLINE_MS
+
+
+def commit(client: NetworkClient, producer: Producer) -> None:
+    assert producer.end(True, deadline(client)).error_code == 0
+
+
+def columns(first: int, count: int, *, keyed: bool = True, size: int = 0) -> RecordColumns:
+    numbers = range(first, first + count)
+    return RecordColumns(
+        value=pa.array([(b"%d" % n).ljust(size, b".") for n in numbers], pa.binary()),
+        key=pa.array([b"key-%d" % (n % 997) for n in numbers], pa.binary()) if keyed else None,
+        headers=None,
+        timestamp=None,
+    )
+
+
+def rows(topic: Any, first: int, count: int, partition: Any = None, **shape: Any) -> Rows:
+    return Rows(topic=topic, partition=partition, columns=columns(first, count, **shape))
+
+
+def write_all(producer: Producer, batches: list[Rows]) -> None:
+    for batch in batches:
+        producer.write(batch)
+    producer.flush()
+
+
+def assert_exactly_once_in_order(kafka: EmbeddedKafka, topic: str, count: int, reader: str = "confluent") -> None:
+    """Numbers 0 to count - 1, each once, ascending in every partition."""
+    records = read_committed(kafka.bootstrap_servers, topic, reader=reader)  # type: ignore[arg-type]
+    numbers = [int((record.value or b"").rstrip(b".")) for record in records]
+    assert Counter(numbers) == Counter(range(count))
+    for partition in {record.partition for record in records}:
+        own = [n for n, record in zip(numbers, records, strict=True) if record.partition == partition]
+        assert own == sorted(own)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_row_is_read_once_and_in_order_with_each_codec(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, codec: str
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started(compression=codec, batch_size=20_000)
+    for first in range(0, 30_000, 10_000):
+        producer.write(rows(topic, first, 10_000))
+    commit(client, producer)
+    for reader in READERS:
+        assert_exactly_once_in_order(any_kafka, topic, 30_000, reader)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_acknowledged_says_where_the_records_lie(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    log = create_topic(any_kafka.bootstrap_servers, partitions=2)
+    producer = started()
+    producer.write(rows(topic, 0, 1_000))
+    part = producer.append_record(log, 1, b"part", b"{}")
+    producer.flush()
+    acknowledged = producer.acknowledged
+    prepared_offset = producer.offset_of(part)
+    commit(client, producer)
+    (record,) = read_committed(any_kafka.bootstrap_servers, log)
+    assert (record.partition, record.offset, record.key, record.value) == (1, prepared_offset, b"part", b"{}")
+    for partition in range(3):
+        offsets = [r.offset for r in read_committed(any_kafka.bootstrap_servers, topic) if r.partition == partition]
+        assert acknowledged[topic, partition] == (offsets[0], offsets[-1], len(offsets))
+
+
+def test_headers_nulls_and_timestamps_arrive(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    headers = [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, []]
+    producer = started()
+    producer.write(
+        Rows(
+            topic=topic,
+            partition=None,
+            columns=RecordColumns(
+                value=pa.array([b"v", None, b""], pa.binary()),
+                key=pa.array([None, b"k", b""], pa.binary()),
+                headers=pa.array(headers, HEADERS_TYPE),
+                timestamp=pa.array([1_600_000_000_000, None, 1_500_000_000_000], pa.int64()),
+            ),
+        )
+    )
+    commit(client, producer)
+    seen = read_committed(any_kafka.bootstrap_servers, topic)
+    assert [(r.key, r.value) for r in seen] == [(None, b"v"), (b"k", None), (b"", b"")]
+    assert seen[0].headers == (("a", b"1"), ("b", None))
+    assert (seen[0].timestamp, seen[2].timestamp) == (1_600_000_000_000, 1_500_000_000_000)
+    assert seen[1].timestamp > 1_700_000_000_000
+
+
+def test_rows_of_many_topics_and_given_partitions_go_where_they_say(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    names = [create_topic(any_kafka.bootstrap_servers, partitions=3) for _ in range(3)]
+    count = 3_000
+    topics = pa.array([names[n % 3] for n in range(count)])
+    partition = pa.array([None if n % 2 else n % 3 for n in range(count)], pa.int32())
+    producer = started(batch_size=2_000)
+    producer.write(Rows(topic=topics, partition=partition, columns=columns(0, count)))
+    commit(client, producer)
+    seen = 0
+    for at, name in enumerate(names):
+        for record in read_committed(any_kafka.bootstrap_servers, name):
+            number = int(record.value or b"")
+            assert number % 3 == at
+            if number % 2 == 0:
+                assert record.partition == number % 3
+            seen += 1
+    assert seen == count
+
+
+def test_rows_without_a_key_fill_batches_of_one_partition_and_reach_all(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=4)
+    producer = started(batch_size=10_000)
+    producer.write(rows(topic, 0, 20_000, keyed=False))
+    commit(client, producer)
+    seen = read_committed(any_kafka.bootstrap_servers, topic)
+    assert {record.partition for record in seen} == {0, 1, 2, 3}
+    assert_exactly_once_in_order(any_kafka, topic, 20_000)
+
+
+def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started()
+    producer.write(rows(topic, 0, 100))
+    producer.flush()
+    producer.write(rows(topic, 100, 100))
+    result = producer.abort(deadline(client))
+    assert result is not None
+    assert result.error_code == 0
+    assert read_committed(any_kafka.bootstrap_servers, topic) == []
+    assert len(read_uncommitted(any_kafka.bootstrap_servers, topic)) == 100
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+    # The producer can begin again, under the identity that the broker gave it for the next transaction.
+    producer.begin()
+    producer.write(rows(topic, 0, 50))
+    commit(client, producer)
+    assert_exactly_once_in_order(any_kafka, topic, 50)
+
+
+def test_aborting_before_anything_was_sent_asks_nobody(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started()
+    producer.write(rows(topic, 0, 10))
+    result = producer.abort(deadline(client))
+    assert result is not None
+    assert result.error_code == 0
+    assert read_uncommitted(any_kafka.bootstrap_servers, topic) == []
+
+
+def test_a_prepared_transaction_is_ended_by_another_process_connection(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    from kafka_eos_sink.client.admin import Admin, EndTransaction
+
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started()
+    producer.write(rows(topic, 0, 500))
+    prepared = producer.prepare()
+    producer.close()
+    with pytest.raises(IllegalTransition):
+        producer.abort(deadline(client))
+    assert read_committed(any_kafka.bootstrap_servers, topic) == []
+    with connect(any_kafka) as driver:
+        (result,) = Admin(driver).end_transactions(
+            [
+                EndTransaction(
+                    transactional_id=prepared.transactional_id,
+                    producer_id=prepared.producer_id,
+                    producer_epoch=prepared.producer_epoch,
+                    committed=True,
+                    version=5 if prepared.transaction_version >= 2 else 4,
+                )
+            ],
+            deadline(driver),
+        )
+    assert result.error_code == 0
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+    assert_exactly_once_in_order(any_kafka, topic, 500)
+
+
+def test_a_fenced_producer_is_refused_and_says_so(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    old = started(unique_topic("tx"))
+    old.write(rows(topic, 0, 10))
+    old.flush()
+    new = Producer(client, ProducerConfig(), transactional_id=old._transactions.transactional_id)
+    new.init_producer_id(deadline(client))
+    old.write(rows(topic, 10, 10))
+    with pytest.raises((TransactionAbortedError, FencedError)) as raised:
+        old.flush()
+    assert "fenced" in str(raised.value) or "taken over" in str(raised.value)
+    old.abort(deadline(client))
+    assert read_committed(any_kafka.bootstrap_servers, topic) == []
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_offsets_are_committed_with_the_transaction_and_only_with_it(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    source = create_topic(any_kafka.bootstrap_servers, partitions=2)
+    group = unique_topic("group")
+    for committed, offsets in ((False, {(source, 0): 5}), (True, {(source, 0): 7, (source, 1): 8})):
+        producer = started()
+        producer.add_offsets(group, offsets, deadline(client))
+        assert producer.end(committed, deadline(client)).error_code == 0
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
+    found = consumer.committed([confluent_kafka.TopicPartition(source, p) for p in (0, 1)], timeout=30)
+    consumer.close()
+    assert [partition.offset for partition in found] == [7, 8]
+
+
+def test_without_transactions_rows_are_written_by_an_idempotent_producer(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started(None, batch_size=5_000)
+    producer.write(rows(topic, 0, 5_000))
+    producer.flush()
+    assert_exactly_once_in_order(any_kafka, topic, 5_000)
+    assert producer.state is State.READY
+    assert producer.abort(deadline(client)) is None
+
+
+def test_the_idempotent_producer_goes_on_after_a_sequence_that_nobody_can_resolve(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started(None)
+    producer.write(rows(topic, 0, 10))
+    producer.flush()
+    epoch = producer.producer_epoch
+    # As if the broker had lost what it acknowledged: it answers OUT_OF_ORDER_SEQUENCE_NUMBER to all that follows.
+    producer._accumulator.queue(topic, 0).next_sequence = 1_000
+    producer.write(rows(topic, 10, 10))
+    producer.flush()
+    producer.write(rows(topic, 20, 10))
+    producer.flush()
+    assert producer.producer_epoch == epoch + 1
+    assert_exactly_once_in_order(any_kafka, topic, 30)
+
+
+def test_a_topic_that_takes_smaller_messages_gets_smaller_batches(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=2, configs={"max.message.bytes": "20000"})
+    producer = started()
+    for first in range(0, 30_000, 10_000):
+        producer.write(rows(topic, first, 10_000))
+        producer.flush()
+    commit(client, producer)
+    assert_exactly_once_in_order(any_kafka, topic, 30_000)
+
+
+def test_a_record_too_large_for_its_topic_is_named_or_goes_to_the_dead_letters(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1, configs={"max.message.bytes": "2000"})
+    dlq = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    values = [b"%d" % n for n in range(200)]
+    values[77] = b"x" * 5_000
+    given = Rows(
+        topic=topic,
+        partition=None,
+        columns=RecordColumns(value=pa.array(values, pa.binary()), key=None, headers=None, timestamp=None),
+    )
+    producer = started()
+    producer.write(given)
+    with pytest.raises(InvalidRowError, match="row 77 of the task") as raised:
+        producer.flush()
+    assert raised.value.code == "RECORD_TOO_LARGE"
+    producer.abort(deadline(client))
+
+    producer = started(dead_letter_topic=dlq)
+    producer.write(given)
+    commit(client, producer)
+    kept = [int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)]
+    assert kept == [n for n in range(200) if n != 77]
+    (letter,) = read_committed(any_kafka.bootstrap_servers, dlq)
+    headers = dict(letter.headers)
+    assert headers["kafka-eos.error"] == b"RECORD_TOO_LARGE"
+    assert headers["kafka-eos.row"] == b"77"
+    assert headers["kafka-eos.value.bytes"] == b"5000"
+
+
+def test_bad_rows_fail_the_task_before_anything_of_their_slab_is_sent(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=2)
+    cases = [
+        ("NULL_TOPIC", rows(pa.array([topic, None], pa.string()), 0, 2)),
+        ("UNKNOWN_TOPIC", rows(pa.array([topic, unique_topic("missing")]), 0, 2)),
+        ("NO_SUCH_PARTITION", rows(topic, 0, 2, partition=pa.array([0, 2], pa.int32()))),
+        ("RECORD_TOO_LARGE", rows(topic, 0, 2, size=2_000_000)),
+        ("INTERNAL_TOPIC", rows("__consumer_offsets", 0, 1)),
+        ("INVALID_TOPIC", rows("not/a/topic", 0, 1)),
+    ]
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": "g"})
+    consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)  # makes __consumer_offsets
+    consumer.close()
+    for code, given in cases:
+        producer = started(max_block_ms=1_000)
+        with pytest.raises(InvalidRowError) as raised:
+            write_all(producer, [given])
+        assert raised.value.code == code
+        assert "[KAFKA_EOS." in str(raised.value)
+        producer.abort(deadline(client))
+    assert read_uncommitted(any_kafka.bootstrap_servers, topic) == []
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_bad_rows_go_to_the_dead_letter_topic_in_the_same_transaction(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=2)
+    dlq = create_topic(any_kafka.bootstrap_servers)
+    missing = unique_topic("missing")
+    producer = started(dead_letter_topic=dlq, max_block_ms=1_000)
+    producer.write(rows(pa.array([topic, None, missing, topic], pa.string()), 0, 4))
+    producer.write(rows(topic, 4, 2, partition=pa.array([1, 7], pa.int32())))
+    producer.flush()
+    assert read_committed(any_kafka.bootstrap_servers, dlq) == []
+    commit(client, producer)
+    assert sorted(int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)) == [0, 3, 4]
+    letters = {int(r.value or b""): dict(r.headers) for r in read_committed(any_kafka.bootstrap_servers, dlq)}
+    assert {number: headers["kafka-eos.error"] for number, headers in letters.items()} == {
+        1: b"NULL_TOPIC",
+        2: b"UNKNOWN_TOPIC",
+        5: b"NO_SUCH_PARTITION",
+    }
+    assert letters[2]["kafka-eos.topic"] == missing.encode()
+    assert letters[5]["kafka-eos.partition"] == b"7"
+
+
+def test_a_null_key_on_a_compacted_topic_is_named_by_its_row(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1, configs={"cleanup.policy": "compact"})
+    producer = started()
+    keys = pa.array([b"k", None, b"k"], pa.binary())
+    given = RecordColumns(value=pa.array([b"1", b"2", b"3"], pa.binary()), key=keys, headers=None, timestamp=None)
+    producer.write(Rows(topic=topic, partition=None, columns=given))
+    with pytest.raises(InvalidRowError, match="row 1 of the task") as raised:
+        producer.flush()
+    assert "key" in raised.value.message
+    producer.abort(deadline(client))
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_partitions_added_while_writing_are_found(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started()
+    producer.write(rows(topic, 0, 10))
+    producer.flush()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": any_kafka.bootstrap_servers})
+    for future in admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, 3)]).values():
+        future.result(30)
+    producer.write(rows(topic, 10, 10, partition=pa.array(np.full(10, 2), pa.int32())))
+    commit(client, producer)
+    assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10
+
+
+def test_memory_stays_within_buffer_memory(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started(buffer_memory=400_000, batch_size=50_000)
+    highest = 0
+    for first in range(0, 50_000, 5_000):
+        producer.write(rows(topic, first, 5_000))
+        highest = max(highest, producer._accumulator.used_bytes)
+    commit(client, producer)
+    assert 0 < highest <= 400_000
+    assert_exactly_once_in_order(any_kafka, topic, 50_000)
+
+
+def test_interceptors_see_every_row_and_every_acknowledgement(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+    import types
+
+    told: list[tuple[Any, ...]] = []
+
+    class Doubling:
+        def on_send(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            values = pa.array([v * 2 for v in batch.column("value").to_pylist()], pa.binary())
+            return batch.set_column(batch.schema.get_field_index("value"), "value", values)
+
+        def on_acknowledgement(self, *arguments: Any) -> None:
+            told.append(arguments)
+
+    module = types.ModuleType("broker_interceptors")
+    module.Doubling = Doubling  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "broker_interceptors", module)
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started(interceptors=("broker_interceptors:Doubling",))
+    producer.write(rows(topic, 0, 3))
+    commit(client, producer)
+    assert [r.value for r in read_committed(any_kafka.bootstrap_servers, topic)] == [b"00", b"11", b"22"]
+    assert told == [(topic, 0, 0, 3, None)]
+
+
+def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    with connect(kafka) as client:
+        config = ProducerConfig(buffer_memory=200_000, batch_size=50_000, max_block_ms=300, delivery_timeout_ms=60_000)
+        producer = Producer(client, config, transactional_id=unique_topic("tx"))
+        producer.init_producer_id(deadline(client))
+        producer.begin()
+        # A throttled broker takes nothing: the client keeps silent for as long as it was told (KIP-219).
+        producer.write(rows(topic, 0, 10))
+        producer.flush()
+        for node in client._nodes.values():
+            node.throttled_until = client.clock() + 60_000
+        with pytest.raises(KafkaEosError) as raised:
+            write_all(producer, [rows(topic, first, 10_000) for first in range(0, 100_000, 10_000)])
+        assert raised.value.code == "BUFFER_EXHAUSTED"
+        assert "buffer.memory" in str(raised.value)
+        for node in client._nodes.values():
+            node.throttled_until = 0
+        producer.abort(deadline(client))
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
