@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_eos_sink.protocol.record_columns import RecordColumns, Sources, byte_lengths, encoded_headers
+from kafka_eos_sink.protocol.binary_columns import Sources, byte_lengths
+from kafka_eos_sink.protocol.record_columns import RecordColumns, encoded_headers
 
 UInt64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]

@@ -11,33 +11,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.protocol.binary_columns import (
+    MAX_COLUMN_BYTES,
+    Indices,
+    Sources,
+    as_binary,
+    byte_lengths,
+    check_column_bytes,
+    data_bytes,
+)
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
-from kafka_eos_sink.protocol.varints import (
-    TABLE_VALUES,
-    Int64Array,
-    encode_varint,
-    encode_varints,
-    varint_sizes,
-    varint_table,
-)
+from kafka_eos_sink.protocol.varints import Int64Array, encode_varint, varint_sizes
 
-Int32Array = npt.NDArray[np.int32]
-Indices = npt.NDArray[np.integer[Any]]
+__all__ = [
+    "HEADERS_TYPE",
+    "MAX_COLUMN_BYTES",
+    "EncodedRecords",
+    "RecordColumns",
+    "as_binary",
+    "encode_block",
+    "encode_records",
+    "encode_rows_at",
+    "encoded_headers",
+    "record_sizes",
+]
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-
-MAX_COLUMN_BYTES = 2**31 - 1
-"""Arrow's binary columns and Kafka's batches both count bytes in 32 bits."""
 
 NO_HEADERS = encode_varint(0)
 NULL_FIELD = encode_varint(-1)
@@ -113,8 +120,8 @@ class RecordColumns:
                 for part, column in zip(parts, columns, strict=True)
             )
 
-        _check_column_bytes("value", sum(_data_bytes(part.value) for part in parts))
-        _check_column_bytes("key", sum(_data_bytes(part.key) for part in parts if part.key is not None))
+        check_column_bytes("value", sum(data_bytes(part.value) for part in parts))
+        check_column_bytes("key", sum(data_bytes(part.key) for part in parts if part.key is not None))
         return cls(
             value=joined("value", pa.binary()),
             key=joined("key", pa.binary()),
@@ -128,60 +135,6 @@ class RecordColumns:
     def _map(self, change: Any) -> RecordColumns:
         value, key, headers, timestamp = (None if column is None else change(column) for column in self._columns())
         return RecordColumns(value=value, key=key, headers=headers, timestamp=timestamp)
-
-
-def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """``column`` as one binary array: strings, large and view types, fixed size, dictionaries, null, slices, chunks.
-
-    Raises ``TypeError`` for a type that is not bytes or text, ``ValueError`` when the rows hold 2 GiB or more.
-    """
-    if isinstance(column, pa.ChunkedArray):
-        chunks = [as_binary(chunk) for chunk in column.chunks]
-        _check_column_bytes("the column", sum(map(_data_bytes, chunks)))
-        return pa.concat_arrays(chunks) if chunks else as_binary(pa.array([], column.type))
-    kind = column.type
-    if kind == pa.binary():
-        return column
-    if pa.types.is_string(kind):
-        return column.view(pa.binary())
-    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        return _narrowed(column)
-    if pa.types.is_dictionary(kind):
-        values = as_binary(column.dictionary)
-        return values.take(column.indices)
-    if isinstance(column, pa.ExtensionArray):
-        return as_binary(column.storage)
-    if (
-        pa.types.is_null(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
-    ):
-        return column.cast(pa.binary())
-    raise TypeError(f"a column of type {kind} cannot be written as bytes; cast it to string or binary")
-
-
-def _narrowed(column: pa.Array) -> pa.Array:
-    """A large_string or large_binary array with 32-bit offsets; only the slice counts, wherever it lies."""
-    if not len(column):
-        return pa.array([], pa.binary())
-    offsets = _buffer(column, 1, np.int64)[column.offset : column.offset + len(column) + 1]
-    first = int(offsets[0])
-    _check_column_bytes("the column", int(offsets[-1]) - first)
-    data = column.buffers()[2]
-    validity = None
-    if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(column),
-        [
-            validity,
-            pa.py_buffer((offsets - first).astype(np.int32)),
-            pa.py_buffer(b"") if data is None else data.slice(first),
-        ],
-    )
 
 
 def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -350,80 +303,9 @@ def encode_rows_at(
         sizes += varint_sizes(deltas)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES), sources.varints(deltas), offsets]
     ends = np.cumsum(sizes + varint_sizes(sizes))
-    _check_column_bytes("the records section", int(ends[-1]) + len(prefix))
+    check_column_bytes("the records section", int(ends[-1]) + len(prefix))
     data, _ = sources.gather([*heads, *fields], count, tail=prefix)
     return EncodedRecords(data=data[len(prefix) :], ends=ends)
-
-
-class Sources:
-    """Binary arrays laid end to end, from which ``gather`` takes byte strings by index."""
-
-    def __init__(self) -> None:
-        self._arrays: list[pa.Array] = []
-        self._length = 0
-
-    def add(self, array: pa.Array) -> int:
-        """Append a binary array whose nulls, if any, are never taken; returns the index of its first element."""
-        base = self._length
-        if array.null_count:
-            _, offsets, data = array.buffers()
-            buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
-            array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
-        self._arrays.append(array)
-        self._length += len(array)
-        return base
-
-    def constant(self, content: bytes) -> int:
-        """The index of ``content``."""
-        return self.add(_single(content))
-
-    def contents(self, column: pa.Array, lengths: Int64Array, rows: Indices | None = None) -> Int64Array:
-        """The indices of the column's rows, or of ``rows`` of it; ``lengths`` are theirs, below 0 for null."""
-        base = self.add(column)
-        indices = np.arange(base, base + len(column)) if rows is None else rows.astype(np.int64) + base
-        if column.null_count:
-            # Arrow allows bytes under a null.
-            indices[lengths < 0] = self.constant(b"")
-        return indices
-
-    def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
-        """For each value the index of ``prefix``, its zigzag varint, ``suffix``; one index if all values are equal."""
-        lowest, highest = int(values.min()), int(values.max())
-        if lowest == highest:
-            return self.constant(prefix + encode_varint(lowest) + suffix)
-        if lowest >= -1 and highest < TABLE_VALUES:
-            base = self.add(varint_table(prefix, suffix).slice(lowest + 1, highest - lowest + 1))
-            return values + (base - lowest)
-        known = (values >= -1) & (values < TABLE_VALUES)
-        table_base = self.add(varint_table(prefix, suffix)) + 1
-        others = values[~known]
-        other_base = self.add(encode_varints(others, prefix, suffix))
-        indices = values + table_base
-        indices[~known] = np.arange(other_base, other_base + len(others))
-        return indices
-
-    def gather(
-        self, fields: Sequence[Int64Array | int], count: int, *, tail: bytes = b""
-    ) -> tuple[memoryview, Int32Array]:
-        """Row by row the byte strings of all ``fields``, then ``tail``; and the ``count * len(fields)`` + 1 offsets."""
-        tail_index = self.constant(tail)
-        total = count * len(fields)
-        indices = np.empty(total + 1, np.int32)
-        cells = indices[:total].reshape(count, len(fields))
-        for place, field in enumerate(fields):
-            cells[:, place] = field
-        indices[total] = tail_index
-        _check_column_bytes("the columns", sum(map(_data_bytes, self._arrays)))
-        taken = pc.take(pa.concat_arrays(self._arrays), pa.array(indices), boundscheck=False)
-        offsets = _buffer(taken, 1, np.int32)
-        data = taken.buffers()[2]
-        view = memoryview(b"") if data is None else memoryview(data).cast("B")
-        return view[: int(offsets[total + 1])], offsets[: total + 1]
-
-
-@lru_cache(maxsize=4096)
-def _single(content: bytes) -> pa.Array:
-    return pa.array([content], pa.binary())
 
 
 def _row_fields(
@@ -470,7 +352,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
         for column in map(as_binary, entries.flatten()):
             lengths = byte_lengths(column)
             fields += (sources.varints(lengths), sources.contents(column, lengths, None))
-        _check_column_bytes("the headers", int(_header_sizes(entries).sum()))
+        check_column_bytes("the headers", int(_header_sizes(entries).sum()))
         data, offsets = sources.gather(fields, len(entries))
         offsets = offsets[:: len(fields)]
     return pa.Array.from_buffers(
@@ -487,17 +369,6 @@ def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
     return filled
 
 
-def byte_lengths(column: pa.Array) -> Int64Array:
-    """Bytes of each row of a binary array, -1 for null."""
-    if not len(column):
-        return np.zeros(0, np.int64)
-    offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
-    lengths = np.diff(offsets).astype(np.int64)
-    if column.null_count:
-        lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
-    return lengths
-
-
 def _list_lengths(column: pa.Array) -> Int64Array:
     lengths: Int64Array = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
     return lengths
@@ -505,20 +376,3 @@ def _list_lengths(column: pa.Array) -> Int64Array:
 
 def _picked(values: Int64Array, rows: Indices | None) -> Int64Array:
     return values if rows is None else values[rows]
-
-
-def _data_bytes(column: pa.Array) -> int:
-    """Bytes between the first and last offset of a binary array, those under nulls included."""
-    if not len(column):
-        return 0
-    offsets = _buffer(column, 1, np.int32)
-    return int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
-
-
-def _buffer(column: pa.Array, number: int, kind: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(column.buffers()[number], kind)
-
-
-def _check_column_bytes(what: str, size: int) -> None:
-    if size > MAX_COLUMN_BYTES:
-        raise ValueError(f"{what} would take {size} bytes, more than the {MAX_COLUMN_BYTES} that fit; split the rows")

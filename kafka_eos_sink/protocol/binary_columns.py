@@ -1,0 +1,173 @@
+"""Arrow columns of bytes: made one type, measured, and their rows gathered into one run of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_eos_sink.protocol.varints import TABLE_VALUES, Int64Array, encode_varint, encode_varints, varint_table
+
+Int32Array = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.integer[Any]]
+
+MAX_COLUMN_BYTES = 2**31 - 1
+"""Arrow's binary columns and Kafka's batches both count bytes in 32 bits."""
+
+
+def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """``column`` as one binary array: strings, large and view types, fixed size, dictionaries, null, slices, chunks.
+
+    Raises ``TypeError`` for a type that is not bytes or text, ``ValueError`` when the rows hold 2 GiB or more.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [as_binary(chunk) for chunk in column.chunks]
+        check_column_bytes("the column", sum(map(data_bytes, chunks)))
+        return pa.concat_arrays(chunks) if chunks else as_binary(pa.array([], column.type))
+    kind = column.type
+    if kind == pa.binary():
+        return column
+    if pa.types.is_string(kind):
+        return column.view(pa.binary())
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _narrowed(column)
+    if pa.types.is_dictionary(kind):
+        values = as_binary(column.dictionary)
+        return values.take(column.indices)
+    if isinstance(column, pa.ExtensionArray):
+        return as_binary(column.storage)
+    if (
+        pa.types.is_null(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    ):
+        return column.cast(pa.binary())
+    raise TypeError(f"a column of type {kind} cannot be written as bytes; cast it to string or binary")
+
+
+def _narrowed(column: pa.Array) -> pa.Array:
+    """A large_string or large_binary array with 32-bit offsets; only the slice counts, wherever it lies."""
+    if not len(column):
+        return pa.array([], pa.binary())
+    offsets = _buffer(column, 1, np.int64)[column.offset : column.offset + len(column) + 1]
+    first = int(offsets[0])
+    check_column_bytes("the column", int(offsets[-1]) - first)
+    data = column.buffers()[2]
+    validity = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(column),
+        [
+            validity,
+            pa.py_buffer((offsets - first).astype(np.int32)),
+            pa.py_buffer(b"") if data is None else data.slice(first),
+        ],
+    )
+
+
+def byte_lengths(column: pa.Array) -> Int64Array:
+    """Bytes of each row of a binary array, -1 for null."""
+    if not len(column):
+        return np.zeros(0, np.int64)
+    offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
+    lengths = np.diff(offsets).astype(np.int64)
+    if column.null_count:
+        lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
+    return lengths
+
+
+def data_bytes(column: pa.Array) -> int:
+    """Bytes between the first and last offset of a binary array, those under nulls included."""
+    if not len(column):
+        return 0
+    offsets = _buffer(column, 1, np.int32)
+    return int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
+
+
+def _buffer(column: pa.Array, number: int, kind: Any) -> npt.NDArray[Any]:
+    return np.frombuffer(column.buffers()[number], kind)
+
+
+def check_column_bytes(what: str, size: int) -> None:
+    if size > MAX_COLUMN_BYTES:
+        raise ValueError(f"{what} would take {size} bytes, more than the {MAX_COLUMN_BYTES} that fit; split the rows")
+
+
+class Sources:
+    """Binary arrays laid end to end, from which ``gather`` takes byte strings by index."""
+
+    def __init__(self) -> None:
+        self._arrays: list[pa.Array] = []
+        self._length = 0
+
+    def add(self, array: pa.Array) -> int:
+        """Append a binary array whose nulls, if any, are never taken; returns the index of its first element."""
+        base = self._length
+        if array.null_count:
+            _, offsets, data = array.buffers()
+            buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
+            array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
+        self._arrays.append(array)
+        self._length += len(array)
+        return base
+
+    def constant(self, content: bytes) -> int:
+        """The index of ``content``."""
+        return self.add(_single(content))
+
+    def contents(self, column: pa.Array, lengths: Int64Array, rows: Indices | None = None) -> Int64Array:
+        """The indices of the column's rows, or of ``rows`` of it; ``lengths`` are theirs, below 0 for null."""
+        base = self.add(column)
+        indices = np.arange(base, base + len(column)) if rows is None else rows.astype(np.int64) + base
+        if column.null_count:
+            # Arrow allows bytes under a null.
+            indices[lengths < 0] = self.constant(b"")
+        return indices
+
+    def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
+        """For each value the index of ``prefix``, its zigzag varint, ``suffix``; one index if all values are equal."""
+        lowest, highest = int(values.min()), int(values.max())
+        if lowest == highest:
+            return self.constant(prefix + encode_varint(lowest) + suffix)
+        if lowest >= -1 and highest < TABLE_VALUES:
+            base = self.add(varint_table(prefix, suffix).slice(lowest + 1, highest - lowest + 1))
+            return values + (base - lowest)
+        known = (values >= -1) & (values < TABLE_VALUES)
+        table_base = self.add(varint_table(prefix, suffix)) + 1
+        others = values[~known]
+        other_base = self.add(encode_varints(others, prefix, suffix))
+        indices = values + table_base
+        indices[~known] = np.arange(other_base, other_base + len(others))
+        return indices
+
+    def gather(
+        self, fields: Sequence[Int64Array | int], count: int, *, tail: bytes = b""
+    ) -> tuple[memoryview, Int32Array]:
+        """Row by row the byte strings of all ``fields``, then ``tail``; and the ``count * len(fields)`` + 1 offsets."""
+        tail_index = self.constant(tail)
+        total = count * len(fields)
+        indices = np.empty(total + 1, np.int32)
+        cells = indices[:total].reshape(count, len(fields))
+        for place, field in enumerate(fields):
+            cells[:, place] = field
+        indices[total] = tail_index
+        check_column_bytes("the columns", sum(map(data_bytes, self._arrays)))
+        taken = pc.take(pa.concat_arrays(self._arrays), pa.array(indices), boundscheck=False)
+        offsets = _buffer(taken, 1, np.int32)
+        data = taken.buffers()[2]
+        view = memoryview(b"") if data is None else memoryview(data).cast("B")
+        return view[: int(offsets[total + 1])], offsets[: total + 1]
+
+
+@lru_cache(maxsize=4096)
+def _single(content: bytes) -> pa.Array:
+    return pa.array([content], pa.binary())
