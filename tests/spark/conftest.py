@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,18 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def code_of() -> Callable[[str], str]:
+    """Finds the stable code in what the caller of ``save()`` caught.
+
+    Whatever Spark puts around it, the code stands right after the class of the exception, before any other word.
+    """
+
+    def find(text: str) -> str:
+        found = re.search(r"^(?:.*: )?[\w.]*(?:Error|Exception): \[KAFKA_EOS\.([A-Z_]+)\] ", text, re.MULTILINE)
+        assert found is not None, text
+        return found[1]
+
+    return find

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.admin import KafkaAdminClient
 from pyspark.sql import DataFrame, SparkSession
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 PARTITIONS = 3
 
 
 @pytest.fixture
-def servers(kafka: Any) -> Iterator[str]:
-    """The bootstrap servers; afterwards no transaction of anybody is open."""
+def servers(kafka: EmbeddedKafka) -> Iterator[str]:
+    """The bootstrap servers; afterwards no transaction is open and nobody's reader is held up."""
     yield kafka.bootstrap_servers
-    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    try:
-        listings = admin.list_transactions(state_filters=["Ongoing", "PrepareCommit", "PrepareAbort"])
-        assert [entry for entries in listings.values() for entry in entries] == []
-    finally:
-        admin.close()
+    assert_nothing_open(kafka.bootstrap_servers)
 
 
 @pytest.fixture
 def topic(servers: str) -> str:
-    """A fresh topic of three partitions."""
-    name = f"bad-input-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": servers})
-    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        created.result()
-    return name
+    return create_topic(servers, partitions=PARTITIONS)
 
 
 def save(frame: DataFrame, servers: str, topic: str | None, **options: str) -> None:
@@ -50,33 +39,6 @@ def refused(frame: DataFrame, servers: str, topic: str | None, **options: str) -
     with pytest.raises(Exception) as raised:
         save(frame, servers, topic, **options)
     return str(raised.value)
-
-
-def committed(servers: str, topic: str) -> list[Message]:
-    """All records that a read_committed consumer sees."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        records: list[Message] = []
-        ended: set[int] = set()
-        while len(ended) < PARTITIONS:
-            for message in consumer.consume(100, timeout=1):
-                if message.error() is None:
-                    records.append(message)
-                else:
-                    ended.add(message.partition())
-        return records
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +59,7 @@ def test_a_wrong_column_is_refused_before_anything_is_written(
     text = refused(spark.sql(f"SELECT {columns}"), servers, topic)
     assert "[KAFKA_EOS.INVALID_COLUMNS] " in text
     assert words in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_without_a_topic_the_message_is_that_of_the_built_in_sink(spark: SparkSession, servers: str) -> None:
@@ -123,7 +85,7 @@ def test_a_wrong_option_is_refused_before_anything_is_written(
     text = refused(spark.sql("SELECT 'v' AS value"), servers, topic, **options)
     assert "[KAFKA_EOS.INVALID_OPTIONS] " in text
     assert words in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_transaction_timeout_above_the_brokers_maximum_names_the_maximum(
@@ -132,7 +94,7 @@ def test_a_transaction_timeout_above_the_brokers_maximum_names_the_maximum(
     text = refused(spark.sql("SELECT 'v' AS value"), servers, topic, kafka__transaction__timeout__ms="2000000000")
     assert "[KAFKA_EOS.INVALID_TRANSACTION_TIMEOUT] " in text
     assert "transaction.max.timeout.ms" in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_missing_topic_is_named(spark: SparkSession, servers: str) -> None:
@@ -157,7 +119,7 @@ def test_a_record_larger_than_the_maximum_is_named_and_nothing_of_the_batch_is_v
     assert topic in text
     assert "max.request.size" in text
     assert "secretsecret" not in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])
@@ -171,7 +133,7 @@ def test_a_partition_that_does_not_exist_is_named_and_nothing_of_the_batch_is_vi
     assert "[KAFKA_EOS.NO_SUCH_PARTITION] row 2 of the task" in text
     assert f"partition {partition})" in text
     assert f"topic {topic} has 3" in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_null_topic_is_named_and_nothing_of_the_batch_is_visible(
@@ -180,13 +142,13 @@ def test_a_null_topic_is_named_and_nothing_of_the_batch_is_visible(
     frame = spark.sql(f"SELECT 'v' AS value, IF(id = 7, NULL, '{topic}') AS topic FROM range(0, 10, 1, 2)")
     text = refused(frame, servers, None)
     assert "[KAFKA_EOS.NULL_TOPIC] row 2 of the task" in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_time_before_1970_is_named(spark: SparkSession, servers: str, topic: str) -> None:
     text = refused(spark.sql("SELECT 'v' AS value, TIMESTAMP '1969-12-31 23:59:59' AS timestamp"), servers, topic)
     assert "[KAFKA_EOS.INVALID_TIMESTAMP] " in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_header_without_a_key_is_named(spark: SparkSession, servers: str, topic: str) -> None:
@@ -195,13 +157,13 @@ def test_a_header_without_a_key_is_named(spark: SparkSession, servers: str, topi
     )
     text = refused(frame, servers, topic)
     assert "[KAFKA_EOS.INVALID_HEADER] " in text
-    assert committed(servers, topic) == []
+    assert read_committed(servers, topic) == []
 
 
 def test_a_null_value_is_a_tombstone(spark: SparkSession, servers: str, topic: str) -> None:
     frame = spark.sql("SELECT 'k' AS key, CAST(NULL AS STRING) AS value UNION ALL SELECT 'e', ''")
     save(frame, servers, topic)
-    assert {record.key(): record.value() for record in committed(servers, topic)} == {b"k": None, b"e": b""}
+    assert {record.key: record.value for record in read_committed(servers, topic)} == {b"k": None, b"e": b""}
 
 
 def test_after_a_failure_the_same_write_succeeds_once_the_input_is_right(
@@ -213,4 +175,6 @@ def test_after_a_failure_the_same_write_succeeds_once_the_input_is_right(
     good = spark.sql("SELECT CAST(id AS STRING) AS value, CAST(1 AS INT) AS partition FROM range(0, 10, 1, 2)")
     for _ in range(2):
         save(good, servers, topic, **transaction)
-        assert sorted(record.value() or b"" for record in committed(servers, topic)) == [b"%d" % i for i in range(10)]
+        assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [
+            b"%d" % i for i in range(10)
+        ]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import pickle
-import re
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from kafka_eos_sink import KafkaEosDataSource
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.commit.transactional_id import batch_write_id, driver_transactional_id
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.sink import writer as writer_module
 from kafka_eos_sink.sink.writer import KafkaEosBatchWriter
+from kafka_testing import assert_nothing_open, create_topic, read_committed
 
+CodeOf = Callable[[str], str]
 VALUE = t.StructType([t.StructField("value", t.StringType())])
 # Nothing listens on port 1 of the loopback.
 UNREACHABLE = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders", "kafka.max.block.ms": "1000"}
@@ -33,57 +42,52 @@ def save(frame: DataFrame, mode: str = "append", **options: str) -> Callable[[],
     return lambda: frame.write.format("kafka-eos").options(**options).mode(mode).save()
 
 
-def first_code(text: str) -> str:
-    """The first code in `text`, which must stand right after the class of the exception, before any other word."""
-    found = re.search(r"^(?:.*: )?[\w.]*(?:Error|Exception): \[KAFKA_EOS\.([A-Z_]+)\] ", text, re.MULTILINE)
-    assert found is not None, text
-    return found[1]
-
-
-def test_an_error_of_options_reaches_the_caller(spark: SparkSession) -> None:
+def test_an_error_of_options_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(
         save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE, **{"kafka.acks": "1", "kafka.sasl.pasword": "hunter2"})
     )
-    assert first_code(text) == "INVALID_OPTIONS"
+    assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.acks=1 contradicts exactly-once" in text
     assert "the nearest known name is kafka.sasl.password" in text
     assert "hunter2" not in text
 
 
-def test_problems_of_options_and_columns_reach_the_caller_together(spark: SparkSession) -> None:
+def test_problems_of_options_and_columns_reach_the_caller_together(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 1 AS value"), **UNREACHABLE, **{"kafka.acks": "1"}))
-    assert first_code(text) == "INVALID_OPTIONS"
+    assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.acks=1" in text
     assert "value attribute unsupported type int" in text
 
 
-def test_an_error_of_columns_reaches_the_caller(spark: SparkSession) -> None:
+def test_an_error_of_columns_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 1 AS key"), **UNREACHABLE))
-    assert first_code(text) == "INVALID_COLUMNS"
+    assert code_of(text) == "INVALID_COLUMNS"
     assert "Required attribute 'value' not found" in text
     assert "key attribute unsupported type int. key must be a(n) string or binary" in text
 
 
-def test_overwriting_is_refused(spark: SparkSession) -> None:
+def test_overwriting_is_refused(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 'a' AS value"), "overwrite", **UNREACHABLE))
-    assert first_code(text) == "OVERWRITE_NOT_SUPPORTED"
+    assert code_of(text) == "OVERWRITE_NOT_SUPPORTED"
     assert 'use mode("append")' in text
 
 
-def test_a_path_is_refused(spark: SparkSession) -> None:
+def test_a_path_is_refused(spark: SparkSession, code_of: CodeOf) -> None:
     frame = spark.sql("SELECT 'a' AS value")
     text = caught(lambda: frame.write.format("kafka-eos").options(**UNREACHABLE).mode("append").save("/tmp/orders"))
-    assert first_code(text) == "INVALID_OPTIONS"
+    assert code_of(text) == "INVALID_OPTIONS"
     assert "save(path) has no meaning for Kafka" in text
 
 
-def test_reading_is_refused_with_the_way_to_read(spark: SparkSession) -> None:
+def test_reading_is_refused_with_the_way_to_read(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(lambda: spark.read.format("kafka-eos").load())
-    assert first_code(text) == "READ_NOT_SUPPORTED"
+    assert code_of(text) == "READ_NOT_SUPPORTED"
     assert 'spark.read.format("kafka")' in text
 
 
-def test_a_streaming_query_is_refused_with_what_to_use_meanwhile(spark: SparkSession, tmp_path_factory: Any) -> None:
+def test_a_streaming_query_is_refused_with_what_to_use_meanwhile(
+    spark: SparkSession, code_of: CodeOf, tmp_path_factory: Any
+) -> None:
     checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
     stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
 
@@ -98,22 +102,55 @@ def test_a_streaming_query_is_refused_with_what_to_use_meanwhile(spark: SparkSes
         query.processAllAvailable()
 
     text = caught(run)
-    assert first_code(text) == "STREAMING_NOT_SUPPORTED"
+    assert code_of(text) == "STREAMING_NOT_SUPPORTED"
     assert "foreachBatch" in text
     assert "txnVersion" in text
 
 
-def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession) -> None:
+def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE))
-    assert first_code(text) == "BROKER_UNREACHABLE"
+    assert code_of(text) == "BROKER_UNREACHABLE"
     assert "127.0.0.1:1" in text
     assert "Could not serialize" not in text
 
 
-def test_a_reference_that_cannot_be_resolved_reaches_the_caller(spark: SparkSession) -> None:
+def test_an_error_of_a_task_reaches_the_caller(spark: SparkSession, code_of: CodeOf, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    frame = spark.sql("SELECT 'hunter2' AS value, CAST(1 AS INT) AS partition")
+    text = caught(save(frame, **{"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}))
+    assert code_of(text) == "NO_SUCH_PARTITION"
+    assert "hunter2" not in text
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+def test_an_error_of_the_commit_reaches_the_caller(spark: SparkSession, code_of: CodeOf, kafka: EmbeddedKafka) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    app_id = f"app-{uuid.uuid4().hex[:8]}"
+    driver = driver_transactional_id(batch_write_id(None, app_id, topic))
+
+    def another_driver_takes_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if TaskContext.get().partitionId() == 1:
+            with NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers))) as client:
+                Admin(client).init_producer_id(driver, 60_000, deadline_ms=monotonic_ms() + 30_000)
+
+    frame = spark.range(0, 10, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    overtaken = frame.mapInArrow(another_driver_takes_over, frame.schema)
+    options = {"kafka.bootstrap.servers": servers, "topic": topic, "txnAppId": app_id, "txnVersion": "1"}
+    text = caught(save(overtaken, **options))
+    assert code_of(text) == "FENCED"
+    assert read_committed(servers, topic) == []
+    # Whoever comes next under this name ends what was left and writes.
+    save(frame, **options)()
+    assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [b"%d" % i for i in range(10)]
+    assert_nothing_open(servers, [topic])
+
+
+def test_a_reference_that_cannot_be_resolved_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
     options = UNREACHABLE | {"kafka.client.id": "${env:SURELY_NOT_SET}"}
     text = caught(save(spark.sql("SELECT 'a' AS value"), **options))
-    assert first_code(text) == "INVALID_OPTIONS"
+    assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.client.id: ${env:SURELY_NOT_SET} cannot be resolved" in text
 
 

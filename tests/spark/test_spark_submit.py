@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import uuid
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 REPOSITORY = Path(__file__).parents[2]
 Submit = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -95,14 +96,10 @@ def test_a_failure_is_one_sentence_and_status_1(submit: Submit, tmp_path: Path) 
     assert line.startswith("batch_to_kafka: [KAFKA_EOS.INVALID_OPTIONS] kafka.acks=1 contradicts exactly-once")
 
 
-def test_files_go_to_a_topic_once_however_often_the_job_runs(submit: Submit, kafka: Any, tmp_path: Path) -> None:
-    from confluent_kafka import Consumer, TopicPartition
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    topic = f"submitted-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for created in admin.create_topics([NewTopic(topic, 1, 1)]).values():
-        created.result()
+def test_files_go_to_a_topic_once_however_often_the_job_runs(
+    submit: Submit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
     rows = [{"id": i, "name": f"n{i}"} for i in range(50)]
     (tmp_path / "data.json").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     (tmp_path / "client.properties").write_text(
@@ -114,19 +111,10 @@ def test_files_go_to_a_topic_once_however_often_the_job_runs(submit: Submit, kaf
             *("--key", "id", "--headers", "array(named_struct('key', 'h', 'value', CAST(name AS BINARY)))"),
             *("--where", "id < 40", "--txn-app-id", "files", "--txn-version", "3", "data.json"),
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         assert own_lines(done) == [f"batch_to_kafka: written to topic {topic}"]
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": topic,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    records = []
-    while (message := consumer.poll(10)) is not None and message.error() is None:
-        records.append((message.key(), json.loads(message.value()), message.headers()))
-    consumer.close()
-    assert records == [(str(row["id"]).encode(), row, [("h", str(row["name"]).encode())]) for row in rows[:40]]
+    records = read_committed(kafka.bootstrap_servers, topic)
+    assert [(record.key, json.loads(record.value or b""), record.headers) for record in records] == [
+        (str(row["id"]).encode(), row, (("h", str(row["name"]).encode()),)) for row in rows[:40]
+    ]
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
