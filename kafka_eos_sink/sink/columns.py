@@ -70,11 +70,18 @@ class WrittenColumns:
     """The written columns and their types, in an order that does not depend on the DataFrame's."""
     ignored: tuple[str, ...]
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
-        """The rows of the batches in order, without Python per row; empty batches are left out."""
+    def rows(self, batches: Iterable[pa.RecordBatch], commit_log_topic: str) -> Iterator[Rows]:
+        """The rows of the batches in order, without Python per row; empty batches are left out.
+
+        Raises:
+            InvalidRowError: what `to_rows` raises, and COMMIT_LOG_TOPIC for a row whose topic is the commit log.
+        """
         for batch in batches:
             for piece in self._pieces(batch):
-                yield self.to_rows(piece)
+                rows = self.to_rows(piece)
+                if not isinstance(rows.topic, str):
+                    _refuse_commit_log(rows.topic, commit_log_topic)
+                yield rows
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
         """The rows of one batch whose columns each fit into Arrow's 2 GiB of binary.
@@ -185,6 +192,17 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
         f"columns that Kafka has no place for are not written: {', '.join(columns.ignored)}; "
         f"written are {', '.join(_COLUMNS)}",
     )
+
+
+def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
+    # The option is checked before; a column can name it too, and a foreign record there could pass for a decision.
+    into_log = pc.equal(topic, commit_log_topic)
+    if pc.any(into_log).as_py():
+        raise InvalidRowError(
+            "COMMIT_LOG_TOPIC",
+            f"row {_first(into_log)} of a batch has the topic {commit_log_topic!r}, which is the commit log and must "
+            "hold nothing but the sink's own records; correct the column topic",
+        )
 
 
 def _refuse_before_1970(timestamp: pa.Array) -> None:

@@ -89,7 +89,7 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
             task_attempt_id=context.taskAttemptId(),
         )
         settings = self._planned_settings()
-        rows = self._columns.rows(iterator)
+        rows = self._columns.rows(iterator, settings.commit_log_topic)
         if self._plan is None:
             return BatchTaskMessage(two_phase.write_task_at_least_once(settings, task, rows))
         return BatchTaskMessage(two_phase.write_task(settings, self._plan, task, rows))

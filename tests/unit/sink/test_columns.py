@@ -157,7 +157,7 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
         ],
         names=["other", "key", "value", "topic", "partition", "headers", "timestamp"],
     ).slice(1)
-    (rows,) = columns.rows([batch])
+    (rows,) = columns.rows([batch], "__log")
     assert rows.num_rows == 3
     assert rows.topic.to_pylist() == ["t", "u", None]
     assert rows.topic.type == pa.string()
@@ -179,7 +179,7 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
 def test_the_option_topic_goes_before_the_column() -> None:
     columns = written_columns(schema("topic string; value string"), "orders")
     batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
-    (rows,) = columns.rows([batch])
+    (rows,) = columns.rows([batch], "__log")
     assert rows.topic == "orders"
     assert rows.partition is None
     assert rows.columns.key is None
@@ -191,7 +191,7 @@ def test_batches_without_rows_are_left_out() -> None:
     columns = written_columns(schema("value string"), "orders")
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])
-    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]))] == [1, 1]
+    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]), "__log")] == [1, 1]
 
 
 def test_a_time_before_1970_is_refused_with_its_row() -> None:
@@ -201,7 +201,7 @@ def test_a_time_before_1970_is_refused_with_its_row() -> None:
     )
     batch = pa.record_batch([pa.array(["a", "b"]), times], names=["value", "timestamp"])
     with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_TIMESTAMP\] row 1 "):
-        list(columns.rows([batch]))
+        list(columns.rows([batch], "__log"))
 
 
 def test_a_header_without_a_key_is_refused_with_its_row() -> None:
@@ -209,4 +209,14 @@ def test_a_header_without_a_key_is_refused_with_its_row() -> None:
     headers = pa.array([[{"key": "k", "value": None}], None, [{"key": None, "value": b""}]], ARROW_HEADERS)
     batch = pa.record_batch([pa.array(["a", "b", "c"]), headers], names=["value", "headers"])
     with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_HEADER\] row 2 "):
-        list(columns.rows([batch]))
+        list(columns.rows([batch], "__log"))
+
+
+def test_a_row_for_the_commit_log_is_refused() -> None:
+    columns = written_columns(schema("value string; topic string"), None)
+    batch = pa.record_batch(
+        [pa.array(["a", "b", "c"]), pa.array(["t", None, "__log"], pa.large_string())], names=["value", "topic"]
+    )
+    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 2 .*'__log'"):
+        list(columns.rows([batch], "__log"))
+    assert [rows.num_rows for rows in columns.rows([batch], "__other")] == [3]
