@@ -15,6 +15,7 @@ two rows look alike, the given timestamp and partition, and the topic.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -60,11 +61,10 @@ def add_digests(left: int, right: int) -> int:
 def row_digest(topic: str | pa.Array, partition: pa.Array | None, columns: RecordColumns) -> int:
     """The digest of rows: a number below 2^128, 0 for no rows.
 
-    ``topic`` is one for all rows or a string column (plain, large, view or dictionary) without nulls; ``partition`` an
+    ``topic`` is one for all rows or a string column (plain, large, view or dictionary); ``partition`` an
     int32 column, null where the partitioner decides. Equal rows give equal digests however they are typed, cut into
     batches or ordered: ``add_digests`` over pieces is the digest of the whole. Null differs from empty, except for a
-    list of headers, where they are the same record. Raises ``ValueError`` for columns of unequal length and a topic
-    that is null.
+    list of headers, where they are the same record. Raises ``ValueError`` for columns of unequal length.
     """
     count = columns.num_rows
     for name, column in (("topic", topic), ("partition", partition)):
@@ -127,15 +127,15 @@ def _topic_words(topic: str | pa.Array) -> UInt64Array:
     if isinstance(topic, str):
         return _topic_hashes([topic])
     plain = topic.cast(topic.type.value_type) if pa.types.is_dictionary(topic.type) else topic
-    encoded = plain.cast(pa.string()).dictionary_encode()
-    if encoded.null_count:
-        raise ValueError("a row without a topic has no digest; refuse such rows first")
+    encoded = plain.cast(pa.string()).dictionary_encode(null_encoding="encode")
     codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
     return _topic_hashes(encoded.dictionary.to_pylist())[codes]
 
 
-def _topic_hashes(topics: list[str]) -> UInt64Array:
-    hashes = b"".join(hashlib.blake2b(topic.encode(), digest_size=8).digest() for topic in topics)
+def _topic_hashes(topics: Sequence[str | None]) -> UInt64Array:
+    # A null topic (its row goes to the dead letter topic) is told from any name by a byte that no UTF-8 holds.
+    names = (b"\xff" if topic is None else topic.encode() for topic in topics)
+    hashes = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in names)
     return np.frombuffer(hashes, np.dtype("<u8"))
 
 

@@ -1,6 +1,6 @@
 """Writes numbered rows to a topic under a txnAppId; a process of its own, so that a test can kill it whole.
 
-    write_rows.py BOOTSTRAP TOPIC ROWS SPARK_PARTITIONS TXN_APP_ID TXN_VERSION [OPTION=VALUE ...]
+write_rows.py BOOTSTRAP TOPIC ROWS SPARK_PARTITIONS TXN_APP_ID TXN_VERSION [OPTION=VALUE ...]
 """
 
 from __future__ import annotations

@@ -255,5 +255,9 @@ def test_columns_of_unequal_length_and_null_topics_are_refused() -> None:
         row_digest(pa.array(["a"]), None, columns)
     with pytest.raises(ValueError, match="partition has 3 rows"):
         row_digest("a", pa.array([1, 2, 3], pa.int32()), columns)
-    with pytest.raises(ValueError, match="without a topic"):
-        row_digest(pa.array(["a", None]), None, columns)
+
+
+def test_a_null_topic_has_a_digest_of_its_own() -> None:
+    columns = RecordColumns(value=pa.array([b"a"]))
+    digests = {row_digest(pa.array([topic], pa.string()), None, columns) for topic in (None, "", "null", "None")}
+    assert len(digests) == 4

@@ -1,0 +1,205 @@
+"""Batch writes on a real Kafka, read back by two clients that are not ours, under both transaction protocols."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+
+import pytest
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+EVERYTHING = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", HEADERS),
+        StructField("timestamp", TimestampType()),
+        StructField("partition", IntegerType()),
+        StructField("topic", StringType()),
+    ]
+)
+
+
+def writer(frame: DataFrame, cluster: EmbeddedKafka, **options: str) -> DataFrameWriter:
+    found = frame.write.format("kafka-eos").mode("append").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    return found.options(**options)
+
+
+def numbered(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
+    """Keys that repeat, and values that say which Spark partition wrote them, in which order."""
+    return spark.range(0, rows, 1, partitions).selectExpr(
+        "cast(id % 97 as string) key", "concat(spark_partition_id(), ':', id) value"
+    )
+
+
+def expected_values(rows: int, partitions: int) -> Counter[bytes]:
+    """The values of `numbered`; Spark's range begins partition i at i * rows // partitions."""
+    starts = [index * rows // partitions for index in range(partitions + 1)]
+    return Counter(
+        f"{index}:{number}".encode()
+        for index in range(partitions)
+        for number in range(starts[index], starts[index + 1])
+    )
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_row_is_visible_once_with_equal_bytes(spark: SparkSession, any_kafka: EmbeddedKafka, reader: str) -> None:
+    one, two = (create_topic(any_kafka.bootstrap_servers, partitions=3) for _ in range(2))
+    moment = datetime.datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=datetime.UTC)
+    rows = [
+        (b"k1", b"v1", [("h", b"1"), ("h", b"2"), ("n", None)], moment, 2, one),
+        (None, b"no key", [], moment, 0, one),
+        (b"", b"", None, moment, 1, two),
+        (b"tombstone", None, None, moment, 1, two),
+        ("ключ ☃".encode(), "значение 🚚".encode() * 50, [("имя", "ценность".encode())], moment, 0, two),
+        (bytes(range(256)), bytes(range(255, -1, -1)), [("", b"")], moment, 2, two),
+    ]
+    frame = spark.createDataFrame(rows, EVERYTHING).repartition(3)
+    writer(frame, any_kafka).save()
+    found = {
+        (topic, record.partition, record.key, record.value, record.headers, record.timestamp)
+        for topic in (one, two)
+        for record in read_committed(any_kafka.bootstrap_servers, topic, reader=reader)  # type: ignore[arg-type]
+    }
+    milliseconds = int(moment.timestamp() * 1000)
+    wanted = {
+        (topic, partition, key, value, tuple(headers or ()), milliseconds)
+        for key, value, headers, _, partition, topic in rows
+    }
+    assert found == wanted
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_order_is_kept_per_spark_partition_and_topic_partition(
+    spark: SparkSession, any_kafka: EmbeddedKafka, codec: str
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=4)
+    options = {"topic": topic, "kafka.compression.type": codec, "kafka.batch.size": "4096"}
+    writer(numbered(spark, 40_000, 4), any_kafka, **options).save()
+    records = read_committed(any_kafka.bootstrap_servers, topic)
+    assert Counter(record.value for record in records) == expected_values(40_000, 4)
+    last: dict[tuple[int, str], int] = {}
+    for record in records:
+        spark_partition, number = (record.value or b"").decode().split(":")
+        where = (record.partition, spark_partition)
+        assert int(number) > last.get(where, -1), f"order broken in {where}"
+        last[where] = int(number)
+    # A key lies in one partition only.
+    partitions_of_key: dict[bytes | None, set[int]] = {}
+    for record in records:
+        partitions_of_key.setdefault(record.key, set()).add(record.partition)
+    assert all(len(partitions) == 1 for partitions in partitions_of_key.values())
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_a_version_is_written_once_and_the_next_one_after_it(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    for version in ("0", "0", "1", "1", "5", "5"):
+        options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": version}
+        writer(numbered(spark, 1_000, 2), any_kafka, **options).save()
+    values = Counter(record.value for record in read_committed(any_kafka.bootstrap_servers, topic))
+    assert values == Counter({value: 3 for value in expected_values(1_000, 2)})
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_the_same_pair_for_two_topics_is_two_writes(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topics = [create_topic(kafka.bootstrap_servers) for _ in range(2)]
+    for topic in topics:
+        writer(numbered(spark, 100, 1), kafka, topic=topic, txnAppId="two-topics", txnVersion="3").save()
+    assert [len(read_committed(kafka.bootstrap_servers, topic)) for topic in topics] == [100, 100]
+
+
+def test_an_older_version_fails_is_skipped_or_written_as_asked(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    options = {"topic": topic, "txnAppId": f"app-{topic}"}
+    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.CHECKPOINT_ROLLED_BACK"):
+        writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6").save()
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6", onCheckpointRollback="skip").save()
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6", onCheckpointRollback="rewrite").save()
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 200
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def test_a_repeat_with_another_schema_is_not_skipped_in_silence(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": "1"}
+    writer(numbered(spark, 100, 1), kafka, **options).save()
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.DIFFERENT_BATCH"):
+        writer(numbered(spark, 100, 1).select("value"), kafka, **options).save()
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+
+
+def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    options = {"topic": topic, "txnAppId": f"app-{topic}"}
+    frame = numbered(spark, 1_000, 4)
+    writer(frame.where("key is null"), any_kafka, **options, txnVersion="1").save()
+    writer(frame.where("value like '2:%'"), any_kafka, **options, txnVersion="2").save()
+    writer(spark.createDataFrame([], "value string"), any_kafka, **options, txnVersion="3").save()
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 250
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_a_write_without_an_app_id_leaves_nothing_in_the_commit_log(
+    spark: SparkSession, any_kafka: EmbeddedKafka
+) -> None:
+    topic, log = create_topic(any_kafka.bootstrap_servers), f"commits-{any_kafka.cluster_id}".replace("_", "-")
+    options = {"topic": topic, "commit.log.topic": log}
+    writer(numbered(spark, 1_000, 2), any_kafka, **options).save()
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 1_000
+    newest = {record.key: record.value for record in read_committed(any_kafka.bootstrap_servers, log)}
+    assert newest
+    assert set(newest.values()) == {None}
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    options = {"topic": topic, "delivery.guarantee": "at-least-once", "kafka.batch.size": "2000"}
+    writer(numbered(spark, 5_000, 3), kafka, **options).save()
+    records = read_uncommitted(kafka.bootstrap_servers, topic)
+    assert Counter(record.value for record in records) == expected_values(5_000, 3)
+
+
+def test_rows_that_cannot_be_written_go_to_the_dead_letter_topic_in_the_same_transaction(
+    spark: SparkSession, kafka: EmbeddedKafka
+) -> None:
+    topic, dead = create_topic(kafka.bootstrap_servers, partitions=2), create_topic(kafka.bootstrap_servers)
+    frame = spark.createDataFrame(
+        [
+            ("good", topic, None),
+            ("no such partition", topic, 9),
+            ("null topic", None, None),
+            ("too large" * 9_000, topic, 1),
+        ],
+        "value string, topic string, partition int",
+    )
+    options = {"dead.letter.topic": dead, "kafka.max.request.size": "20000"}
+    writer(frame, kafka, **options).save()
+    assert [record.value for record in read_committed(kafka.bootstrap_servers, topic)] == [b"good"]
+    letters = {
+        (record.value or b"")[:9]: dict(record.headers) for record in read_committed(kafka.bootstrap_servers, dead)
+    }
+    assert set(letters) == {b"no such p", b"null topi", b""}  # what is too large for a topic leaves its size
+    assert letters[b""]["kafka-eos.error"] == b"RECORD_TOO_LARGE"
+    assert letters[b""]["kafka-eos.value.bytes"] == b"81000"
+    assert b"NO_SUCH_PARTITION" in (letters[b"no such p"]["kafka-eos.error"] or b"")
+    assert b"NULL_TOPIC" in (letters[b"null topi"]["kafka-eos.error"] or b"")
+    assert_nothing_open(kafka.bootstrap_servers)

@@ -1,0 +1,147 @@
+"""A driver, a task or a commit dies at each step; the same txnAppId and txnVersion run again: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.commit import failpoints
+
+JOB = Path(__file__).parent / "jobs" / "write_rows.py"
+ROWS, PARTITIONS = 4_000, 4
+DEADLINE_S = 180
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it started, by what the kernel says; Spark's Python daemons leave its process group."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.extend(int(child) for child in task.read_text().split())
+    return found
+
+
+def kill_all(pid: int) -> None:
+    for found in descendants(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found, signal.SIGKILL)
+
+
+class Job:
+    """The write in a process of its own."""
+
+    def __init__(self, environment: dict[str, str], cluster: EmbeddedKafka, topic: str, folder: Path) -> None:
+        self._environment, self._cluster, self._topic, self._folder = environment, cluster, topic, folder
+        self.log = folder / "job.log"
+
+    @contextlib.contextmanager
+    def started(self, fail: str = "", *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        arguments = [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), "app", "1", *options]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(JOB), *arguments],
+                env={**os.environ, **self._environment, failpoints.VARIABLE: fail},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+        try:
+            yield process
+        finally:
+            kill_all(process.pid)
+            process.wait()
+
+    def run(self, fail: str = "", *options: str) -> int:
+        with self.started(fail, *options) as process:
+            return process.wait(DEADLINE_S)
+
+    def die_at(self, point: str) -> None:
+        """Everything of the driver is killed at once when the point is reached."""
+        mark = self._folder / "reached"
+        with self.started(f"{point}=hang:{mark}") as process:
+            give_up_at = time.monotonic() + DEADLINE_S
+            while not mark.exists():
+                assert process.poll() is None, f"the job ended before {point}: {self.log.read_text()[-3000:]}"
+                assert time.monotonic() < give_up_at, f"{point} was not reached: {self.log.read_text()[-3000:]}"
+                time.sleep(0.05)
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture
+def job(spark_environment: dict[str, str], any_kafka: EmbeddedKafka, tmp_path: Path) -> Job:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    return Job(spark_environment, any_kafka, topic, tmp_path)
+
+
+def assert_every_row_once(job: Job) -> None:
+    bootstrap_servers, topic = job._cluster.bootstrap_servers, job._topic
+    numbers = Counter(
+        int((record.value or b"").decode().split(":")[1]) for record in read_committed(bootstrap_servers, topic)
+    )
+    assert numbers == Counter(range(ROWS))
+    assert_nothing_open(bootstrap_servers)
+
+
+DRIVER_POINTS = [
+    "plan.fenced",
+    "task.writing",
+    "task.flushed",
+    "task.prepared",
+    "commit.before_decision",
+    "commit.decision_written",
+    "commit.decided",
+    "commit.between_ends",
+    "commit.finished",
+]
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_the_driver_dies(job: Job, point: str) -> None:
+    job.die_at(point)
+    assert job.run() == 0, job.said()[-3000:]
+    assert_every_row_once(job)
+
+
+@pytest.mark.parametrize("action", ["kill", "raise"])
+@pytest.mark.parametrize("point", ["task.writing", "task.flushed", "task.prepared"])
+def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: str, action: str) -> None:
+    assert job.run(f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
+    assert (tmp_path / "once").exists()
+    assert_every_row_once(job)
+
+
+@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends", "commit.finished"])
+def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(job: Job, tmp_path: Path, point: str) -> None:
+    assert job.run(f"{point}=raise:{tmp_path / 'once'}") != 0
+    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
+    assert_every_row_once(job)  # Spark has called abort, which found the decision
+    assert job.run() == 0, job.said()[-3000:]
+    assert_every_row_once(job)
+
+
+def test_a_commit_that_fails_before_the_decision_leaves_nothing(job: Job, tmp_path: Path) -> None:
+    assert job.run(f"commit.before_decision=raise:{tmp_path / 'once'}") != 0
+    assert read_committed(job._cluster.bootstrap_servers, job._topic) == []
+    assert_nothing_open(job._cluster.bootstrap_servers)
+    assert job.run() == 0, job.said()[-3000:]
+    assert_every_row_once(job)
+
+
+def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, tmp_path: Path) -> None:
+    assert job.run(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
+    assert job.run() == 0, job.said()[-3000:]
+    assert_every_row_once(job)
