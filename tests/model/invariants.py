@@ -1,0 +1,195 @@
+"""The invariants of the protocol as checks on what the simulation does.
+
+Each check returns what is wrong as a sentence, or None. Those that look at a cluster alone run once per distinct cluster; those that
+look at a request run once per distinct (cluster, request). I5 (a message leaves only when every produce is acknowledged), I13 and I14 have
+no check of their own: the performer cannot hand over earlier, compaction and other query ids are part of the
+simulation, and a wait that depends on a later step is a state that never succeeds (`World.recover_from`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from kafka_eos_sink.commit.commit_log import LogKey, parse_key
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
+
+from . import simulated_cluster as kafka
+from .simulated_cluster import LOG, Cluster, Control, Data
+
+
+@lru_cache(maxsize=100_000)
+def _key(key: bytes) -> LogKey | None:
+    return parse_key(key)
+
+
+@lru_cache(maxsize=100_000)
+def _decision(value: bytes) -> dict[str, Any]:
+    return dict(json.loads(json.loads(value)["body"]))
+
+
+class Decided:
+    """A decision in the log whose transaction was committed, as the log's truth has it (compaction or not)."""
+
+    __slots__ = ("fields", "offset", "query_id", "write_id")
+
+    def __init__(self, key: LogKey, fields: dict[str, Any], offset: int) -> None:
+        self.write_id, self.query_id, self.fields, self.offset = key.write_id, key.query_id, fields, offset
+
+    @property
+    def version(self) -> int:
+        return int(self.fields["version"])
+
+    def identities(self) -> dict[tuple[str, int, int], dict[str, Any]]:
+        return {
+            (entry["identity"]["transactional_id"], entry["identity"]["producer_id"], entry["identity"]["producer_epoch"]): entry
+            for entry in self.fields["transactions"]
+        }
+
+
+def decisions(cluster: Cluster) -> tuple[Decided, ...]:
+    """All decisions ever committed, in log order; tombstones are not decisions."""
+    ended = kafka.outcomes(cluster, LOG)
+    found = []
+    for offset, entry in enumerate(cluster.logs[LOG]):
+        if not isinstance(entry, Data) or not ended[offset] or not entry.transactional or entry.value is None:
+            continue
+        key = _key(entry.key)
+        if key is not None and key.kind == "decision":
+            found.append(Decided(key, _decision(entry.value), offset))
+    return tuple(found)
+
+
+def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
+    """What truly became of a named transaction in the commit log."""
+    return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
+
+
+def check_cluster(cluster: Cluster, rewrite: bool = False) -> str | None:
+    """At most once (I6), the chain of decisions (I2), and decisions and parts only where they belong (I12)."""
+    seen: set[Any] = set()
+    for partition in range(1, len(cluster.logs)):
+        ended = kafka.outcomes(cluster, partition)
+        for offset, entry in enumerate(cluster.logs[partition]):
+            if isinstance(entry, Control) or not ended[offset] or not _is_row(entry.key):
+                continue
+            if entry.key in seen and not rewrite:
+                return f"at most once: row {entry.key} is visible twice (again in data partition {partition} at offset {offset})"
+            seen.add(entry.key)
+    chain: dict[tuple[str, str, int], Decided] = {}
+    for found in decisions(cluster):
+        name = (found.write_id, found.query_id, found.version)
+        earlier = chain.get(name)
+        chain[name] = found
+        if earlier is None or rewrite:
+            continue
+        mine = found.identities()
+        for identity, entry in earlier.identities().items():
+            truth = part_outcome(cluster, entry)
+            if identity in mine:
+                if truth is not True:
+                    return f"I2: the decision at offset {found.offset} repeats {identity}, which is not committed"
+            elif truth is not False:
+                return (
+                    f"I2: the decision at offset {found.offset} replaces {identity} of the one at offset {earlier.offset}, which is "
+                    f"{'committed' if truth else 'not ended'}"
+                )
+    return None
+
+
+def _is_row(key: Any) -> bool:
+    return isinstance(key, tuple) and key[0] == "row"
+
+
+def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, write_ids: tuple[str, ...]) -> str | None:
+    """I1, I3, I9, I11, I12 and foreign transactions, at the moment a request is processed."""
+    match request:
+        case ("end", identity, commit, version):
+            owner = _owner(identity.transactional_id, write_ids)
+            if owner is None:
+                return f"foreign: EndTxn of {identity.transactional_id}, which is no id of {write_ids}"
+            if version != (5 if identity.version >= 2 else 4):
+                return f"I9: EndTxn v{version} of {identity.transactional_id}, whose transaction has version {identity.version}"
+            if owner == "driver":
+                return None
+            name = (identity.transactional_id, identity.producer_id, identity.producer_epoch)
+            naming = [found for found in decisions(cluster) if name in found.identities()]
+            if commit and not naming:
+                return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
+            if not commit and naming and after is not cluster:
+                return f"I3: EndTxn(abort) of {name}, which the decision at offset {naming[-1].offset} names"
+        case ("init", transactional_id, _):
+            if _owner(transactional_id, write_ids) is None:
+                return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"
+        case ("produce", identity, partition, _, records) if partition == LOG:
+            for key, value in records:
+                parsed = _key(key)
+                if parsed is None:
+                    return f"a record with the key {key!r} in the commit log is none of ours"
+                in_driver = identity is not None and identity.transactional_id == driver_transactional_id(parsed.write_id)
+                if parsed.kind == "decision" and not in_driver:
+                    return f"I12: a decision key written by {identity}"
+                if parsed.kind == "decision" and value is not None and "body" not in json.loads(value):
+                    return "I12: a record that is no decision under a decision's key"
+                if parsed.kind == "part" and value is not None and (identity is None or in_driver):
+                    return f"I12: a part record that is not in its task's transaction, but written by {identity}"
+    return None
+
+
+def initialises_named(cluster: Cluster, request: tuple[Any, ...], after: Cluster) -> str | None:
+    """I3 for InitProducerId: allowed only to an attempt that was paused between the two requests of its second step."""
+    if request[0] != "init" or after is cluster:
+        return None
+    found = cluster.transaction(request[1])
+    if found is None or found.state != kafka.ONGOING:
+        return None
+    name = (request[1], found.producer_id, found.producer_epoch)
+    if any(name in decided.identities() for decided in decisions(cluster)):
+        return f"I3: InitProducerId of {request[1]}, whose open transaction a decision names"
+    return None
+
+
+def _owner(transactional_id: str, write_ids: tuple[str, ...]) -> str | None:
+    for write_id in write_ids:
+        if transactional_id == driver_transactional_id(write_id):
+            return "driver"
+        if parse(transactional_id, write_id) is not None:
+            return "task"
+    return None
+
+
+def visible_rows(cluster: Cluster, ignoring: frozenset[int] = frozenset()) -> dict[Any, int]:
+    """How often a read_committed consumer meets each row; ``ignoring``: others' open transactions do not hold it up."""
+    seen: dict[Any, int] = {}
+    for partition in range(1, len(cluster.logs)):
+        ended = kafka.outcomes(cluster, partition)
+        opened = kafka.open_transactions(cluster, partition)
+        stable = min(
+            (first for producer_id, (first, _) in opened.items() if producer_id not in ignoring),
+            default=len(cluster.logs[partition]),
+        )
+        for offset, entry in enumerate(cluster.logs[partition][:stable]):
+            if isinstance(entry, Data) and ended[offset] and _is_row(entry.key):
+                seen[entry.key] = seen.get(entry.key, 0) + 1
+    return seen
+
+
+def committed_rows(cluster: Cluster) -> set[Any]:
+    """Rows whose transaction has its COMMIT marker, whoever else holds up the readers before them."""
+    seen = set()
+    for partition in range(1, len(cluster.logs)):
+        ended = kafka.outcomes(cluster, partition)
+        for offset, entry in enumerate(cluster.logs[partition]):
+            if isinstance(entry, Data) and ended[offset] and _is_row(entry.key):
+                seen.add(entry.key)
+    return seen
+
+
+def open_ids(cluster: Cluster, write_ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Transactional ids of ours that carry a transaction."""
+    return tuple(
+        name
+        for name, found in cluster.transactions
+        if found.state in (kafka.ONGOING, *kafka.PREPARING) and _owner(name, write_ids) is not None
+    )

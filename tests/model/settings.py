@@ -1,0 +1,96 @@
+"""What is explored: how many tasks, attempts, drivers and batches, and how much of each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from kafka_eos_sink.commit.straggler import NEVER_TIMES_OUT_MS
+
+WRITE_ID = "w"
+START_MS = 1_000_000
+JUMP_MS = 200_000
+"""A pause: longer than every deadline of the protocol, shorter than the transaction timeout of most settings."""
+
+FAULTS = (
+    "kill_task",  # a running task dies and Spark starts another attempt
+    "speculate",  # Spark starts another attempt beside a live one, or of a finished task (stage attempt)
+    "drop_message",  # a task is done, but its executor dies before the driver hears of it
+    "lost",  # a request is processed, its answer is lost: repeated identically
+    "unavailable",  # a step gets no answer before its deadline, whether it was processed or not
+    "float",  # a copy of a request stays in the network and is processed at any later time
+    "timeout",  # the coordinator ends an open transaction by its timeout
+    "pause",  # everybody's clock jumps
+    "compact",  # the cleaner passes over the commit log
+    "expire",  # the coordinator forgets an id without transaction
+    "skip_marker",  # KAFKA-20734
+    "hand_marker",  # somebody writes an ABORT marker by hand
+    "foreign_abort",  # somebody ends an open transaction through its coordinator
+    "foreign_init",  # a zombie's InitProducerId of a task's id
+)
+
+
+Rows = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One small world. ``rows(driver, version)`` are the row numbers of each Spark partition; a row's data partition is its
+    number modulo ``data_partitions``. ``query_id(driver)`` and ``offsets_hash(driver, version)`` say what batch a driver believes to write."""
+
+    name: str
+    version: int = 2
+    drivers: int = 2
+    batches: int = 1
+    first_batch: int = 0
+    attempts: int = 2
+    data_partitions: int = 1
+    zombie_drivers: bool = True
+    zombie_tasks: bool = True
+    faults: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    timeout_ms: int = 900_000
+    streaming: bool = True
+    random_write_id: bool = False
+    foreign: bool = False
+    same_slot: bool = True
+    record_may_fail: bool = True
+    rows: Callable[[int, int], Rows] = field(default=lambda driver, version: ((0,), (1,)))
+    query_id: Callable[[int], str] = field(default=lambda driver: "q")
+    offsets_hash: Callable[[int, int], str | None] = field(default=lambda driver, version: f"hash-{version}")
+    topic: Callable[[int], str] = field(default=lambda driver: "t")
+    rollback: str = "fail"
+    start_version: Callable[[int], int] | None = None
+    """Where a driver begins, instead of after what Spark recorded."""
+    loud: frozenset[str] = frozenset()
+    """Error codes that a fault-free run after the faults may end with, besides success."""
+    recover_from_every: int = 1
+    """One in so many distinct clusters is left to a further, fault-free driver; 0 for none."""
+
+    @property
+    def may_time_out(self) -> bool:
+        return self.timeout_ms != NEVER_TIMES_OUT_MS
+
+    def write_id(self, driver: int) -> str:
+        return f"{WRITE_ID}{driver}" if self.random_write_id else WRITE_ID
+
+    @property
+    def write_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.write_id(driver) for driver in range(self.drivers + 1)))
+
+    def fault(self, name: str) -> int:
+        return self.faults.get(name, 0)
+
+
+def faults(**counts: int) -> MappingProxyType[str, int]:
+    unknown = set(counts) - set(FAULTS)
+    assert not unknown, unknown
+    return MappingProxyType(counts)
+
+
+def named(settings: tuple[Setting, ...]) -> dict[str, Setting]:
+    return {setting.name: setting for setting in settings}
+
+
+__all__ = ["FAULTS", "JUMP_MS", "START_MS", "WRITE_ID", "Any", "Setting", "faults", "named"]
