@@ -56,8 +56,7 @@ def broker(
 
     Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads Kafka (44 MB).
     """
-    signal.signal(signal.SIGINT, _ask_to_stop)
-    signal.signal(signal.SIGTERM, _ask_to_stop)
+    handlers = {number: signal.signal(number, _ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     kafka: EmbeddedKafka | None = None
     try:
         with shown_progress() as progress:
@@ -83,10 +82,12 @@ def broker(
         _say("Stopping ...")
     finally:
         # A second Ctrl-C must not leave half-stopped nodes; SIGKILL does not either, by the process guard.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in handlers:
+            signal.signal(number, signal.SIG_IGN)
         if kafka is not None:
             kafka.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _run_until_it_ends(kafka: EmbeddedKafka) -> None:

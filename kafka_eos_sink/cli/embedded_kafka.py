@@ -27,6 +27,7 @@ from kafka_eos_sink.cli.kafka_node import (
     KafkaNode,
     NodeAddress,
     server_properties,
+    telling_lines,
     write_properties,
 )
 from kafka_eos_sink.cli.kafka_readiness import wait_until_ready
@@ -69,7 +70,7 @@ class EmbeddedKafka:
         heap: str = "384m",
         properties: Mapping[str, str] | None = None,
         tuned_for: Literal["start", "throughput"] = "start",
-        start_timeout_ms: int = 90_000,
+        start_timeout_ms: int = 120_000,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         if brokers not in (1, 3):
@@ -353,10 +354,10 @@ class EmbeddedKafka:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )
         if answer.returncode != 0:
-            said = (answer.stdout + answer.stderr).strip().splitlines()[-_FAILURE_LINES:]
+            said = telling_lines((answer.stdout + answer.stderr).splitlines(), _FAILURE_LINES)
             raise KafkaEosError(
                 "EMBEDDED_KAFKA_FAILED",
-                f"Kafka {self.version} could not format its data folder; it said:\n" + "\n".join(said),
+                f"Kafka {self.version} could not format its data folder; it said:\n{said}",
             )
         return folder / "data"
 

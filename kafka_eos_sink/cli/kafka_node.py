@@ -12,7 +12,7 @@ from typing import Literal
 
 from kafka_eos_sink.cli.process_guard import ProcessGuard
 
-__all__ = ["HOST", "JvmSettings", "KafkaNode", "NodeAddress", "server_properties", "write_properties"]
+__all__ = ["HOST", "JvmSettings", "KafkaNode", "NodeAddress", "server_properties", "telling_lines", "write_properties"]
 
 HOST = "127.0.0.1"
 
@@ -83,6 +83,12 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Writes a Java properties file; Kafka reads it as UTF-8, so only backslashes and line ends need escaping."""
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in sorted(properties.items()))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def telling_lines(output: Sequence[str], lines: int) -> str:
+    """The last lines of a Java program's output that name an error or exception; the last ones at all if none does."""
+    named = [line for line in output if _NAMED_FAILURE.search(line) and not line.startswith("\tat ")]
+    return "\n".join((named or list(output))[-lines:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +168,7 @@ class KafkaNode:
 
     def failure_lines(self, lines: int) -> str:
         """The lines that say why the process ended: errors and exceptions where there are any, else the last ones."""
-        output = self._output()
-        named = [line for line in output if _NAMED_FAILURE.search(line)]
-        return "\n".join((named or output)[-lines:])
+        return telling_lines(self._output(), lines)
 
     def had_port_conflict(self) -> bool:
         return any(_PORT_CONFLICT.search(line) for line in self._output())

@@ -1,7 +1,7 @@
 """The command ``kafka-eos``: puts the subcommands together and turns failures into one sentence and an exit status.
 
-Each subcommand is a module of this package with a function ``register(app)``; its name is added to `_COMMANDS`. The
-modules are imported one after the other when the command runs, so that none of them may be slow to import.
+Each subcommand is a module of this package, of the same name and with a function ``register(app)``; the name is added
+to `_COMMANDS`. Only the module that is asked for is imported, as some bring pandas and pyarrow with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_eos_sink.errors import KafkaEosError
 
 __all__ = ["application", "main"]
 
-_COMMANDS = ("broker", "demo", "commits", "transactions")
+_COMMANDS = ("broker", "demo", "commits", "transactions", "bench")
 """Modules of `kafka_eos_sink.cli`, in the order in which ``--help`` lists them."""
 
 EXIT_FAILURE = 1
@@ -25,8 +25,8 @@ EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 
 
-def application() -> typer.Typer:
-    """The typer application with all subcommands."""
+def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
+    """The typer application with these subcommands, which are all unless told otherwise."""
     app = typer.Typer(
         name="kafka-eos",
         help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on and an operator's tools.",
@@ -35,7 +35,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_version)
-    for name in _COMMANDS:
+    for name in commands:
         importlib.import_module(f"kafka_eos_sink.cli.{name}").register(app)
     return app
 
@@ -58,9 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 is done, 1 a failure said in one sentence on standard error, 2 wrong usage, 130 interrupted.
     """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    asked = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
     try:
         # Typer ends the process by itself for help, usage errors (2) and typer.Exit; a plain return means success.
-        application()(None if arguments is None else list(arguments), prog_name="kafka-eos")
+        application(asked)(arguments, prog_name="kafka-eos")
     except KafkaEosError as failure:
         print(f"kafka-eos: {failure}", file=sys.stderr)
         return EXIT_FAILURE

@@ -1,0 +1,193 @@
+"""The embedded Kafka itself: versions, data that is kept, nodes that die, ends of every kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.cli import embedded_kafka
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.free_ports import choose_free_ports
+from kafka_eos_sink.cli.kafka_node import HOST
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+
+def transaction_version(kafka: EmbeddedKafka) -> int:
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
+    with NetworkClient(config) as client:
+        return Admin(client).transaction_version(monotonic_ms() + 30_000)
+
+
+def write(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def values(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_committed(kafka.bootstrap_servers, topic)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_transaction_version_is_the_one_asked_for(kafka: EmbeddedKafka, kafka_tv0: EmbeddedKafka) -> None:
+    assert (transaction_version(kafka), transaction_version(kafka_tv0)) == (2, 0)
+
+
+@pytest.mark.parametrize(("version", "expected"), [("3.9.2", 0), ("4.3.1", 2)])
+def test_other_versions_of_kafka_run_too(version: str, expected: int) -> None:
+    with EmbeddedKafka(version=version) as other:
+        assert transaction_version(other) == expected
+        topic = create_topic(other.bootstrap_servers)
+        write(other, topic, b"x")
+        assert values(other, topic) == [b"x"]
+        assert_nothing_open(other.bootstrap_servers)
+
+
+def test_a_kept_folder_goes_on_with_its_data_on_the_same_port(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with EmbeddedKafka(directory=folder, transaction_version=1) as first:
+        topic = create_topic(first.bootstrap_servers)
+        write(first, topic, b"kept")
+        bootstrap_servers, cluster_id = first.bootstrap_servers, first.cluster_id
+        with pytest.raises(KafkaEosError, match="Another embedded Kafka is running on"):
+            EmbeddedKafka(directory=folder).start()
+    with pytest.raises(KafkaEosError, match=r"was made with transaction\.version 1, not 2"):
+        EmbeddedKafka(directory=folder, transaction_version=2).start()
+    with pytest.raises(KafkaEosError, match=r"was made with nodes 1, not 3"):
+        EmbeddedKafka(directory=folder, brokers=3).start()
+    with EmbeddedKafka(directory=folder) as again:
+        assert (again.bootstrap_servers, again.cluster_id) == (bootstrap_servers, cluster_id)
+        assert values(again, topic) == [b"kept"]
+        assert transaction_version(again) == 1
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(KafkaEosError, match=r"holds other things \(thesis\.txt\)"):
+        EmbeddedKafka(directory=tmp_path).start()
+    assert (tmp_path / "thesis.txt").read_text() == "x"
+
+
+def test_a_port_in_use_is_said_before_anything_starts() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(KafkaEosError, match=f"Port {port} on 127.0.0.1 is in use"):
+            EmbeddedKafka(port=port).start()
+
+
+def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        taken = server.getsockname()[1]
+        answers: Iterator[tuple[int, ...]] = iter([(taken,)])
+
+        def choose(host: str, count: int, **others: object) -> tuple[int, ...]:
+            return next(answers, None) or choose_free_ports(host, count)
+
+        monkeypatch.setattr(embedded_kafka, "choose_free_ports", choose)
+        with EmbeddedKafka() as kafka:
+            assert kafka.bootstrap_servers != f"{HOST}:{taken}"
+            assert transaction_version(kafka) == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"num.io.threads": "none"}, "could not format its data folder; it said:\n(.*\n)*.*num.io.threads"),
+        ({"advertised.listeners": "BROKER://0.0.0.0:1"}, "(?s)advertised.listeners"),
+    ],
+)
+def test_a_kafka_that_cannot_start_says_why_and_leaves_nothing(
+    properties: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kafka = EmbeddedKafka(properties=properties)
+    with pytest.raises(KafkaEosError, match=reason) as raised:
+        kafka.start()
+    assert raised.value.code == "EMBEDDED_KAFKA_FAILED"
+    assert kafka.pids == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_three_nodes_serve_on_while_one_is_down() -> None:
+    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m") as three:
+        assert len(three.bootstrap_servers.split(",")) == 3
+        topic = create_topic(three.bootstrap_servers, partitions=3)
+        write(three, topic, b"all")
+        three.kill(1)
+        assert sorted(three.pids) == [2, 3]
+        assert three.failure() is None
+        write(three, topic, b"two of three")
+        three.start_node(1)
+        three.stop_node(2)
+        write(three, topic, b"the other two")
+        three.start_node(2)
+        assert sorted(three.pids) == [1, 2, 3]
+        assert sorted(values(three, topic)) == [b"all", b"the other two", b"two of three"]
+        assert_nothing_open(three.bootstrap_servers)
+        folder, pids = three.directory, three.pids
+    assert not folder.exists()
+    assert not any(is_running(process_id) for process_id in pids.values())
+
+
+def test_a_node_that_dies_by_itself_is_noticed() -> None:
+    with EmbeddedKafka() as kafka:
+        os.kill(kafka.pids[1], signal.SIGKILL)
+        wait_until(lambda: kafka.failure() is not None)
+        assert "node 1 ended by itself (signal 9)" in str(kafka.failure())
+        kafka.start_node(1)
+        assert kafka.failure() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_command_runs_until_a_signal_and_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, kafka_jars: Path
+) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--transaction-version", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert command.stdout is not None
+    bootstrap_servers = command.stdout.readline().strip()
+    try:
+        create_topic(bootstrap_servers)
+        (root,) = tmp_path.iterdir()
+    finally:
+        command.send_signal(number)
+        _, said = command.communicate(timeout=60)
+    assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0), said
+    wait_until(lambda: not root.exists())
+    port = int(bootstrap_servers.rpartition(":")[2])
+    with socket.socket() as probe:
+        assert probe.connect_ex((HOST, port)) != 0

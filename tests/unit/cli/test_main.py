@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from kafka_eos_sink import __version__
+from kafka_eos_sink.cli.main import main
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kafka-eos {__version__}\n"
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "broker" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["brokre"],
+        ["broker", "--brokers", "2"],
+        ["broker", "--transaction-version", "3"],
+        ["broker", "--port", "0"],
+        ["broker", "extra"],
+        ["broker", "--no-such-option"],
+    ],
+)
+def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "kafka-eos" in capsys.readouterr().err
+
+
+def test_a_failure_is_one_sentence_and_status_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["broker"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1].startswith("kafka-eos: [KAFKA_EOS.JAVA_NOT_FOUND] JAVA_HOME is /nowhere")
