@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +29,7 @@ from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve_coordinates
 from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, quiet_spark, run_watched
+from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, quiet_spark, run_watched, spark_folder
 from kafka_eos_sink.cli.step_progress import Step, Steps
 from kafka_eos_sink.cli.topic_census import compare, read_topic
 from kafka_eos_sink.commit import failpoints
@@ -67,7 +65,7 @@ def demo(
     console = output_console(stderr=as_json)
     steps = Steps(console)
     console.print("[bold]kafka-eos demo[/]: flights from New York, 2013, through Spark into Kafka, exactly once\n")
-    with _kept_on_failure(console) as folder:
+    with spark_folder("kafka-eos-demo-", console.print) as folder:
         run = _Demo(steps, folder, rows, kafka_version).run()
         if as_json:
             typer.echo(json.dumps(run.as_json()))
@@ -291,20 +289,3 @@ def _tasks(step: Step) -> Any:
         step.update(done, total, f"{failed} failed" if failed else "")
 
     return look
-
-
-@contextmanager
-def _kept_on_failure(console: Console) -> Iterator[Path]:
-    """A folder for data and logs, removed when all went well; else Spark's log stays and is named."""
-    folder = Path(tempfile.mkdtemp(prefix="kafka-eos-demo-"))
-    try:
-        yield folder
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    except BaseException:
-        log = folder / "spark.log"
-        if log.exists():
-            console.print(f"Spark's log: {log}")
-        raise
-    shutil.rmtree(folder, ignore_errors=True)

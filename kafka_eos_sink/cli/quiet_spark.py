@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from kafka_eos_sink.errors import KafkaEosError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["built_in_kafka_coordinates", "quiet_spark", "run_watched"]
+__all__ = ["built_in_kafka_coordinates", "in_one_sentence", "quiet_spark", "run_watched", "spark_folder"]
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -38,6 +40,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
 }
+_LOG_NAME = "spark.log"
 _LOOK_INTERVAL_S = 0.2
 _END_PATIENCE_S = 15.0
 
@@ -53,6 +56,24 @@ def built_in_kafka_coordinates() -> tuple[str, ...]:
         "org.apache.commons:commons-pool2:2.12.0",
         "org.apache.kafka:kafka-clients:3.9.1",
     )
+
+
+@contextmanager
+def spark_folder(prefix: str, say: Callable[[str], object]) -> Iterator[Path]:
+    """A new temporary folder, removed after; where the body fails, it stays if Spark logged into it, and is named."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    except Exception:
+        if (folder / _LOG_NAME).exists():
+            say(f"Spark's log: {folder / _LOG_NAME}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -76,7 +97,7 @@ def quiet_spark(
 
     from kafka_eos_sink import KafkaEosDataSource
 
-    log = folder / "spark.log"
+    log = folder / _LOG_NAME
     log4j = folder / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
     configuration = SparkConf(loadDefaults=False).setAll(list(_SETTINGS.items()))
@@ -133,8 +154,7 @@ def run_watched(spark: SparkSession, action: Callable[[], object], look: Callabl
     try:
         action()
     except Exception as error:
-        # Now and here: the text of Spark's errors comes out of the JVM, which may be gone when somebody prints it.
-        raise _in_one_sentence(str(error)) from None
+        raise in_one_sentence(error) from None
     finally:
         ended.set()
         watcher.join()
@@ -157,7 +177,12 @@ def _watch(spark: SparkSession, ended: threading.Event, look: Callable[[int, int
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")
 
 
-def _in_one_sentence(text: str) -> KafkaEosError:
+def in_one_sentence(error: Exception) -> KafkaEosError:
+    """What Spark raised, as an error of ours: with our code and sentence if it holds one, else SPARK_FAILED.
+
+    To be called while the JVM lives, out of which the text of Spark's errors comes.
+    """
+    text = str(error)
     if ours := _OURS.search(text):
         return KafkaEosError(ours[1], ours[2].strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
