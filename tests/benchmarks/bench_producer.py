@@ -1,4 +1,4 @@
-"""The producer alone: records per second of one process writing Arrow batches to an embedded Kafka, a transaction a run.
+"""The producer alone: records per second of one process, Arrow batches to an embedded Kafka, one transaction a run.
 
     python tests/benchmarks/bench_producer.py [--rows N] [--value-bytes B] [--partitions P] [--batch-size B] [--runs R]
 

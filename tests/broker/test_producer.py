@@ -485,3 +485,43 @@ def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> N
             node.throttled_until = 0
         producer.abort(deadline(client))
     assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+@pytest.mark.parametrize("transactional_id", ["", None])
+def test_connections_lost_with_requests_in_flight_write_nothing_twice(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, transactional_id: str | None
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started(transactional_id, batch_size=5_000)
+    for first in range(0, 40_000, 4_000):
+        producer.write(rows(topic, first, 4_000))
+        producer._work_off_slab()
+        while not producer._sender.produces_in_flight:
+            producer._sender.run_once(10)
+        # What is on the wire may be written or not, and its answer is lost.
+        for node in client.metadata.brokers:
+            client.disconnect(node)
+    producer.flush()
+    assert not producer.tainted
+    if transactional_id is not None:
+        commit(client, producer)
+    assert_exactly_once_in_order(any_kafka, topic, 40_000)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_an_end_txn_whose_answer_is_lost_is_repeated_until_it_is_known(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    producer = started()
+    producer.write(rows(topic, 0, 1_000))
+    producer.flush()
+    producer._transactions.commit()
+    while producer._sender._coordination is None:
+        producer._sender.run_once(0)
+    client.disconnect(producer._sender._coordination.node_id)
+    while producer.state is State.COMMITTING:
+        producer._sender.run_once(100)
+    assert producer.state is State.READY
+    assert_exactly_once_in_order(any_kafka, topic, 1_000)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
