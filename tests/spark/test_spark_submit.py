@@ -51,7 +51,7 @@ def submit(package: Path, spark_environment: dict[str, str], tmp_path: Path) -> 
             ],
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=280,
             check=False,
             cwd=tmp_path,
             env=environment,
