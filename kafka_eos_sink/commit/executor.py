@@ -109,6 +109,7 @@ class Executor:
                 producer_epoch=state.producer_epoch,
                 timeout_ms=state.timeout_ms,
                 start_time_ms=state.start_time_ms,
+                partitions=frozenset(state.partitions),
             )
             for transactional_id, state in found.items()
         }

@@ -246,11 +246,16 @@ def _witness(decision: Decision, prepared: PreparedTransaction, view: LogView, p
         )
     )
     if gone and removed_by_compaction:
-        if marker is not None and marker.type is not MarkerType.EMPTY:
-            # A marker outlives its record by the cleaner's grace time; where it still stands it must agree.
-            outcome = outcome_of(identity.producer_epoch, identity.transaction_version, marker)
-            return outcome if outcome is Outcome.ABORTED else Outcome.UNRESOLVED
-        return Outcome.ABORTED
+        if marker is None:
+            return Outcome.ABORTED
+        # A marker outlives its record by the cleaner's grace time; while it stands it must agree. One of a higher epoch
+        # than it can have belongs to a later transaction of the id: its own went with the record.
+        if marker.producer_epoch > identity.producer_epoch + 1:
+            return Outcome.ABORTED
+        if marker.type is MarkerType.EMPTY:
+            return Outcome.ABORTED
+        outcome = outcome_of(identity.producer_epoch, identity.transaction_version, marker)
+        return outcome if outcome is Outcome.ABORTED else Outcome.UNRESOLVED
     return Outcome.UNRESOLVED
 
 

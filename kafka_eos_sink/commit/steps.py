@@ -34,11 +34,14 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
+    """``partitions`` are those of the open transaction: (topic, partition)."""
+
     state: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     start_time_ms: int
+    partitions: frozenset[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)

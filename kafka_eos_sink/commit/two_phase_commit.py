@@ -181,9 +181,18 @@ def _check_prepared(
                 f"says {found.state if found else 'unknown id'}), {(now - plan.started_ms) / 1000:.1f} s after the batch began, with "
                 f"transaction.timeout.ms {timeout}; nothing was committed. {timeout_ways_out()}",
             )
+        assert found is not None
+        # Below version 2 an attempt whose transaction somebody aborted goes on in a new one under the same epoch.
+        forgotten = {(part.topic, part.partition) for part in entry.offsets} - found.partitions
+        if forgotten:
+            topic, number = min(forgotten)
+            raise TransactionAbortedError(
+                "TRANSACTION_NOT_OPEN",
+                f"the transaction {identity.transactional_id} of partition {entry.partition} does not hold {topic}-{number} any "
+                "more, which it wrote to: somebody aborted it while the task was running; nothing was committed. Run it again",
+            )
         # By the driver's own clock since the plan, before which no task began; where that is not enough, by the broker's start time.
         if timeout != NEVER_TIMES_OUT_MS and now - plan.started_ms + margin >= timeout:
-            assert found is not None
             age, timeout = now - found.start_time_ms, found.timeout_ms
             if age + timeout_margin_ms(timeout) >= timeout:
                 raise TransactionAbortedError(

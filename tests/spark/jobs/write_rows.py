@@ -7,7 +7,24 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+
+def rows_to_write(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
+    return spark.range(0, rows, 1, partitions).selectExpr(
+        "cast(id % 100 as string) key", "concat(spark_partition_id(), ':', id) value"
+    )
+
+
+def writer_of(frame: DataFrame, bootstrap: str, topic: str, app_id: str, version: str) -> DataFrameWriter:
+    return (
+        frame.write.format("kafka-eos")
+        .mode("append")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .option("txnAppId", app_id)
+        .option("txnVersion", version)
+    )
 
 
 def main(bootstrap: str, topic: str, rows: str, partitions: str, app_id: str, version: str, *options: str) -> None:
@@ -21,17 +38,7 @@ def main(bootstrap: str, topic: str, rows: str, partitions: str, app_id: str, ve
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    frame = spark.range(0, int(rows), 1, int(partitions)).selectExpr(
-        "cast(id % 100 as string) key", "cast(concat(spark_partition_id(), ':', id) as string) value"
-    )
-    writer = (
-        frame.write.format("kafka-eos")
-        .mode("append")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", topic)
-        .option("txnAppId", app_id)
-        .option("txnVersion", version)
-    )
+    writer = writer_of(rows_to_write(spark, int(rows), int(partitions)), bootstrap, topic, app_id, version)
     for option in options:
         name, _, value = option.partition("=")
         writer = writer.option(name, value)
