@@ -136,7 +136,10 @@ class TaskOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage:
-    """What a task hands to the driver. ``recorded`` is (offset, nonce) of the decision whose lost parts this re-runs, or that it skips for."""
+    """What a task hands to the driver.
+
+    ``recorded`` is (offset, nonce) of the decision of the same version: whose lost parts this re-runs, or that it skips for.
+    """
 
     plan: Plan
     query_id: str

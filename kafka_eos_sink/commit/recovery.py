@@ -1,7 +1,8 @@
 """Settling a decision: end what it names, and prove what became of each transaction.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`. It never concludes anything from the
-error code of an EndTxn, since those do not tell committed from aborted; the part record's control batch in the commit log does (the witness).
+error code of an EndTxn, since those do not tell committed from aborted; the part record's control batch in the commit log
+does (the witness).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_a_version_above_an_unfinished_one_is_refused(status: DecisionStatus) ->
 
 def test_a_rolled_back_version_fails_is_skipped_or_rewritten_as_asked() -> None:
     newer = plan(replace(DECIDED, version=7))
-    with pytest.raises(WriteRefusedError, match="CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
+    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
         admit(newer, BATCH, 0)
     assert admit(newer, replace(BATCH, on_checkpoint_rollback="skip"), 0)[0] is SKIP
     assert admit(newer, replace(BATCH, on_checkpoint_rollback="rewrite"), 0) == (None, None)

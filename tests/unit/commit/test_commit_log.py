@@ -167,13 +167,13 @@ def test_another_write_id_and_foreign_records_are_passed_over() -> None:
 def test_a_newer_format_is_refused() -> None:
     key = commit_log.done_key(W, Q)
     value = json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode()
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_FORMAT.*upgrade"):
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*upgrade"):
         view_of(read(LogRecord(key, value), 3, None))
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])
 def test_a_value_that_is_not_ours_under_our_key_is_said(value: bytes) -> None:
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT.*offset 3"):
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_CORRUPT.*offset 3"):
         view_of(read(LogRecord(commit_log.done_key(W, Q), value), 3, None))
 
 

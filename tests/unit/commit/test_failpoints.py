@@ -22,7 +22,7 @@ def test_nothing_happens_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_point_fails_as_often_as_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, "plan.read=raise;commit.decided=raise")
     for _ in range(2):
-        with pytest.raises(KafkaEosError, match="FAILPOINT.*commit.decided"):
+        with pytest.raises(KafkaEosError, match=r"FAILPOINT.*commit.decided"):
             failpoints.reached("commit.decided")
 
 
