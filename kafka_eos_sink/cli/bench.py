@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kafka_eos_sink.cli.bench_table import BUILT_IN, DISCARD, KAFKA_EOS, Measured, as_json, bench_table
 from kafka_eos_sink.cli.cluster_connection import connected
+from kafka_eos_sink.cli.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve_coordinates
@@ -96,7 +97,7 @@ def bench(
             with steps.step("Rows") as step:
                 records = cached_records(spark, rows, partitions)
                 step.note = f"{rows:,} in {partitions} cached partitions"
-            course = _Course(records, rows, partitions, admin, kafka.bootstrap_servers)
+            course = _Course(records, rows, partitions, admin, kafka)
             measured = _measure(course, codecs.split(","), rounds, steps)
             records.unpersist()
     finally:
@@ -154,7 +155,12 @@ class _Course:
     rows: int
     partitions: int
     admin: Admin
-    bootstrap_servers: str
+    kafka: EmbeddedKafka
+
+    def cpu_seconds(self) -> CpuSeconds | None:
+        gateway: Any = self.records.sparkSession.sparkContext._gateway
+        jvm = gateway.proc.pid
+        return cpu_seconds(jvm, self.kafka.pids.values())
 
     def create_topic(self, contender: str, codec: str) -> None:
         if contender != DISCARD:
@@ -171,7 +177,7 @@ class _Course:
         else:
             writer = (
                 writer.format("kafka-eos" if contender == KAFKA_EOS else "kafka")
-                .option("kafka.bootstrap.servers", self.bootstrap_servers)
+                .option("kafka.bootstrap.servers", self.kafka.bootstrap_servers)
                 .option("kafka.compression.type", codec)
                 .option("topic", topic)
             )
@@ -210,17 +216,28 @@ def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) 
     for codec, contender in runs:
         course.create_topic(contender, codec)
     seconds: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
+    cpu: dict[tuple[str, str], list[CpuSeconds]] = {run: [] for run in runs}
     with steps.step("Writing") as step:
         total = len(runs) * (rounds + 1)
         for done, (round_number, (codec, contender)) in enumerate(_turns(runs, rounds)):
             what = f"round {round_number} of {rounds}" if round_number else "warm-up"
             step.update(done, total, f"{what}: {contender}, {codec}")
+            before = course.cpu_seconds()
             took = course.run(contender, codec)
+            after = course.cpu_seconds()
             if round_number:
                 seconds[(codec, contender)].append(took)
+                if before is not None and after is not None:
+                    cpu[(codec, contender)].append(after - before)
         step.note = f"{rounds} rounds"
     return [
-        Measured(contender=contender, codec=codec, rows=course.rows, seconds=tuple(seconds[(codec, contender)]))
+        Measured(
+            contender=contender,
+            codec=codec,
+            rows=course.rows,
+            seconds=tuple(seconds[(codec, contender)]),
+            cpu=total_cpu_seconds(cpu[(codec, contender)]),
+        )
         for codec, contender in runs
     ]
 

@@ -1,0 +1,83 @@
+"""Processor time by process, from Linux's /proc: unlike a stopwatch it does not see what else the machine is doing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CpuSeconds", "cpu_seconds", "total_cpu_seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSeconds:
+    """Seconds of processor time: Spark's JVM, the Python processes that it started, and Kafka."""
+
+    spark: float
+    python: float
+    kafka: float
+
+    def __sub__(self, earlier: CpuSeconds) -> CpuSeconds:
+        return CpuSeconds(
+            spark=self.spark - earlier.spark, python=self.python - earlier.python, kafka=self.kafka - earlier.kafka
+        )
+
+    @property
+    def total(self) -> float:
+        return self.spark + self.python + self.kafka
+
+
+def total_cpu_seconds(parts: Sequence[CpuSeconds]) -> CpuSeconds | None:
+    """The sum; None of nothing."""
+    if not parts:
+        return None
+    return CpuSeconds(
+        spark=sum(part.spark for part in parts),
+        python=sum(part.python for part in parts),
+        kafka=sum(part.kafka for part in parts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    own: int
+    of_ended_children: int
+
+
+def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
+    """What the processes have used since they were started; None where there is no /proc."""
+    if not Path("/proc/self/stat").exists():
+        return None
+    processes = _processes()
+    tick = os.sysconf("SC_CLK_TCK")
+    python = 0
+    # Workers are children of a daemon that the JVM started; those that ended are counted with their parent.
+    grown, descendants = True, {spark_pid}
+    while grown:
+        found = {pid for pid, process in processes.items() if process.parent in descendants}
+        grown = not found <= descendants
+        descendants |= found
+    for pid in descendants:
+        if pid in processes:
+            python += processes[pid].of_ended_children + (0 if pid == spark_pid else processes[pid].own)
+    kafka = sum(processes[pid].own for pid in kafka_pids if pid in processes)
+    spark = processes[spark_pid].own if spark_pid in processes else 0
+    return CpuSeconds(spark=spark / tick, python=python / tick, kafka=kafka / tick)
+
+
+def _processes() -> dict[int, _Process]:
+    found: dict[int, _Process] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        # The name stands in parentheses and may hold anything; the fields after it are proc(5)'s 3 and on.
+        fields = text.rpartition(")")[2].split()
+        user, system, children_user, children_system = map(int, fields[11:15])
+        found[int(entry.name)] = _Process(int(fields[1]), user + system, children_user + children_system)
+    return found
