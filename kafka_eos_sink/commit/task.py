@@ -160,7 +160,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
-    if not (yield HasRows()):
+    yield from fail_if_too_late(plan, batch.query_id, batch.version)
+    if not (yield HasRows()):  # which may wait long for what Spark computes first
         return message(TaskOutcome.EMPTY)
     if (
         newest is not None

@@ -1,4 +1,7 @@
-"""A driver, a task or a commit dies at each step; the same txnAppId and txnVersion run again: nothing lost, nothing twice."""
+"""A driver, a task or a commit dies at each step; the same txnAppId and txnVersion run again.
+
+Nothing is lost then, nothing is there twice and nothing stays open.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import failpoints
@@ -69,20 +73,24 @@ class Job:
         with self.started(fail, *options) as process:
             return process.wait(DEADLINE_S)
 
-    def die_at(self, point: str) -> None:
+    def die_at(self, point: str, *options: str) -> None:
         """Everything of the driver is killed at once when the point is reached."""
         mark = self._folder / "reached"
-        with self.started(f"{point}=hang:{mark}") as process:
+        with self.started(f"{point}=hang:{mark}", *options) as process:
             give_up_at = time.monotonic() + DEADLINE_S
             while not mark.exists():
                 assert process.poll() is None, f"the job ended before {point}: {self.log.read_text()[-3000:]}"
                 assert time.monotonic() < give_up_at, f"{point} was not reached: {self.log.read_text()[-3000:]}"
                 time.sleep(0.05)
 
-    def run_again(self, spark: SparkSession) -> None:
-        """The same version once more, by a driver that lives."""
-        frame = rows_to_write(spark, ROWS, PARTITIONS)
+    def run_again(self, spark: SparkSession, value: str = "value") -> None:
+        """The same version once more, by a driver that lives; `value` is what it makes of the values."""
+        frame = rows_to_write(spark, ROWS, PARTITIONS).withColumn("value", expr(value))
         writer_of(frame, self._cluster.bootstrap_servers, self._topic, "app", "1").save()
+
+    def stay_away_until_nothing_is_open(self) -> None:
+        """For longer than the transaction timeout: until the coordinator has aborted what the driver left."""
+        assert_nothing_open(self._cluster.bootstrap_servers, patience_s=60)
 
     def said(self) -> str:
         return self.log.read_text()
@@ -171,3 +179,36 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
     assert job.run(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
     job.run_again(spark)
     assert_every_row_once(job)
+
+
+SHORT = "kafka.transaction.timeout.ms=10000"
+
+
+def test_parts_that_timed_out_after_the_decision_are_written_again(job: Job, spark: SparkSession) -> None:
+    job.die_at("commit.between_ends", SHORT)
+    job.stay_away_until_nothing_is_open()
+    assert 0 < len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
+    job.run_again(spark)
+    assert_every_row_once(job)
+    job.run_again(spark)  # the second decision is the one that counts now
+    assert_every_row_once(job)
+
+
+def test_lost_parts_that_come_back_with_other_rows_are_refused(job: Job, spark: SparkSession) -> None:
+    job.die_at("commit.between_ends", SHORT)
+    job.stay_away_until_nothing_is_open()
+    committed = read_committed(job._cluster.bootstrap_servers, job._topic)
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.NOT_THE_SAME_ROWS"):
+        job.run_again(spark, "concat(value, '!')")
+    assert read_committed(job._cluster.bootstrap_servers, job._topic) == committed
+    assert_nothing_open(job._cluster.bootstrap_servers)
+    job.run_again(spark)
+    assert_every_row_once(job)
+
+
+def test_a_decision_of_which_nothing_was_committed_is_void(old_job: Job, spark: SparkSession) -> None:
+    old_job.die_at("commit.decided", SHORT)
+    old_job.stay_away_until_nothing_is_open()
+    assert read_committed(old_job._cluster.bootstrap_servers, old_job._topic) == []
+    old_job.run_again(spark)
+    assert_every_row_once(old_job)
