@@ -15,7 +15,7 @@ from typing import Literal
 from ..client.admin import Admin
 from ..client.config import ClientConfig
 from ..client.network_client import NetworkClient
-from ..errors import AuthorizationError, BrokerRefusedError, ConfigurationError
+from ..errors import AuthorizationError, BrokerRefusedError, ConfigurationError, InvalidRowError
 from ..producer.config import ProducerConfig
 from ..producer.partitioner import murmur2_bytes
 from ..producer.producer import Producer
@@ -45,6 +45,7 @@ __all__ = [
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
 MAX_REPLICATION_FACTOR = 3
+TOPIC_POLL_MS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,8 @@ def plan(settings: WriteSettings) -> Plan:
     with _admin(settings) as admin:
         deadline = admin.client.clock() + settings.producer.max_block_ms
         version = admin.transaction_version(deadline)
+        if settings.topic is not None and settings.producer.dead_letter_topic is None:
+            _require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
         ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
         request = _take_over_request(settings, _transaction_timeout(settings, admin, deadline))
         executor = _executor(settings, admin)
@@ -213,6 +216,18 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
         # Nobody comes back for a random id: its open transaction must not hold up readers for longer.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)
+
+
+def _require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
+    """Fail before a task is started where the topic of all rows is missing; one just created may take a moment to show."""
+    while admin.topic(topic, deadline) is None:
+        if admin.client.clock() >= deadline:
+            raise InvalidRowError(
+                "UNKNOWN_TOPIC",
+                f"topic {topic!r} did not appear in the cluster in {max_block_ms} ms (kafka.max.block.ms); create it, or correct "
+                "the option topic, or grant Describe on it",
+            )
+        admin.client.wait(TOPIC_POLL_MS, deadline)
 
 
 def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> None:
