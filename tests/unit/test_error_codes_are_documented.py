@@ -1,0 +1,38 @@
+"""Every stable code that the package can raise has a row in docs/errors.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from kafka_eos_sink import errors
+
+ROOT = Path(__file__).parents[2]
+CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|PROTOCOL|FENCED|UNRESOLVED|FAILPOINT|ABORTED|TAINTED")
+RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {"_bad", "refused", "LostAnswer"}
+
+
+def raised_codes() -> set[str]:
+    """First arguments of error classes and of the functions that make errors, and the codes in tables of refusals."""
+    found: set[str] = set()
+    for path in (ROOT / "kafka_eos_sink").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                first = node.args[0] if node.args else None
+                is_raiser = name in RAISERS or name.endswith("Error")
+                if is_raiser and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    found |= {first.value} if CODE.fullmatch(first.value) else set()
+    return found
+
+
+def documented_codes() -> set[str]:
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    return {code for row in rows for code in re.findall(r"`([A-Z_]+)`", row)}
+
+
+def test_every_code_that_is_raised_is_documented() -> None:
+    raised = raised_codes()
+    assert len(raised) > 30, f"the search for codes is broken: {sorted(raised)}"
+    assert sorted(raised - documented_codes()) == []
