@@ -12,7 +12,6 @@ import typer
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
 
 __all__ = ["BootstrapServers", "PropertiesFile", "client_config", "connected"]
 
@@ -31,6 +30,8 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     Raises ConfigurationError for what is wrong in either; typer.BadParameter (wrong usage) where none names a broker.
     """
     if properties is not None:
+        from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
+
         overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
         found = kafka_properties_from_file(properties, overrides)
         for warning in found.warnings:

@@ -14,10 +14,9 @@ from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.commit.steps import LogChunk, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.write import log_partition_of
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.sink.options import DEFAULT_COMMIT_LOG_TOPIC
 
-__all__ = ["DEFAULT_COMMIT_LOG_TOPIC", "CommittedWrite", "LogReading", "read_commit_history"]
-
-DEFAULT_COMMIT_LOG_TOPIC = "__kafka_eos_commits"
+__all__ = ["CommittedWrite", "LogReading", "read_commit_history"]
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved"]
 """finished   every row is visible; its done record says so

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
-from kafka_eos_sink.cli.commit_history import DEFAULT_COMMIT_LOG_TOPIC, CommittedWrite, read_commit_history
 from kafka_eos_sink.cli.output import output_console
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.cli.commit_history import CommittedWrite
 
 __all__ = ["commits_table", "register"]
 
@@ -32,7 +34,7 @@ def commits(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all offsets.")] = False,
     commit_log_topic: Annotated[
         str, typer.Option(metavar="TOPIC", help="The writes' commit.log.topic.")
-    ] = DEFAULT_COMMIT_LOG_TOPIC,
+    ] = "__kafka_eos_commits",
     properties: PropertiesFile = None,
 ) -> None:
     """Show the commit log: per write id the newest version, its rows, when it was finished, and where they lie.
@@ -40,6 +42,9 @@ def commits(
     finished: every row is visible. decided: to be finished by the next run or by `kafka-eos recover`. prepared: tasks
     wait for a decision. Writes without txnAppId leave nothing here.
     """
+    # Here, as it takes a moment that other commands need not wait for.
+    from kafka_eos_sink.cli.commit_history import read_commit_history
+
     with connected(client_config(bootstrap_servers, properties)) as admin:
         writes = read_commit_history(
             admin, timeout_ms=_TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id

