@@ -58,8 +58,13 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
             if every and state.cluster % every == 0:
                 world.doing = ("recovery",)
                 world.check_recovery(state)
-            for _, after in world.successors(state):
-                transitions += 1
+            found = list(world.successors(state))
+            wrong = world.stuck(state, found)
+            if wrong is not None:
+                world.doing = ("nobody moves",)
+                raise Violation(wrong)
+            transitions += len(found)
+            for _, after in found:
                 if after not in numbers:
                     numbers[after] = len(numbers)
                     parents.append(number)

@@ -12,7 +12,9 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import LogKey, parse_key
+from kafka_eos_sink.commit.open_transactions import FREE_STATES
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 
 from . import simulated_cluster as kafka
@@ -137,16 +139,49 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
     return None
 
 
-def initialises_named(cluster: Cluster, request: tuple[Any, ...], after: Cluster) -> str | None:
+def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
     """I3 for InitProducerId: allowed only to an attempt that was paused between the two requests of its second step."""
-    if request[0] != "init" or after is cluster:
-        return None
     found = cluster.transaction(request[1])
     if found is None or found.state != kafka.ONGOING:
         return None
     name = (request[1], found.producer_id, found.producer_epoch)
     if any(name in decided.identities() for decided in decisions(cluster)):
         return f"I3: InitProducerId of {request[1]}, whose open transaction a decision names"
+    return None
+
+
+def remember(kind: str, memory: Any, step: Any, answer: Any) -> Any:
+    """What `initialises_named` and `decides_unchecked` need of a procedure's past.
+
+    For a task the ids that it was told carry a transaction, until it has an identity; for a commit the identities that it saw open,
+    until its decision is written.
+    """
+    if isinstance(step, steps.DescribeTransactions) and isinstance(answer, dict):
+        if kind == "task":
+            return frozenset(name for name, found in answer.items() if found is not None and found.state not in FREE_STATES)
+        if kind == "commit":
+            shown = {
+                (name, found.producer_id, found.producer_epoch)
+                for name, found in answer.items()
+                if found is not None and found.state == kafka.ONGOING
+            }
+            return frozenset(shown) | (memory or frozenset())
+    if isinstance(step, (steps.InitProducerId, steps.AppendInTransaction)):
+        return None
+    return memory
+
+
+def decides_unchecked(records: tuple[tuple[bytes, bytes | None], ...], memory: Any) -> str | None:
+    """Commit 2: whoever decides has seen every transaction that it names open under its own identity."""
+    for key, value in records:
+        parsed = _key(key)
+        if value is None or parsed is None or parsed.kind != "decision":
+            continue
+        for entry in _decision(value)["transactions"]:
+            identity = entry["identity"]
+            name = (identity["transactional_id"], identity["producer_id"], identity["producer_epoch"])
+            if not entry["proven"] and name not in (memory or ()):
+                return f"check: the decision names {identity}, which its driver did not see open"
     return None
 
 

@@ -18,6 +18,7 @@ from .simulated_cluster import BLOCKED, LOG, Cluster, Control, Data, Identity
 
 Request = tuple[Any, ...]
 TOPIC = "t"
+LOG_TOPIC = "__kafka_eos_commits"
 
 LOCAL_STEPS = (steps.Now, steps.Wait, steps.Warn, steps.Reached, steps.HasRows)
 
@@ -104,7 +105,8 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
         case ("describe", ids):
             known = dict(cluster.transactions)
             return cluster, tuple(
-                (name, (known[name].state, *known[name][1:4]) if name in known else None) for name in ids
+                (name, (*known[name][:4], _described_partitions(known[name])) if name in known else None)
+                for name in ids
             )
         case ("init", transactional_id, timeout_ms):
             return kafka.init_producer_id(cluster, transactional_id, timeout_ms)
@@ -130,6 +132,13 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
                 for part in ranges
             )
     raise AssertionError(f"no such request: {request}")
+
+
+def _described_partitions(found: kafka.Transaction) -> frozenset[tuple[str, int]]:
+    """Empty once the transaction is complete, as in TransactionMetadata."""
+    if found.state not in (kafka.ONGOING, *kafka.PREPARING):
+        return frozenset()
+    return frozenset((TOPIC, partition - 1) if partition else (LOG_TOPIC, 0) for partition in found.partitions)
 
 
 def _read(cluster: Cluster, offset: int) -> steps.LogChunk:
@@ -199,7 +208,12 @@ def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...]
                 name: None
                 if found is None
                 else steps.TransactionDescription(
-                    state=found[0], producer_id=found[1], producer_epoch=found[2], timeout_ms=found[3], start_time_ms=0
+                    state=found[0],
+                    producer_id=found[1],
+                    producer_epoch=found[2],
+                    timeout_ms=found[3],
+                    start_time_ms=0,
+                    partitions=found[4],
                 )
                 for name, found in answer
             }

@@ -134,9 +134,11 @@ def frames_key(generator: Generator[Any, Any, Any]) -> Any:
 class Node:
     """A procedure at a step, or at its end: then ``step`` is None and ``result`` or ``failure`` is set."""
 
-    __slots__ = ("factory", "failure", "history", "kind", "live", "number", "result", "step")
+    __slots__ = ("factory", "failure", "history", "kind", "live", "memory", "number", "result", "step")
 
     def __init__(self, number: int, factory: Factory, kind: str) -> None:
+        self.memory: Any = None
+        """What an observer wants to know of the answers so far, though the procedure itself may have forgotten it."""
         self.number = number
         self.factory = factory
         self.kind = kind
@@ -163,7 +165,8 @@ class Throw:
 class Procedures:
     """All nodes met so far, and the steps between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, remember: Callable[[str, Any, Any, Any], Any] = lambda kind, memory, step, answer: None) -> None:
+        self._remember = remember
         self.nodes: list[Node] = []
         self._by_key: dict[Any, Node] = {}
         self._steps: dict[tuple[int, Any], Node] = {}
@@ -221,8 +224,9 @@ class Procedures:
             result = stop.value
         except Exception as error:
             failure = error
+        memory = None if parent is None else self._remember(kind, parent.memory, parent.step, answer)
         if step is not None:
-            key: Any = (kind, frames_key(generator), step, getattr(thrown, "code", None))
+            key: Any = (kind, frames_key(generator), step, getattr(thrown, "code", None), memory)
         elif failure is not None:
             key = (kind, "failed", type(failure).__name__, getattr(failure, "code", str(failure)))
         else:
@@ -230,7 +234,7 @@ class Procedures:
         node = self._by_key.get(key)
         if node is None:
             node = Node(len(self.nodes), factory, kind)
-            node.step, node.result, node.failure = step, result, failure
+            node.step, node.result, node.failure, node.memory = step, result, failure, memory
             if parent is not None:
                 node.history = (parent, answer)
             self.nodes.append(node)

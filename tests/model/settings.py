@@ -47,15 +47,20 @@ class Setting:
     first_batch: int = 0
     attempts: int = 2
     data_partitions: int = 1
-    zombie_drivers: bool = True
+    restart: str = "beside"
+    """When the next driver may start: "beside" the last one, which lives on (or is dead, if it never moves again); after a
+    "crash" of it; or only when the last one has "failed"."""
     zombie_tasks: bool = True
+    """With "crash": whether the tasks of a crashed driver may live on."""
     faults: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
     timeout_ms: int = 900_000
     streaming: bool = True
     random_write_id: bool = False
     foreign: bool = False
     same_slot: bool = True
-    record_may_fail: bool = True
+    """Attempts of a partition begin at the same slot, as they do at the ninth attempt or in another application."""
+    eager_markers: bool = False
+    """Markers are written with the EndTxn that asks for them: fewer states, for what does not turn on the time between."""
     rows: Callable[[int, int], Rows] = field(default=lambda driver, version: ((0,), (1,)))
     query_id: Callable[[int], str] = field(default=lambda driver: "q")
     offsets_hash: Callable[[int, int], str | None] = field(default=lambda driver, version: f"hash-{version}")

@@ -65,7 +65,7 @@ class World:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.procedures = Procedures()
+        self.procedures = Procedures(invariants.remember)
         self.clusters: list[Cluster] = []
         self._cluster_numbers: dict[Cluster, int] = {}
         self.values: list[Any] = []
@@ -251,6 +251,13 @@ class World:
     # successors
 
     def successors(self, state: State) -> Iterator[tuple[Label, State]]:
+        if not self.setting.eager_markers:
+            yield from self._all_successors(state)
+            return
+        for label, after in self._all_successors(state):
+            yield label, self._settle_cluster(after)
+
+    def _all_successors(self, state: State) -> Iterator[tuple[Label, State]]:
         yield from self._of_processes(state)
         yield from self._of_spark(state)
         yield from self._of_cluster(state)
@@ -274,6 +281,8 @@ class World:
                 self.doing = (name, "do", request, -1)
                 cluster, answer = self.process(state.cluster, request)
                 value = self.values[request]
+                if value[0] in ("init", "produce"):
+                    self._check_actor(state.cluster, cluster, node, name, value)
                 changes = performer.changes_something(value)
                 if answer >= 0:
                     done = self._progressed(node, name, requests, progress, position, answer, state.clock)
@@ -303,6 +312,18 @@ class World:
                 if answer >= 0:
                     left.remove(request)
                 yield ("network", "late", request, answer), state._replace(cluster=cluster, floating=tuple(left))
+
+    def _check_actor(self, before: int, after: int, node: Node, name: Name, request: performer.Request) -> None:
+        """What a request says only together with what its sender had seen before."""
+        wrong = None
+        if request[0] == "init" and after != before:
+            wrong = invariants.initialises_named(self.clusters[before], request)
+            if wrong is not None and name[1] == "task" and node.memory is not None and request[1] not in node.memory:
+                wrong = None  # paused between the description and the request: section 4 finds it
+        elif request[0] == "produce" and name[1] == "commit" and request[1] is not None:
+            wrong = invariants.decides_unchecked(request[4], node.memory)
+        if wrong is not None:
+            raise Violation(wrong)
 
     def _progressed(
         self,
@@ -442,6 +463,23 @@ class World:
         newest = plan.newest_decision(self.setting.query_id(number))
         return newest is not None and newest.version > version
 
+    def stuck(self, state: State, found: list[tuple[Label, State]]) -> str | None:
+        """I14: somebody waits, and nothing but a fault or the deadline will ever end it."""
+        setting = self.setting
+        if not state.processes or any(setting.fault(name) for name in WAITS_FOR_A_DEADLINE):
+            return None
+        for label, after in found:
+            if after != state and (
+                label[1] in ("do", "marker", "late", "record") or label == ("spark", "restart")
+            ):
+                return None
+        for name, number, _ in state.processes:
+            driver = state.drivers[name[0]]
+            if driver.phase not in ("failed", "dead", "done") and driver.version == name[2]:
+                step = self.procedures.nodes[number].step
+                return f"I14: {name[1]} of driver {name[0]} waits for ever at {type(step).__name__}"
+        return None
+
     def _of_spark(self, state: State) -> Iterator[tuple[Label, State]]:
         setting = self.setting
         self.doing = ("spark", "acts")
@@ -454,9 +492,9 @@ class World:
             last = state.drivers[-1]
             if last.phase in ("failed", "dead", "done"):
                 yield ("spark", "restart"), self._start_driver(state)
-            elif setting.zombie_drivers:
+            elif setting.restart == "beside":
                 yield ("spark", "restart beside"), self._start_driver(state)
-            else:
+            elif setting.restart == "crash":
                 yield ("spark", "crash and restart"), self._start_driver(self._crash(state))
 
     def _crash(self, state: State) -> State:
@@ -633,6 +671,9 @@ class World:
                 return state
             state = state._replace(cluster=self.cluster_number(kafka.write_marker(cluster, *found)))
 
+
+WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
+"""Faults after which a procedure rightly waits until its deadline: what it waits for may never come."""
 
 _INDEX = {name: index for index, name in enumerate(FAULTS)}
 _KILL_TASK, _SPECULATE, _DROP_MESSAGE = _INDEX["kill_task"], _INDEX["speculate"], _INDEX["drop_message"]

@@ -33,6 +33,7 @@ def _safe(label: Label) -> bool:
         ("spark", "acts"),
         ("cluster", "acts"),
         ("recovery",),
+        ("nobody moves",),
     )
 
 
@@ -75,6 +76,8 @@ def sentence(world: World, label: Label) -> str:
             case "no answer" | "unavailable":
                 return f"{who(actor)}: {asked} gets no answer before the deadline"
     match label:
+        case ("recovery",):
+            return "everything else stops; a further driver runs without any fault"
         case ("network", "late", request, answer):
             told = "refused for now" if answer < 0 else answer_text(world.values[answer])
             return f"a delayed copy of {request_text(world.values[request])} arrives -> {told}"

@@ -1,0 +1,408 @@
+"""Mutations of the protocol: small edits of the real functions, each of which the search has to notice.
+
+A mutation replaces the code object inside the function, so that every module that imported the function runs the edited one. An edit whose
+text is not found is an error: a mutation that no longer fits the protocol must be written anew, not skipped.
+"""
+
+from __future__ import annotations
+
+import __future__  # noqa: I001
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from kafka_eos_sink.commit import (
+    commit_log,
+    open_transactions,
+    recovery,
+    task,
+    transactional_id,
+    two_phase_commit,
+)
+from kafka_eos_sink.commit import take_over as take_over_module
+from kafka_eos_sink.commit.commit_log import LogView
+
+from . import performer
+from .settings import Setting, faults
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text of a function and what stands there instead."""
+
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """``caught``: how the violation begins. ``setting`` is the smallest world in which it shows."""
+
+    name: str
+    what: str
+    edits: tuple[Edit, ...]
+    setting: Setting
+    caught: tuple[str, ...]
+    by_walks: bool = False
+    """Its shortest trace is too long for breadth-first search: found by random walks and shortened."""
+
+
+@contextmanager
+def planted(edits: tuple[Edit, ...]) -> Iterator[None]:
+    """The edits in place, taken back afterwards."""
+    kept: list[tuple[FunctionType, Any]] = []
+    try:
+        for function in dict.fromkeys(edit.function for edit in edits):
+            assert isinstance(function, FunctionType)
+            code = _edited(function, [edit for edit in edits if edit.function is function])
+            kept.append((function, function.__code__))
+            function.__code__ = code
+        yield
+    finally:
+        for function, code in reversed(kept):
+            function.__code__ = code
+
+
+def _edited(function: FunctionType, edits: list[Edit]) -> Any:
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        if source.count(edit.old) != 1:
+            raise AssertionError(f"{function.__qualname__} holds {source.count(edit.old)} times: {edit.old}")
+        source = source.replace(edit.old, edit.new)
+    namespace: dict[str, Any] = {}
+    flags = __future__.annotations.compiler_flag
+    code = compile(source, f"<mutated {function.__name__}>", "exec", flags)
+    exec(code, {**function.__globals__}, namespace)
+    mutated: FunctionType = namespace[function.__name__]
+    return mutated.__code__
+
+
+def _swapped(driver: int, version: int) -> tuple[tuple[int, ...], ...]:
+    """The rows come out in the other partitions at every other run."""
+    return ((0,), (1,)) if driver % 2 == 0 else ((1,), (0,))
+
+
+def _small(name: str, **changes: Any) -> Setting:
+    return Setting(**{"name": name, "eager_markers": True, "drivers": 1, "recover_from_every": 1, "attempts": 1, **changes})
+
+
+ONE_ROW = {"rows": lambda driver, version: ((0,),)}
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        name="decide after the first EndTxn",
+        what="the driver commits the first task's transaction before its decision stands",
+        edits=(
+            Edit(
+                two_phase_commit.commit,
+                "    found, ended, sequence = yield from _decide",
+                "    if prepared:\n        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
+                "    found, ended, sequence = yield from _decide",
+            ),
+        ),
+        setting=_small("first end before the decision"),
+        caught=("I1",),
+    ),
+    Mutation(
+        name="act before the decision's marker was read",
+        what="EndTxn of the decision was answered, so the tasks' transactions are committed at once",
+        edits=(Edit(two_phase_commit._decide, "yield from _await_marker(request, decision, appended.offset)", "pass"),),
+        setting=_small("no marker", eager_markers=False),
+        caught=("I1",),
+    ),
+    Mutation(
+        name="abort without asking the log",
+        what="abort ends what it finds open, though the commit that raised may have decided it",
+        edits=(
+            Edit(
+                two_phase_commit.abort,
+                "plan = yield from take_over(request, plan.driver.transaction_version)",
+                "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
+            ),
+        ),
+        setting=_small("abort blindly", faults=faults(unavailable=1)),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="no fence",
+        what="the driver goes on under the identity that W.driver has",
+        edits=(
+            Edit(
+                take_over_module.take_over,
+                "driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
+                "known = described.get(driver_id)\n"
+                "    if known is None:\n"
+                "        driver = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+                "    else:\n"
+                "        driver = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
+                "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
+            ),
+        ),
+        setting=_small("no fence", drivers=2, **ONE_ROW),
+        caught=("at most once", "I1", "I2", "I3", "I7", "recovery"),
+    ),
+    Mutation(
+        name="read before fence",
+        what="the commit log is read while an older driver can still decide",
+        edits=(
+            Edit(
+                take_over_module.take_over,
+                "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "",
+            ),
+            Edit(
+                take_over_module.take_over,
+                '    yield Reached("plan.read")\n',
+                "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+            ),
+        ),
+        setting=_small("read before fence", drivers=2, **ONE_ROW),
+        caught=("at most once", "I2", "I3"),
+    ),
+    Mutation(
+        name="list after fence",
+        what="what a newer driver's tasks opened is taken for leftovers",
+        edits=(
+            Edit(
+                take_over_module.take_over,
+                "    opened = yield from list_open(write_id, transaction_version)\n",
+                "",
+            ),
+            Edit(
+                take_over_module.take_over,
+                '    yield Reached("plan.finished")\n',
+                "    opened = yield from list_open(write_id, transaction_version)\n",
+            ),
+        ),
+        setting=_small("list after fence", drivers=2, **ONE_ROW),
+        caught=("I3", "I7"),
+    ),
+    Mutation(
+        name="end by InitProducerId",
+        what="leftovers are fenced by id instead of being ended by identity",
+        edits=(
+            Edit(
+                open_transactions.end_open,
+                "    if ends:\n        yield EndTransactions(ends)",
+                "    from kafka_eos_sink.commit.steps import InitProducerId\n"
+                "    for each in ends:\n        yield InitProducerId(each.identity.transactional_id, 60000)",
+            ),
+        ),
+        setting=_small("end by InitProducerId", drivers=2, faults=faults(kill_task=1), restart="beside", recover_from_every=0, **ONE_ROW),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="slot left out of the id",
+        what="all attempts of a partition share one transactional id",
+        edits=(
+            Edit(
+                transactional_id.task_transactional_id,
+                'return f"{write_id}.{partition}.{slot}"',
+                'return f"{write_id}.{partition}.0"',
+            ),
+        ),
+        setting=_small("no slot", attempts=2, faults=faults(kill_task=1), recover_from_every=0, **ONE_ROW),
+        caught=("I14",),
+    ),
+    Mutation(
+        name="open slot not checked",
+        what="an attempt initialises its slot though a sibling's transaction is open there",
+        edits=(
+            Edit(
+                task._fresh_identity,
+                "if (found := described.get(transactional_id)) is None or found.state in FREE_STATES",
+                "",
+            ),
+        ),
+        setting=_small("slot unchecked", attempts=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="done record under the decision's key",
+        what="compaction would replace the decision by a record that anybody may write",
+        edits=(
+            Edit(
+                commit_log.done_key,
+                'return _dump(["done", write_id, query_id])',
+                "return decision_key(write_id, query_id, 0)",
+            ),
+        ),
+        setting=_small("done key", **ONE_ROW),
+        caught=("I12",),
+    ),
+    Mutation(
+        name="decisions of two query ids under one key",
+        what="the decision of another query id hides ours",
+        edits=(
+            Edit(
+                commit_log.decision_key,
+                '_dump(["decision", write_id, query_id, number])',
+                '_dump(["decision", write_id, "", number])',
+            ),
+            Edit(
+                LogView.newest_decision,
+                'self._newest_committed(LogKey("decision", write_id, query_id, (0,)))',
+                'self._newest_committed(LogKey("decision", write_id, "", (0,)))',
+            ),
+            Edit(
+                LogView.undecided,
+                'key = LogKey("decision", write_id, query_id, (0,))',
+                'key = LogKey("decision", write_id, "", (0,))',
+            ),
+            Edit(
+                LogView.decision_at,
+                'LogKey("decision", write_id, query_id, (0,))',
+                'LogKey("decision", write_id, "", (0,))',
+            ),
+        ),
+        setting=_small(
+            "one decision key",
+            drivers=3,
+            restart="failed",
+            query_id=lambda driver: "ab"[driver % 2],
+            start_version=lambda driver: 0,
+            **ONE_ROW,
+        ),
+        caught=("at most once", "I2"),
+    ),
+    Mutation(
+        name="partial decision without the rest",
+        what="the second decision of a version names the lost parts only",
+        edits=(
+            Edit(
+                two_phase_commit._check_lost_parts,
+                "        if entry.partition in newest.committed\n",
+                "        if False\n",
+            ),
+        ),
+        setting=_small("partial decision", drivers=2, restart="failed", faults=faults(timeout=1), recover_from_every=0),
+        caught=("I2",),
+        by_walks=True,
+    ),
+    Mutation(
+        name="producer epoch reused",
+        what="an attempt goes on under the producer id and epoch that it finds",
+        edits=(
+            Edit(
+                task._fresh_identity,
+                "            identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)\n",
+                "            known = described.get(free[0])\n"
+                "            if known is not None:\n"
+                "                return ProducerIdentity(transactional_id=free[0], producer_id=known.producer_id, "
+                "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
+                "            identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)\n",
+            ),
+        ),
+        setting=_small("epoch reused", attempts=2, batches=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW),
+        caught=("at most once", "I7", "I3"),
+    ),
+    Mutation(
+        name="part record outside the transaction",
+        what="the witness is there whether the data is committed or not",
+        edits=(
+            Edit(
+                task.write_attempt,
+                "yield AppendPart(identity, part)",
+                "yield __import__('kafka_eos_sink.commit.steps', fromlist=['x']).Append((part,))",
+            ),
+        ),
+        setting=_small("part outside", **ONE_ROW),
+        caught=("I12",),
+    ),
+    Mutation(
+        name="witness skipped",
+        what="a refused EndTxn is taken for a commit",
+        edits=(
+            Edit(
+                recovery.settle,
+                "    lost: list[PreparedTransaction] = []\n",
+                "    lost: list[PreparedTransaction] = []\n    answered, doubtful = answered + doubtful, []\n",
+            ),
+        ),
+        setting=_small("no witness", faults=faults(timeout=1), **ONE_ROW),
+        caught=("recovery", "I7", "at most once"),
+    ),
+    Mutation(
+        name="verdict from the error code",
+        what="a refused EndTxn is taken for an abort",
+        edits=(
+            Edit(
+                recovery.settle,
+                "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
+                "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
+            ),
+        ),
+        setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
+        caught=("at most once", "I2"),
+    ),
+    Mutation(
+        name="EndTxn version not pinned",
+        what="an end is sent in the version of the day instead of the transaction's",
+        edits=(Edit(performer.end_version, "5 if identity.version >= 2 else 4", "9 - (5 if identity.version >= 2 else 4)"),),
+        setting=_small("end version", **ONE_ROW),
+        caught=("I9",),
+    ),
+    Mutation(
+        name="digest skipped",
+        what="a lost part is written again with whatever rows the partition has now",
+        edits=(
+            Edit(
+                two_phase_commit._check_lost_parts,
+                "elif (ours.rows, ours.digest) != (theirs.rows, theirs.digest):",
+                "elif ours.rows != theirs.rows:",
+            ),
+        ),
+        setting=_small("no digest", drivers=2, restart="failed", rows=_swapped, faults=faults(timeout=1), recover_from_every=0),
+        caught=("at most once",),
+        by_walks=True,
+    ),
+    Mutation(
+        name="check before the decision skipped",
+        what="what the tasks handed over is decided without a look at the coordinator",
+        edits=(Edit(two_phase_commit._check_prepared, "        if not is_open:\n", "        if False:\n"),),
+        setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
+        caught=("check",),
+    ),
+    Mutation(
+        name="verify skipped",
+        what="commit returns when EndTxn was answered, before the markers are written",
+        edits=(
+            Edit(recovery.settle, "    yield from _verify_markers(decision, answered, deadline)\n", ""),
+            Edit(recovery.settle, "    yield from _verify_visible(decision, answered, deadline)\n", ""),
+        ),
+        setting=_small("no verify", eager_markers=False, recover_from_every=0, **ONE_ROW),
+        caught=("I7",),
+    ),
+    Mutation(
+        name="sweep of a decided id",
+        what="everything that was open before the fence is ended, decided or not",
+        edits=(
+            Edit(
+                open_transactions.end_open,
+                "        if (identity.transactional_id, identity.producer_id, identity.producer_epoch) not in decided\n",
+                "",
+            ),
+        ),
+        setting=_small("sweep", drivers=2, faults=faults(unavailable=1), recover_from_every=0, **ONE_ROW),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="prefix match instead of exact ids",
+        what="w.v2.0.0 is taken for one of w's",
+        edits=(
+            Edit(
+                open_transactions.list_open,
+                "tuple(transactional_id for transactional_id in listed if parse(transactional_id, write_id) is not None)",
+                "listed",
+            ),
+        ),
+        setting=_small("prefix", foreign=True, **ONE_ROW),
+        caught=("foreign",),
+    ),
+)
