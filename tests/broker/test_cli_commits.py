@@ -1,0 +1,130 @@
+"""`kafka-eos commits` and `kafka-eos transactions` against a real Kafka, on writes through the commit protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+
+ROWS = 100
+
+
+def settings(kafka: EmbeddedKafka, topic: str, app: str, log: str, version: int = 3) -> write.WriteSettings:
+    return write.WriteSettings(
+        write_id=batch_write_id(None, app, topic),
+        query_id=BATCH_QUERY_ID,
+        version=version,
+        random_write_id=False,
+        topic=topic,
+        schema="",
+        offsets_hash=None,
+        on_checkpoint_rollback="fail",
+        commit_log_topic=log,
+        client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers)),
+        producer=ProducerConfig(),
+    )
+
+
+def prepared(given: write.WriteSettings, plan: write.Plan, tasks: int) -> list[write.TaskMessage | None]:
+    """What each of so many tasks hands over, with ROWS rows written and not committed."""
+    messages: list[write.TaskMessage | None] = []
+    for task in range(tasks):
+        numbers = range(task * ROWS, (task + 1) * ROWS)
+        columns = RecordColumns(
+            value=pa.array([b"%d" % n for n in numbers]),
+            key=pa.array([b"k%d" % n for n in numbers]),
+            headers=None,
+            timestamp=None,
+        )
+        rows = Rows(topic=given.topic or "", partition=None, columns=columns)
+        identity = write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+        messages.append(write.write_task(given, plan, identity, iter([rows])))
+    return messages
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_a_write_is_followed_from_prepared_to_finished(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic, app, log = create_topic(servers, partitions=2), unique_topic("app"), unique_topic("log")
+    given = settings(any_kafka, topic, app, log)
+    where = ("--bootstrap-servers", servers)
+    one = ("commits", *where, "--commit-log-topic", log, "--write-id", given.write_id)
+
+    plan = write.plan(given)
+    assert "holds no write of" in shown(capsys, *one)
+    messages = prepared(given, plan, 3)
+    (begun,) = json.loads(shown(capsys, *one, "--json"))
+    assert (begun["state"], begun["version"], begun["transactions"]) == ("prepared", 3, 3)
+    open_now = shown(capsys, "transactions", *where, "--prefix", given.write_id)
+    assert [line.split()[:2] for line in open_now.splitlines() if "Ongoing" in line] == [
+        [f"{given.write_id}.{task}.{task}", "Ongoing"] for task in range(3)
+    ]
+    assert "No transaction is open under" in shown(capsys, "transactions", *where, "--prefix", given.write_id + "x")
+
+    write.commit(given, plan, messages)
+    (found,) = json.loads(shown(capsys, *one, "--json"))
+    assert (found["state"], found["rows"], found["transactions"]) == ("finished", 3 * ROWS, 3)
+    assert found["committed_transactions"] == 3
+    assert found["finished_at"].endswith("+00:00")
+    records = read_committed(servers, topic)
+    assert len(records) == 3 * ROWS
+    for partition in range(2):
+        offsets = [record.offset for record in records if record.partition == partition]
+        assert {"topic": topic, "partition": partition, "first_offset": min(offsets), "last_offset": max(offsets)} in (
+            found["offsets"]
+        )
+    table = shown(capsys, *one)
+    assert given.write_id in table
+    assert "finished" in table
+    assert_nothing_open(servers, [topic, log])
+
+
+def test_all_writes_of_a_log_are_shown_the_last_finished_last(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic, log = create_topic(servers, partitions=1), unique_topic("log")
+    wanted = []
+    for version, app in enumerate((unique_topic("b"), unique_topic("a"), unique_topic("c"))):
+        given = settings(kafka, topic, app, log, version)
+        plan = write.plan(given)
+        write.commit(given, plan, prepared(given, plan, 1))
+        wanted.append((given.write_id, version))
+    properties = tmp_path / "client.properties"
+    properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
+    found = json.loads(shown(capsys, "commits", "--properties", str(properties), "--commit-log-topic", log, "--json"))
+    assert [(each["write_id"], each["version"]) for each in found] == wanted
+
+
+def test_what_cannot_be_shown_is_said_in_one_sentence(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = unique_topic("log")
+    assert main(["commits", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", missing]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_COMMIT_LOG]")
+    assert missing in line
+    assert main(["commits"]) == 2
+    assert "--bootstrap-servers" in capsys.readouterr().err
+    assert main(["transactions", "--bootstrap-servers", "nonsense"]) == 1
+    assert "[KAFKA_EOS.BOOTSTRAP_SERVERS]" in capsys.readouterr().err
+    assert main(["commits", "--properties", str(tmp_path / "none.properties")]) == 1
+    assert "[KAFKA_EOS.INVALID_PROPERTIES]" in capsys.readouterr().err

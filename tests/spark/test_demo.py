@@ -1,0 +1,43 @@
+"""The demo on a slice of its data, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+ROWS = 4_000
+
+
+def test_the_demo_shows_exactly_once_and_what_it_is_without(spark_environment: dict[str, str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "kafka_eos_sink.cli.main", "demo", "--rows", str(ROWS), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["problems"] == []
+
+    exactly_once = found["exactly_once"]
+    assert exactly_once["census"] == {"sent": ROWS, "visible": ROWS, "duplicates": 0, "missing": 0, "unknown": 0}
+    # The killed task's records are in the log, and nobody sees them.
+    assert exactly_once["in_log"] > ROWS
+
+    at_least_once = found["at_least_once"]
+    assert at_least_once["sink"] == "Spark's sink"
+    assert at_least_once["census"]["missing"] == at_least_once["census"]["unknown"] == 0
+    assert at_least_once["census"]["duplicates"] > 0
+    assert at_least_once["census"]["visible"] == ROWS + at_least_once["census"]["duplicates"]
+
+    (commit,) = found["commits"]
+    assert (commit["write_id"], commit["version"]) == ("kafka-eos/flights-demo/flights", 1)
+    assert (commit["state"], commit["rows"]) == ("finished", ROWS)
+    assert found["first_save"]  # the commit died, so that Spark's save() failed
+
+    # What people read is on standard error then, and Spark's own log is not in it.
+    assert "Exactly once: every flight is visible once" in run.stderr
+    assert "WARN" not in run.stderr
+    assert "Traceback" not in run.stderr
