@@ -517,8 +517,8 @@ def test_an_end_txn_whose_answer_is_lost_is_repeated_until_it_is_known(
     producer.write(rows(topic, 0, 1_000))
     producer.flush()
     producer._transactions.commit()
-    while producer._sender._coordination is None:
-        producer._sender.run_once(0)
+    producer._sender._coordinate(client.clock())  # sends it, and reads no answer
+    assert producer._sender._coordination is not None
     client.disconnect(producer._sender._coordination.node_id)
     while producer.state is State.COMMITTING:
         producer._sender.run_once(100)
