@@ -6,6 +6,7 @@ import time
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from .settings import Setting
 from .simulated_spark import Label, State, Violation, World
@@ -34,6 +35,8 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
     parents = array("l", [-1])
     queue = deque([initial])
     transitions = 0
+    shared: dict[Any, Any] = {}
+    """Equal tuples of many states, held once."""
     every = setting.recover_from_every
 
     def finished(exhausted: bool, violation: str | None = None, last: int = -1, final: Label | None = None) -> Exploration:
@@ -66,6 +69,11 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
             transitions += len(found)
             for _, after in found:
                 if after not in numbers:
+                    after = after._replace(
+                        processes=shared.setdefault(after.processes, after.processes),
+                        drivers=shared.setdefault(after.drivers, after.drivers),
+                        budgets=shared.setdefault(after.budgets, after.budgets),
+                    )
                     numbers[after] = len(numbers)
                     parents.append(number)
                     queue.append(after)

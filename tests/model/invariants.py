@@ -117,10 +117,11 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
                 return None
             name = (identity.transactional_id, identity.producer_id, identity.producer_epoch)
             naming = [found for found in decisions(cluster) if name in found.identities()]
+            unproven = [found for found in naming if part_outcome(cluster, found.identities()[name]) is None]
             if commit and not naming:
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
-            if not commit and naming and after is not cluster:
-                return f"I3: EndTxn(abort) of {name}, which the decision at offset {naming[-1].offset} names"
+            if not commit and unproven and after is not cluster:
+                return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
         case ("init", transactional_id, _):
             if _owner(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"
@@ -145,7 +146,10 @@ def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
     if found is None or found.state != kafka.ONGOING:
         return None
     name = (request[1], found.producer_id, found.producer_epoch)
-    if any(name in decided.identities() for decided in decisions(cluster)):
+    if any(
+        name in decided.identities() and part_outcome(cluster, decided.identities()[name]) is None
+        for decided in decisions(cluster)
+    ):
         return f"I3: InitProducerId of {request[1]}, whose open transaction a decision names"
     return None
 

@@ -365,7 +365,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="check before the decision skipped",
         what="what the tasks handed over is decided without a look at the coordinator",
-        edits=(Edit(two_phase_commit._check_prepared, "        if not is_open:\n", "        if False:\n"),),
+        edits=(
+            Edit(two_phase_commit._check_prepared, "        if not is_open:\n", "        if False:\n"),
+            Edit(two_phase_commit._check_prepared, "        if forgotten:\n", "        if False:\n"),
+        ),
         setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
         caught=("check",),
     ),

@@ -78,6 +78,8 @@ class World:
         self._recovered: dict[tuple[int, int, int], str | None] = {}
         self.doing: Label = ()
         """What was about to happen when a violation was found."""
+        self.told: list[Label] = []
+        """What the last recovery did."""
         self.reached: dict[str, int] = {}
         """Error codes and outcomes met, for the coverage table."""
 
@@ -552,8 +554,23 @@ class World:
                 yield label, state._replace(cluster=cluster)
             elif state.budgets[_INDEX[fault]]:
                 yield label, self._spend(state._replace(cluster=cluster), _INDEX[fault])
+        if state.budgets[_HAND_MARKER] and not any(name[1] == "commit" for name, _, _ in state.processes):
+            yield from self._marked_by_hand(state)
         if state.budgets[_PAUSE]:
             yield ("cluster", "pause"), self._spend(state._replace(clock=state.clock + 1), _PAUSE)
+
+    def _marked_by_hand(self, state: State) -> Iterator[tuple[Label, State]]:
+        """An ABORT marker for a decided transaction whose driver is gone: what recovery promises to find.
+
+        While a commit runs, and before the decision, nothing is promised (section 1)."""
+        cluster = self.clusters[state.cluster]
+        for found in invariants.decisions(cluster):
+            for name, producer_id, epoch in found.identities():
+                for partition in range(len(cluster.logs)):
+                    if kafka.open_transactions(cluster, partition).get(producer_id, (0, -1))[1] == epoch:
+                        marked = kafka.write_marker_by_hand(cluster, partition, producer_id, False)
+                        after = state._replace(cluster=self.cluster_number(marked))
+                        yield ("somebody", "marks", name, partition), self._spend(after, _HAND_MARKER)
 
     def _environment_of(self, cluster: Cluster) -> list[tuple[Label, str | None, int]]:
         setting = self.setting
@@ -561,8 +578,7 @@ class World:
         for name, entry in cluster.transactions:
             for partition in entry.missing:
                 found.append((("cluster", "marker", name, partition), None, kafka.write_marker(cluster, name, partition)))
-                # A COMMIT marker in the commit log itself would be missed by everybody; the defect concerns any partition.
-                if setting.fault("skip_marker"):
+                if setting.fault("skip_marker") and entry.state == kafka.PREPARE_COMMIT:
                     skipped = kafka.write_marker(cluster, name, partition, skipped=True)
                     found.append((("cluster", "skip marker", name, partition), "skip_marker", skipped))
             ours = invariants._owner(name, setting.write_ids)
@@ -578,11 +594,6 @@ class World:
                     found.append((("somebody", "aborts", name), "foreign_abort", aborted))
                 if setting.fault("foreign_init") and ours == "task":
                     found.append((("somebody", "initialises", name), "foreign_init", kafka.fence(cluster, name)))
-                if setting.fault("hand_marker"):
-                    for partition in range(LOG, len(cluster.logs)):
-                        if entry.producer_id in kafka.open_transactions(cluster, partition):
-                            marked = kafka.write_marker_by_hand(cluster, partition, entry.producer_id, False)
-                            found.append((("somebody", "marks", name, partition), "hand_marker", marked))
             if setting.fault("expire") and entry.state in (kafka.EMPTY, kafka.COMPLETE_COMMIT, kafka.COMPLETE_ABORT):
                 found.append((("cluster", "expire", name), "expire", kafka.expire(cluster, name)))
         if setting.fault("compact"):
@@ -597,9 +608,14 @@ class World:
     def check_recovery(self, state: State) -> None:
         """Everything stops here and one more driver runs without any fault: all rows once, nothing open - or a loud error."""
         key = (state.cluster, state.recorded, len(state.drivers))
-        if key in self._recovered:
+        if self._recovered.get(key, "") is None:
             return
-        wrong = self._recover(state)
+        self.told = []
+        try:
+            wrong = self._recover(state)
+        except Violation as violation:
+            wrong = str(violation)
+        self.doing = ("recovery",)
         self._recovered[key] = wrong
         if wrong is not None:
             raise Violation(wrong)
@@ -612,11 +628,13 @@ class World:
         number = setting.drivers  # one more than the setting has, so that its procedures are the same from every state
         fillers = tuple(Driver("dead", 0) for _ in range(number))
         fresh = self._start_driver(fresh._replace(drivers=fillers))
+        met: set[State] = set()
         for _ in range(2_000):
             fresh = self._settle_cluster(fresh)
+            met.add(fresh)
             moved = None
             for label, after in self._of_processes(fresh):
-                if after != fresh:
+                if after not in met:
                     moved = (label, after)
                     break
             if moved is None:
@@ -625,12 +643,14 @@ class World:
                     if fresh.clock - state.clock > 8:
                         return f"recovery: {fresh.processes[0][0]} waits for ever at {self.procedures.nodes[fresh.processes[0][1]].step}"
                     fresh = fresh._replace(clock=fresh.clock + 1)
+                    self.told.append(("cluster", "pause"))
                     continue
                 if fresh.drivers[-1].phase == "committed":
                     moved = (("spark", "record"), self._record(fresh, number))
                 else:
                     break
             fresh = moved[1]
+            self.told.append(moved[0])
         driver = fresh.drivers[-1]
         cluster = self.clusters[fresh.cluster]
         if driver.phase != "done":
@@ -645,6 +665,8 @@ class World:
         if still:
             return f"I8: after a further driver ended well, {still} are still open"
         visible = invariants.visible_rows(cluster, self._foreign_producers(cluster))
+        if setting.fault("skip_marker"):
+            visible = dict.fromkeys(invariants.committed_rows(cluster), 1)  # a missing marker stops all readers
         if setting.start_version is None and not setting.random_write_id:
             for version in range(setting.first_batch, setting.first_batch + setting.batches):
                 for rows in setting.rows(number, version):
@@ -669,6 +691,8 @@ class World:
             )
             if found is None:
                 return state
+            if not self.setting.eager_markers:
+                self.told.append(("cluster", "marker", *found))
             state = state._replace(cluster=self.cluster_number(kafka.write_marker(cluster, *found)))
 
 
@@ -677,6 +701,7 @@ WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 
 _INDEX = {name: index for index, name in enumerate(FAULTS)}
 _KILL_TASK, _SPECULATE, _DROP_MESSAGE = _INDEX["kill_task"], _INDEX["speculate"], _INDEX["drop_message"]
+_HAND_MARKER = _INDEX["hand_marker"]
 _LOST, _UNAVAILABLE, _FLOAT, _PAUSE = _INDEX["lost"], _INDEX["unavailable"], _INDEX["float"], _INDEX["pause"]
 
 

@@ -20,6 +20,8 @@ def tell(world: World, trace: tuple[Label, ...], violation: str | None = None) -
     for number, label in enumerate(trace, 1):
         after = next((after for found, after in world.successors(state) if found == label), None) if _safe(label) else None
         lines.append(f"{number:3}. {sentence(world, label)}{_consequence(world, state, after)}")
+        if label == ("recovery",):
+            lines += [f"     {sentence(world, told)}" for told in world.told]
         if after is None:
             break
         state = after
