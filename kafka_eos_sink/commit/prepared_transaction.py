@@ -84,7 +84,8 @@ class SettledDecision:
     """The newest decision of a query id after recovery: what the tasks of the next batch are measured against.
 
     ``offset`` is that of its (first) record in the commit log. ``committed`` and ``lost`` hold partitions of Spark and
-    are empty for a finished decision, which is carried by version and nonce only.
+    are empty for a finished decision, which is carried by version and nonce only. ``resolution`` is that of the decision: an
+    operator's word, which is compared with nothing.
     """
 
     query_id: str
@@ -97,6 +98,7 @@ class SettledDecision:
     offsets_hash: str | None
     committed: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
+    resolution: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

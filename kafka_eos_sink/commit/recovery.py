@@ -183,6 +183,7 @@ def settled(
         offsets_hash=decision.offsets_hash,
         committed=committed,
         lost=lost,
+        resolution=decision.resolution,
     )
 
 
@@ -337,6 +338,11 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
         looks += 1
         if looks > 1:  # the first time the marker is usually just on its way
             held = yield from _held_by_us(decision, committed, tuple(waiting))
+            for topic, partition in sorted(set(waiting) - held):
+                yield Warn(
+                    f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
+                    "somebody else holds up read_committed readers there; see kafka-eos transactions"
+                )
             waiting = {where: last for where, last in waiting.items() if where in held}
             if not waiting:
                 return

@@ -83,14 +83,17 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     failures: list[KafkaEosError] = []
     for query_id in view.query_ids(write_id):
         found = view.newest_decision(write_id, query_id)
-        if found is not None:
-            named += [prepared.identity for prepared in found.decision.transactions]
+        unfinished = found is not None
         try:
             _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
             if found is not None:
                 decisions.append((yield from _finish(view, found, request)))
+                unfinished = decisions[-1].status is not DecisionStatus.FINISHED
         except KafkaEosError as failure:
             failures.append(failure)
+        if found is not None and unfinished:
+            # A finished one needs no protection: what is open under its identity was re-opened by a request that came late.
+            named += [prepared.identity for prepared in found.decision.transactions]
     yield Reached("plan.finished")
     yield from end_open(opened, named)
     if failures:

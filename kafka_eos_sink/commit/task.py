@@ -67,7 +67,8 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
                 "COMMIT_LOG_LOST",
                 f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
                 f"{plan.write_id!r}: the log was lost, or the checkpoint was begun by another sink. If all batches below are in the "
-                f"topic: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed",
+                f"topic: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed --query-id "
+                f"'{batch.query_id}'",
             )
         return None, None
     if newest.version > batch.version:
@@ -78,12 +79,16 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
                 "EARLIER_VERSION_UNFINISHED",
                 f"version {batch.version} of write id {plan.write_id!r} cannot be written before version {newest.version}, which was "
                 f"decided and then {'aborted' if newest.status is DecisionStatus.VOID else 'partly aborted'} by the transaction "
-                f"timeout: run version {newest.version} again, or give it up: kafka-eos resolve --write-id '{plan.write_id}' "
-                f"--version {newest.version} --as aborted|committed",
+                f"timeout: run version {newest.version} again, or give its lost rows up: kafka-eos resolve --write-id "
+                f"'{plan.write_id}' --version {newest.version} --as committed",
             )
         return None, None
     if newest.status is DecisionStatus.VOID:
         return None, None  # nothing of it is visible: it is compared with nothing
+    if newest.resolution is not None:  # the operator looked at the rows: topic, schema and offsets are not asked again
+        return TaskOutcome.ALREADY_COMMITTED, (
+            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve called it {newest.resolution}"
+        )
     warning = _require_same_batch(plan, batch, newest)
     if newest.status is DecisionStatus.FINISHED or partition in newest.committed:
         return TaskOutcome.ALREADY_COMMITTED, warning

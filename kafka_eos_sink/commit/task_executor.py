@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 from collections.abc import Iterator
+from types import FrameType
 
 from ..client.admin import Admin
 from ..client.network_client import NetworkClient
@@ -46,7 +50,7 @@ class TaskExecutor(Executor):
         self._batches = batches
         self._first: Rows | None = None
         self._producer: Producer | None = None
-        self._began_ms = 0
+        self._began_ms: int | None = None
         self._next_look_ms = 0
         self._performers |= {
             steps.HasRows: self._has_rows,
@@ -60,8 +64,42 @@ class TaskExecutor(Executor):
             self._producer.close()
 
     def _has_rows(self, _: steps.HasRows) -> bool:
-        self._first = next((rows for rows in self._batches if rows.num_rows), None)
+        self._first = self._next_batch()
         return self._first is not None
+
+    def _next_batch(self) -> Rows | None:
+        """The next rows of Spark, which may let us wait for hours: the clock is looked at meanwhile."""
+        with self._alarm():
+            return next((rows for rows in self._batches if rows.num_rows), None)
+
+    @contextlib.contextmanager
+    def _alarm(self) -> Iterator[None]:
+        """Look at the clock every so often while this process is blocked in a read from Spark.
+
+        A timer's signal interrupts the read, its handler runs between two bytecodes of this same thread, and what it raises ends
+        the read. The client is idle then, so that the handler may use it. Without a main thread of its own a task only looks
+        when rows arrive.
+        """
+        timeout = self._plan.transaction_timeout_ms
+        if timeout == NEVER_TIMES_OUT_MS or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def look(_signal: int, _frame: FrameType | None) -> None:
+            self._look_at_the_clock()
+
+        interval = self._watch_interval_ms / 1000
+        before = signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, interval, interval)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    @property
+    def _watch_interval_ms(self) -> int:
+        return max(MIN_WATCH_INTERVAL_MS, self._plan.transaction_timeout_ms // 20)
 
     def _init_task_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
         timeouts = [step.timeout_ms]
@@ -95,7 +133,7 @@ class TaskExecutor(Executor):
             count += rows.num_rows
             failpoints.reached("task.writing")
             self._look_at_the_clock()
-            rows = next(self._batches, None)
+            rows = self._next_batch()
         self._first = None
         producer.flush()
         self._require_untainted(producer)
@@ -110,7 +148,7 @@ class TaskExecutor(Executor):
         first, _, _ = producer.acknowledged[(self.log_topic, self.log_partition)]
         if first < 0:
             raise TransactionAbortedError(
-                "PART_OFFSET_UNKNOWN", "the offset of the part record is not known; another attempt is needed"
+                "OFFSET_UNKNOWN", "the offset of the part record is not known; another attempt is needed"
             )
         return first
 
@@ -122,18 +160,17 @@ class TaskExecutor(Executor):
             )
 
     def _offsets(self, producer: Producer) -> tuple[OffsetRange, ...]:
-        """The offset ranges; where a duplicate answer hid an offset, the end of the partition is an upper bound of it."""
-        acknowledged = producer.acknowledged
-        unknown = [where for where, (first, last, _) in acknowledged.items() if first < 0 or last < 0]
-        ends = self.admin.list_offsets(unknown, self._deadline, isolation="read_uncommitted") if unknown else {}
+        acknowledged = sorted(producer.acknowledged.items())
+        for (topic, partition), (first, _, _) in acknowledged:
+            if first < 0:
+                raise TransactionAbortedError(
+                    "OFFSET_UNKNOWN",
+                    f"{topic}-{partition} acknowledged the records only as duplicates, without saying where they are; another "
+                    "attempt is needed",
+                )
         return tuple(
-            OffsetRange(
-                topic=topic,
-                partition=partition,
-                first_offset=max(first, 0),
-                last_offset=ends[(topic, partition)] - 1 if (topic, partition) in ends else last,
-            )
-            for (topic, partition), (first, last, _) in sorted(acknowledged.items())
+            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
+            for (topic, partition), (first, last, _) in acknowledged
         )
 
     def _look_at_the_clock(self) -> None:
@@ -142,8 +179,8 @@ class TaskExecutor(Executor):
         now = self.client.clock()
         if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:
             return
-        self._next_look_ms = now + max(MIN_WATCH_INTERVAL_MS, timeout // 20)
-        age = now - self._began_ms
+        self._next_look_ms = now + self._watch_interval_ms
+        age = 0 if self._began_ms is None else now - self._began_ms
         if age + timeout_margin_ms(timeout) >= timeout:
             raise too_old_error("this task's own transaction has run too long", age, timeout)
         self.run(fail_if_too_late(self._plan, self._query_id, self._version))

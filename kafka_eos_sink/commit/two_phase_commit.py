@@ -27,6 +27,7 @@ from .steps import (
     Append,
     Appended,
     CommitGroupOffsets,
+    DescribeProducers,
     DescribeTransactions,
     End,
     EndResult,
@@ -201,12 +202,42 @@ def _check_prepared(
                     f"coordinator ends it at {timeout / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so "
                     f"nothing was committed. {timeout_ways_out()}",
                 )
+    yield from _check_first_offsets(prepared)
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(
         identity
         for identity in open_identities(described, plan.driver.transaction_version)
         if (identity.transactional_id, identity.producer_epoch) not in named
     )
+
+
+def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
+    """On every partition the open transaction begins where the task's records begin.
+
+    Earlier: the marker of an aborted attempt was passed over (KAFKA-20734), and one COMMIT would make its records visible with
+    ours. Later, or none open: somebody ended it under the task (by hand, or below version 2 by an exact abort).
+    """
+    where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
+    if not where:
+        return
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None = yield DescribeProducers(where)
+    if producers is None:
+        return  # no right to Read: the promise then rests on nobody writing markers by hand
+    for entry in prepared:
+        for part in entry.offsets:
+            _, start = producers.get((part.topic, part.partition), {}).get(entry.identity.producer_id, (-1, -1))
+            if start != part.first_offset:
+                raise TransactionAbortedError(
+                    "TRANSACTION_NOT_OPEN",
+                    f"on {part.topic}-{part.partition} the open transaction of {entry.identity.transactional_id} begins at offset "
+                    f"{start}, not at {part.first_offset} where the task's records begin: "
+                    + (
+                        "a marker was written by hand"
+                        if start < 0 or start > part.first_offset
+                        else "an older one was never ended"
+                    )
+                    + "; nothing was committed. Run it again; if it comes again, see kafka-eos repair",
+                )
 
 
 def _check_lost_parts(

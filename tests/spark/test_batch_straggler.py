@@ -18,7 +18,10 @@ LAST_ROW_AFTER_S = 120
 
 
 def slow_partition(first_row_after_s: float):  # type: ignore[no-untyped-def]
-    """Partition 0 delivers at once; partition 1 first waits, then delivers a row every fifth of a second for two minutes."""
+    """Partition 0 delivers at once; partition 1 waits first, then makes a row every fifth of a second for two minutes.
+
+    Spark collects them into one Arrow batch meanwhile: the sink's task is blocked in a read all the time.
+    """
 
     def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
