@@ -1,0 +1,134 @@
+"""``kafka-eos recover``: take over a dead write, finish what was decided, end what was not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
+from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.commit.operator_commands import EndedTransaction, Recovered
+    from kafka_eos_sink.commit.prepared_transaction import SettledDecision
+
+__all__ = ["recovered_table", "register"]
+
+_SHOWN_TRANSACTIONS = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("recover", short_help="Take over a dead write: finish what was decided, end what was not.")(recover)
+
+
+def recover(
+    write_id: WriteId,
+    bootstrap_servers: BootstrapServers = None,
+    commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    properties: PropertiesFile = None,
+) -> None:
+    """Take over a dead write: commit what was decided and prove it visible, abort every other open transaction of it.
+
+    It takes the write id over: a job or query that still runs under it is fenced and its batch fails. For a write whose
+    driver is gone and will not soon be started again; the next run of the same id does the same by itself.
+    """
+    from kafka_eos_sink.commit import operator_commands
+
+    done = operator_commands.recover(operator_settings(bootstrap_servers, properties, write_id, commit_log_topic))
+    if as_json:
+        typer.echo(json.dumps(recovered_json(write_id, done), indent=2))
+        return
+    if done.decisions:
+        output_console().print(recovered_table(done))
+    else:
+        typer.echo(f"Nothing was ever decided under {write_id}.")
+    if done.ended:
+        typer.echo("")
+        output_console().print(_ended_table(done.ended))
+    else:
+        typer.echo("No transaction of it was open.")
+
+
+def recovered_table(done: Recovered) -> Table:
+    """One line per query id: its newest decision, what is proven of it, and what follows."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("query id", overflow="fold")
+    table.add_column("version", justify="right")
+    table.add_column("state")
+    table.add_column("meaning", overflow="fold")
+    for decision in done.decisions:
+        state, meaning = _state(decision, decision.query_id in done.finished_now)
+        style = "green" if decision.status.value == "finished" else "bold yellow"
+        table.add_row(Text(decision.query_id), str(decision.version), Text(state, style=style), Text(meaning))
+    return table
+
+
+def _state(decision: SettledDecision, now: bool) -> tuple[str, str]:
+    if decision.resolution is not None:
+        return f"resolved as {decision.resolution}", "an operator's answer stands"
+    if decision.status.value == "finished":
+        return "finished", "every row is visible" + (", finished just now" if now else "")
+    if decision.status.value == "void":
+        return (
+            "void",
+            "all its transactions were aborted by their timeout: run this version again, it writes all rows anew",
+        )
+    lost = ", ".join(map(str, sorted(decision.lost)))
+    return (
+        "lost parts",
+        f"{len(decision.committed)} parts are visible, those of Spark partitions {lost} were aborted: run this version again, it "
+        "writes exactly the lost rows",
+    )
+
+
+def _ended_table(ended: tuple[EndedTransaction, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("transaction", overflow="fold")
+    table.add_column("asked for")
+    table.add_column("answer")
+    for each in ended[:_SHOWN_TRANSACTIONS]:
+        table.add_row(Text(each.transactional_id), "commit" if each.committed else "abort", _answer(each))
+    if len(ended) > _SHOWN_TRANSACTIONS:
+        table.add_row(f"and {len(ended) - _SHOWN_TRANSACTIONS} more (--json)", "", "")
+    return table
+
+
+def _answer(ended: EndedTransaction) -> str:
+    if ended.error is None:
+        return "no answer"
+    return "done" if ended.succeeded else f"{ErrorCode.of(ended.error).name}: had ended before"
+
+
+def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
+    """The whole result; `lost` and `committed` are Spark partitions."""
+    return {
+        "write_id": write_id,
+        "decisions": [
+            {
+                "query_id": decision.query_id,
+                "version": decision.version,
+                "state": "resolved" if decision.resolution else decision.status.value,
+                "resolution": decision.resolution,
+                "finished_now": decision.query_id in done.finished_now,
+                "committed": sorted(decision.committed),
+                "lost": sorted(decision.lost),
+            }
+            for decision in done.decisions
+        ],
+        "ended": [
+            {
+                "transactional_id": each.transactional_id,
+                "end": "commit" if each.committed else "abort",
+                "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
+            }
+            for each in done.ended
+        ],
+    }

@@ -1,0 +1,84 @@
+"""``kafka-eos repair``: write the markers that a broker left out of a transaction that is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
+from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.commit.missing_markers import Finding
+
+__all__ = ["findings_table", "register"]
+
+_STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
+_EXIT_UNPROVEN = 1
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("repair", short_help="Write the markers that a broker left out of a committed transaction.")(repair)
+
+
+def repair(
+    write_id: WriteId,
+    yes: Annotated[bool, typer.Option("--yes", help="Write the markers; without it they are only shown.")] = False,
+    bootstrap_servers: BootstrapServers = None,
+    commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
+    properties: PropertiesFile = None,
+) -> None:
+    """Write the markers that a broker left out of a transaction that is committed (KAFKA-20734, Kafka 4.3.0 and 4.3.1).
+
+    A marker is written only where the transaction is decided, its coordinator says that exactly this one is committed, and
+    the leader of the partition still holds it open. Everything else is shown and left alone. Shows what it would do unless
+    --yes is given. Needs Read on the topics and Alter or ClusterAction on the cluster; fences nobody.
+    """
+    from kafka_eos_sink.commit import operator_commands
+    from kafka_eos_sink.commit.missing_markers import Verdict
+
+    settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    done = operator_commands.repair(settings, write=yes)
+    if done.findings:
+        output_console().print(findings_table(done.findings))
+        typer.echo("")
+    missing = sum(finding.verdict is Verdict.MISSING for finding in done.findings)
+    if done.written:
+        typer.echo(f"{missing} markers were written. Now finish the write: run it again, or kafka-eos recover.")
+    elif missing:
+        typer.echo(f"{missing} markers are missing and would be written: say it again with --yes.")
+    else:
+        typer.echo(f"Nothing to repair under {write_id}.")
+    if any(finding.verdict is Verdict.UNPROVEN for finding in done.findings):
+        typer.echo(
+            "Unproven transactions were left alone: whether they are committed cannot be told from here; kafka-eos recover and, if "
+            "that fails, kafka-eos resolve.",
+            err=True,
+        )
+        raise typer.Exit(_EXIT_UNPROVEN)
+
+
+def findings_table(findings: tuple[Finding, ...]) -> Table:
+    """One line per transaction and partition that holds it open although it is decided."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("partition", overflow="fold")
+    table.add_column("transaction", overflow="fold")
+    table.add_column("version", justify="right")
+    table.add_column("marker")
+    table.add_column("why", overflow="fold")
+    for finding in findings:
+        part = finding.part
+        topic, partition = part.where
+        table.add_row(
+            Text(f"{topic}-{partition}"),
+            Text(part.identity.transactional_id),
+            "" if part.version is None else str(part.version),
+            Text(finding.verdict.value, style=_STYLES[finding.verdict.value]),
+            Text(finding.reason),
+        )
+    return table
