@@ -16,7 +16,7 @@ from kafka_eos_sink.cli.cluster_connection import connected
 from kafka_eos_sink.cli.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve_coordinates
+from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve, resolve_coordinates
 from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.cli.step_progress import Steps
@@ -72,15 +72,10 @@ def bench(
     steps = Steps(console)
     with shown_progress() as progress:
         jars = resolve_coordinates(built_in_kafka_coordinates(), progress=progress)
-        kafka = EmbeddedKafka(
-            version=kafka_version,
-            tuned_for="throughput",
-            heap="1g",
-            properties=_BROKER_PROPERTIES,
-            progress=progress,
-        )
-        with steps.step(f"Apache Kafka {kafka_version}"):
-            kafka.start()
+        resolve(kafka_version, progress=progress)
+    kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
+    with steps.step(f"Apache Kafka {kafka_version}"):
+        kafka.start()
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,

@@ -66,7 +66,7 @@ def commits_table(writes: Sequence[CommittedWrite]) -> Table:
     table.add_column("finished (UTC)")
     table.add_column("rows", justify="right")
     table.add_column("transactions", justify="right")
-    table.add_column("partition: offsets", overflow="fold")
+    table.add_column("partition: offsets", no_wrap=True)
     for write in writes:
         name = write.write_id if write.query_id in ("", "batch") else f"{write.write_id}\nquery {write.query_id}"
         state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state

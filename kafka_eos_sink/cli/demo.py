@@ -70,6 +70,6 @@ def _show(console: Console, run: DemoRun) -> None:
     if not run.problems:
         console.print(
             f"[green]Exactly once:[/] every flight is visible once. The killed task's {hidden:,} records lie in the "
-            "log inside an aborted\ntransaction, where no read_committed consumer sees them; no transaction was left "
+            "log inside an aborted transaction, where no read_committed consumer sees them; no transaction was left "
             "open."
         )

@@ -21,7 +21,7 @@ from kafka_eos_sink.cli.demo_flights import (
 from kafka_eos_sink.cli.demo_report import DemoWrite
 from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
+from kafka_eos_sink.cli.kafka_distribution import resolve, resolve_coordinates
 from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, quiet_spark, run_watched
 from kafka_eos_sink.cli.step_progress import Step, Steps
 from kafka_eos_sink.cli.topic_census import compare, read_topic
@@ -69,6 +69,7 @@ class Demo:
         self._folder = folder
         self._rows = rows
         self._kafka_version = kafka_version
+        self._rows_per_batch = max(1, rows // _SPARK_PARTITIONS // 2)
         self._task_killed = folder / "task-killed"
         self._commit_killed = folder / "commit-killed"
         self._task_failed = folder / "task-failed"
@@ -120,10 +121,11 @@ class Demo:
     @contextmanager
     def _kafka(self) -> Iterator[EmbeddedKafka]:
         with shown_progress() as progress:
-            kafka = EmbeddedKafka(version=self._kafka_version, tuned_for="throughput", heap="768m", progress=progress)
-            with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
-                kafka.start()
-                step.note = f"a broker at {kafka.bootstrap_servers}"
+            resolve(self._kafka_version, progress=progress)
+        kafka = EmbeddedKafka(version=self._kafka_version, tuned_for="throughput", heap="768m")
+        with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
+            kafka.start()
+            step.note = f"a broker at {kafka.bootstrap_servers}"
         try:
             with connected(kafka.bootstrap_servers) as admin:
                 for topic in (_TOPIC, _COMPARED_TOPIC):
@@ -138,7 +140,7 @@ class Demo:
         settings = {
             "spark.sql.shuffle.partitions": str(_SPARK_PARTITIONS),
             # About two batches a task, so that half-way is after the first.
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(max(1, self._rows // _SPARK_PARTITIONS // 2)),
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(self._rows_per_batch),
         }
         with ExitStack() as opened:
             with self._steps.step("Apache Spark") as step:
@@ -166,32 +168,32 @@ class Demo:
 
     def _write_until_the_commit_dies(self, spark: SparkSession, records: DataFrame, servers: str) -> str:
         """Returns how save() failed, or "" where it did not."""
-        title = f"Exactly once into [bold]{_TOPIC}[/], while a task is killed and then the commit"
-        with self._steps.step(title) as step:
+        with self._steps.step("Exactly once, killing a task, then the commit") as step:
             try:
                 run_watched(spark, lambda: self._write_exactly_once(records, servers), _tasks(step))
             except KafkaEosError as error:
                 if not self._commit_killed.exists():
                     raise
-                step.note = "SIGKILL half-way through a task, SIGKILL between two EndTxn: save() failed, as it must"
+                step.note = "a task died half-way, the commit between two EndTxn: save() failed"
                 return error.message
         return ""
 
     def _write_again(self, spark: SparkSession, records: DataFrame, servers: str) -> None:
-        with self._steps.step("The same txnAppId and txnVersion once more") as step:
+        with self._steps.step("Exactly once, the same again") as step:
             run_watched(spark, lambda: self._write_exactly_once(records, servers), _tasks(step))
-            step.note = "finished; what was decided is not written twice"
+            step.note = "same txnAppId and txnVersion: finished, nothing written twice"
 
     def _write_exactly_once(self, records: DataFrame, servers: str) -> None:
-        # Sent as soon as they are there, so that a task that dies early has left something behind.
-        early = {"kafka.linger.ms": "0", "kafka.batch.size": "65536"}
+        # A small buffer, so that most of a batch of rows is in Kafka when the next one comes and the task is killed.
+        buffer = max(65_536, self._rows_per_batch * 100)
+        early = {"kafka.linger.ms": "0", "kafka.batch.size": "32768", "kafka.buffer.memory": str(buffer)}
         write_to_kafka(records, "kafka-eos", servers, _TOPIC, txnAppId=_TXN_APP_ID, txnVersion="1", **early)
 
     def _write_at_least_once(self, spark: SparkSession, records: DataFrame, servers: str, *, built_in: bool) -> str:
         """Returns the name of the sink that was taken."""
         failing = failing_once(records, self._task_failed)
         sink = "Spark's sink" if built_in else "kafka-eos"
-        with self._steps.step(f"At least once into [bold]{_COMPARED_TOPIC}[/], while a task fails") as step:
+        with self._steps.step("At least once, failing a task") as step:
             if built_in:
                 run_watched(spark, lambda: write_to_kafka(failing, "kafka", servers, _COMPARED_TOPIC), _tasks(step))
             else:
@@ -201,11 +203,11 @@ class Demo:
                     lambda: write_to_kafka(failing, "kafka-eos", servers, _COMPARED_TOPIC, **options),
                     _tasks(step),
                 )
-            step.note = f"with {sink}; Spark ran the task again"
+            step.note = f"{sink}; a task failed half-way and was repeated"
         return sink
 
     def _count(self, name: str, sink: str, topic: str, sent: Counter[bytes], servers: str) -> DemoWrite:
-        with self._steps.step(f"Reading [bold]{topic}[/] back with confluent-kafka") as step:
+        with self._steps.step(f"Reading {topic}") as step:
             total = sum(sent.values())
             visible = read_topic(
                 servers, topic, "read_committed", lambda count: step.update(count, total, "read_committed")
@@ -213,7 +215,7 @@ class Demo:
             raw = read_topic(
                 servers, topic, "read_uncommitted", lambda count: step.update(count, total, "read_uncommitted")
             )
-            step.note = f"{sum(visible.values()):,} records visible under read_committed"
+            step.note = f"{sum(visible.values()):,} records are visible to confluent-kafka under read_committed"
         return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=sum(raw.values()))
 
 
