@@ -51,13 +51,17 @@ def check(
 
 
 def check_table(found: Sequence[Finding]) -> Table:
-    """One line per question."""
+    """One line per question, those about a topic under its name."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("what", overflow="fold")
     table.add_column("", no_wrap=True)
     table.add_column("found", overflow="fold")
     table.add_column("meaning", overflow="fold")
+    about = ""
     for finding in found:
+        if finding.about != about:
+            about = finding.about
+            table.add_row(Text(about, style="bold"), "", "", "")
         verdict = finding.verdict.value
         table.add_row(
             Text(finding.what), Text(verdict, style=_STYLES[verdict]), Text(finding.found), Text(finding.meaning)

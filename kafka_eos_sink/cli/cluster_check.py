@@ -65,8 +65,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line: what was looked at, how it is, and what that means where it is not as it should be."""
+    """One line: what was looked at, how it is, and what that means where it is not as it should be.
 
+    ``about`` is the topic that it belongs to, empty for the cluster.
+    """
+
+    about: str = ""
     what: str
     found: str
     verdict: Verdict
@@ -212,35 +216,40 @@ def _topic(admin: Admin, name: str, role: str, cluster: int, deadline: int) -> l
         include_topic_authorized_operations=True,
     )
     (answer,) = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
-    what = f"{role} {name}"
+    about = f"{role} {name}"
     if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         if role == "topic":
             return [
                 Finding(
-                    what=what,
+                    about=about,
+                    what="topic",
                     found="does not exist",
                     verdict=Verdict.FAILS,
                     meaning="create it, or grant Describe on it",
                 )
             ]
-        return [_to_be_created(what, len(client.metadata.brokers), cluster)]
+        return [_to_be_created(about, len(client.metadata.brokers), cluster)]
     if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return [
             Finding(
-                what=what, found="may not be described", verdict=Verdict.FAILS, meaning="grant Describe and Write on it"
+                about=about,
+                what="topic",
+                found="may not be described",
+                verdict=Verdict.FAILS,
+                meaning="grant Describe and Write on it",
             )
         ]
     if answer.error_code:
-        return [Finding(what=what, found=ErrorCode.of(answer.error_code).name, verdict=Verdict.FAILS)]
+        return [Finding(about=about, what="topic", found=ErrorCode.of(answer.error_code).name, verdict=Verdict.FAILS)]
     try:
         configs = admin.describe_configs("topic", name, None, deadline)
     except AuthorizationError:
         configs = {}
     rights = answer.topic_authorized_operations
-    return topic_findings(what, topic_metadata(answer), configs, rights, is_commit_log=role != "topic")
+    return topic_findings(about, topic_metadata(answer), configs, rights, is_commit_log=role != "topic")
 
 
-def _to_be_created(what: str, brokers: int, cluster: int) -> Finding:
+def _to_be_created(about: str, brokers: int, cluster: int) -> Finding:
     factor = min(MAX_REPLICATION_FACTOR, brokers)
     found = (
         f"does not exist yet, the first write creates it with {LOG_PARTITIONS} partitions, replication factor {factor}"
@@ -249,22 +258,25 @@ def _to_be_created(what: str, brokers: int, cluster: int) -> Finding:
     if allowed is False:
         # The right can also be granted on the topic's name, which cannot be seen from here.
         return Finding(
-            what=what,
+            about=about,
+            what="topic",
             found=found,
             verdict=Verdict.UNKNOWN,
             meaning="Create on the cluster is not granted: the write works only with Create on this topic, or if somebody creates it",
         )
-    return Finding(what=what, found=found, verdict=Verdict.UNKNOWN if allowed is None else Verdict.WORKS)
+    return Finding(
+        about=about, what="topic", found=found, verdict=Verdict.UNKNOWN if allowed is None else Verdict.WORKS
+    )
 
 
 def topic_findings(
-    what: str, topic: TopicMetadata, configs: Mapping[str, str], rights: int, *, is_commit_log: bool
+    about: str, topic: TopicMetadata, configs: Mapping[str, str], rights: int, *, is_commit_log: bool
 ) -> list[Finding]:
     """What a topic's partitions, settings (empty: may not be read) and rights mean for a write."""
     found: list[Finding] = []
 
     def add(part: str, value: str, verdict: Verdict, meaning: str = "") -> None:
-        found.append(Finding(what=f"{what}: {part}", found=value, verdict=verdict, meaning=meaning))
+        found.append(Finding(about=about, what=part, found=value, verdict=verdict, meaning=meaning))
 
     leaderless = [partition.index for partition in topic.partitions if partition.leader < 0]
     if leaderless:

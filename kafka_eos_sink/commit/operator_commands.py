@@ -134,9 +134,10 @@ def recover(settings: OperatorSettings) -> Recovered:
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
         )
         plan = executor.run(take_over(request, version))
-        return Recovered(
-            decisions=plan.decisions, finished_now=frozenset(executor.finished), ended=tuple(executor.ended)
-        )
+        # A transaction that was open at first is asked to abort although its decision was finished meanwhile; that is refused.
+        over = {each.transactional_id for each in executor.ended if each.succeeded}
+        ended = tuple(each for each in executor.ended if each.succeeded or each.transactional_id not in over)
+        return Recovered(decisions=plan.decisions, finished_now=frozenset(executor.finished), ended=ended)
 
 
 def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:

@@ -1,0 +1,86 @@
+"""`kafka-eos check` against a real Kafka of one node: what it finds right, what it warns of, what would fail."""
+
+from __future__ import annotations
+
+import pytest
+from dead_writes import write_all, write_settings
+
+from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_connection import connected
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_testing import create_topic, unique_topic
+
+
+def verdicts(kafka: EmbeddedKafka, topic: str, log: str = "__kafka_eos_commits") -> dict[tuple[str, str], Finding]:
+    """By topic ("" for the cluster) and question."""
+    with connected(kafka.bootstrap_servers) as admin:
+        found = check_cluster(admin, topic=topic, commit_log_topic=log, timeout_ms=30_000)
+    assert len({(each.about, each.what) for each in found}) == len(found)
+    return {(each.about, each.what): each for each in found}
+
+
+def test_a_cluster_that_works_is_shown_with_what_it_lacks_for_production(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, configs={"unclean.leader.election.enable": "true"})
+    write_all(write_settings(any_kafka, topic), 1)  # creates the commit log
+    found = verdicts(any_kafka, topic)
+    with connected(servers) as admin:
+        version = admin.transaction_version(admin.client.clock() + 30_000)
+    about, log = f"topic {topic}", "commit log __kafka_eos_commits"
+    shown = {where: (finding.found, finding.verdict) for where, finding in found.items()}
+    (broker,) = (value for (_, what), value in shown.items() if what.startswith("broker "))
+    assert broker == (f"{servers}, Kafka 4.2", Verdict.WORKS)
+    assert shown["", "KAFKA-20734"] == ("not in this release", Verdict.WORKS)
+    assert shown["", "transaction.version"] == (str(version), Verdict.WORKS)
+    assert ("KIP-890" in found["", "transaction.version"].meaning) == (version < 2)
+    assert shown["", "transaction.max.timeout.ms"] == ("900000", Verdict.WORKS)
+    assert shown[about, "partitions"] == ("4, all with a leader", Verdict.WORKS)
+    assert shown[about, "replication factor"] == ("1", Verdict.WARNING)
+    assert shown[about, "min.insync.replicas"] == ("1", Verdict.WARNING)
+    assert shown[about, "unclean.leader.election.enable"] == ("true", Verdict.WARNING)
+    assert shown[about, "rights"] == ("Read, Write and Describe", Verdict.WORKS)
+    assert shown[log, "partitions"] == ("16, all with a leader", Verdict.WORKS)
+    assert shown[log, "cleanup.policy"] == ("compact", Verdict.WORKS)
+    assert shown[log, "unclean.leader.election.enable"] == ("false", Verdict.WORKS)
+
+    assert main(["check", "--bootstrap-servers", servers, "--topic", topic]) == 0
+    table = capsys.readouterr().out
+    for finding in found.values():
+        assert finding.what in table
+
+
+def test_what_would_break_a_write_is_status_1(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    missing = unique_topic()
+    assert main(["check", "--bootstrap-servers", servers, "--topic", missing]) == 1
+    captured = capsys.readouterr()
+    assert "does not exist" in captured.out
+    assert captured.err == "kafka-eos: 1 of these would make a write fail\n"
+
+    topic = create_topic(servers, partitions=1, configs={"min.insync.replicas": "2", "cleanup.policy": "delete"})
+    found = verdicts(kafka, topic, topic)
+    fails = {where: finding.found for where, finding in found.items() if finding.verdict is Verdict.FAILS}
+    about, log = f"topic {topic}", f"commit log {topic}"
+    assert fails == {
+        (about, "min.insync.replicas"): "2",
+        (log, "min.insync.replicas"): "2",
+        (log, "partitions"): "1",
+        (log, "cleanup.policy"): "delete",
+    }
+
+
+def test_a_commit_log_that_is_not_there_yet_is_no_failure(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = unique_topic("log")
+    assert main(["check", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", log]) == 0
+    assert "does not exist yet, the first write creates it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_broker_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--bootstrap-servers", "nonsense"]) == 1
+    assert "[KAFKA_EOS.BOOTSTRAP_SERVERS]" in capsys.readouterr().err
+    assert main(["check"]) == 2

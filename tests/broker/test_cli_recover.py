@@ -1,0 +1,115 @@
+"""`kafka-eos recover` against a real Kafka, on writes whose driver died at every point that matters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import FencedError
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+
+
+def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    arguments = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, "--json"]
+    assert main(arguments) == 0, capsys.readouterr().err
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_was_decided_is_finished(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    given = write_settings(any_kafka, topic)
+    plan = write.plan(given)
+    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    found = recovered(any_kafka, given.write_id, capsys)
+    (decision,) = found["decisions"]
+    assert (decision["query_id"], decision["version"], decision["state"]) == ("batch", 3, "finished")
+    assert decision["finished_now"]
+    assert {(each["end"], each["answer"]) for each in found["ended"]} == {("commit", "NONE")}
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+    again = recovered(any_kafka, given.write_id, capsys)
+    assert not again["decisions"][0]["finished_now"]
+    assert again["ended"] == []
+    assert main(["recover", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    table = capsys.readouterr().out
+    assert "every row is visible" in table
+    assert "No transaction of it was open" in table
+
+
+def test_what_was_not_decided_is_ended_and_its_driver_fenced(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    write_all(given)
+    later = write_settings(kafka, topic, write_id=given.write_id, version=4)
+    plan = write.plan(later)
+    messages = tasks(later, plan)
+    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    shown = capsys.readouterr().out
+    for message in messages:
+        assert message.prepared is not None
+        assert f"{message.prepared.identity.transactional_id}  abort" in shown
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    fresh = tasks(later, plan)
+    with pytest.raises(FencedError):
+        write.commit(later, plan, fresh)
+    recovered(kafka, given.write_id, capsys)
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+def test_a_decision_whose_transactions_were_all_aborted_is_void(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    given = write_settings(any_kafka, topic)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    (decision,) = recovered(any_kafka, given.write_id, capsys)["decisions"]
+    assert decision["state"] == "void"
+    write_all(given)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+
+def test_lost_parts_are_named(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
+    (decision,) = recovered(kafka, given.write_id, capsys)["decisions"]
+    assert (decision["state"], decision["committed"], decision["lost"]) == ("lost parts", [0], [1])
+    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert "those of Spark partitions 1 were aborted" in " ".join(capsys.readouterr().out.split())
+
+
+def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)  # so that there is a commit log
+    where = ["--bootstrap-servers", kafka.bootstrap_servers]
+    assert main(["recover", *where, "--write-id", unique_topic("nobody")]) == 0
+    assert "Nothing was ever decided under nobody-" in capsys.readouterr().out
+    missing = unique_topic("log")
+    assert main(["recover", *where, "--write-id", "w", "--commit-log-topic", missing]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_COMMIT_LOG]")
+    data = create_topic(kafka.bootstrap_servers, partitions=16)
+    assert main(["recover", *where, "--write-id", "w", "--commit-log-topic", data]) == 1
+    assert "[KAFKA_EOS.COMMIT_LOG_TOPIC]" in capsys.readouterr().err
+    assert read_committed(kafka.bootstrap_servers, data) == []
+    assert main(["recover", *where]) == 2

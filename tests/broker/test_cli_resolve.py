@@ -1,0 +1,159 @@
+"""`kafka-eos resolve` against a real Kafka: each answer, and what the next run of the version makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, TaskOutcome
+from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted
+
+
+def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *more: str) -> int:
+    where = ("--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id)
+    return main(["resolve", *where, "--version", str(version), "--as", answer, *more])
+
+
+def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> write.WriteSettings:
+    """A write that died after its decision and before any transaction was committed."""
+    given = write_settings(kafka, topic)
+    plan = write.plan(given)
+    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    return given
+
+
+def test_committed_ends_what_is_open_and_is_skipped_whatever_it_is_compared_with(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = decided(any_kafka, topic, monkeypatch)
+    assert resolve(any_kafka, given.write_id, 3, "committed") == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert (
+        "counts as written and will be skipped. 2 of its 2 transactions were still open and are committed now." in said
+    )
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+    other = write_settings(any_kafka, topic, write_id=given.write_id, schema="value string, other int")
+    assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
+    assert len(read_uncommitted(servers, topic)) == 2 * ROWS
+
+
+def test_another_batch_of_the_same_version_is_skipped_once_it_is_called_committed(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    write_all(given)
+    other = write_settings(kafka, topic, write_id=given.write_id, schema="value string, other int")
+    plan = write.plan(other)
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH.*resolve --write-id .* --version 3 --as committed"):
+        tasks(other, plan)
+    assert resolve(kafka, given.write_id, 3, "committed") == 0
+    assert "still open" not in capsys.readouterr().out
+    assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+
+def test_aborted_is_written_anew(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = decided(any_kafka, topic, monkeypatch)
+    assert resolve(any_kafka, given.write_id, 3, "aborted") == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert (
+        "is void and will be written anew by its next run. 2 of its 2 transactions were still open and are aborted"
+        in said
+    )
+    assert read_committed(servers, topic) == []
+    assert_nothing_open(servers, [topic])
+    write_all(given)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+
+
+def test_what_is_visible_is_not_called_aborted_but_can_be_rewritten(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    plan = write.plan(given)
+    die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
+    assert resolve(any_kafka, given.write_id, 3, "aborted") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
+    assert "1 of 2 transactions" in line
+    assert "--as rewrite" in line
+    # Nothing was touched: the decision can still be finished.
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 0
+    assert "rows of it that are visible will be there twice. 1 of its 2" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
+    write_all(given)
+    assert len(read_committed(servers, topic)) == 3 * ROWS
+    assert_nothing_open(servers, [topic])
+    assert resolve(any_kafka, given.write_id, 3, "aborted") == 1
+    assert "2 of 2 transactions" in capsys.readouterr().err
+
+
+def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic, query_id="5f1c", version=8)
+    write.plan(given)  # creates the commit log
+    assert resolve(kafka, given.write_id, 7, "committed") == 1
+    assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
+    assert resolve(kafka, given.write_id, 7, "aborted", "--query-id", "5f1c") == 1
+    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
+    assert resolve(kafka, given.write_id, 7, "committed", "--query-id", "5f1c") == 0
+    assert "the query begins with version 8" in capsys.readouterr().out
+    newest = write.plan(given).newest_decision("5f1c")
+    assert newest is not None
+    assert (newest.version, newest.status) == (7, DecisionStatus.FINISHED)
+    write_all(given)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+    write_all(write_settings(kafka, topic, write_id=given.write_id, query_id="77aa", version=0))
+    assert resolve(kafka, given.write_id, 8, "committed") == 1
+    assert "'5f1c', '77aa'" in capsys.readouterr().err
+    assert resolve(kafka, given.write_id, 8, "committed", "--query-id", "5f1c") == 0
+
+
+def test_a_slip_of_the_pen_costs_a_running_driver_nothing_and_an_answer_its_write_id(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    first = write_settings(kafka, topic)
+    write_all(first)
+    given = write_settings(kafka, topic, write_id=first.write_id, version=4)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    assert resolve(kafka, given.write_id, 4, "committed") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in line
+    assert "the newest is version 3, finished" in line
+    write.commit(given, plan, messages)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
+
+    later = write_settings(kafka, topic, write_id=first.write_id, version=5)
+    plan = write.plan(later)
+    messages = tasks(later, plan)
+    assert resolve(kafka, given.write_id, 4, "committed") == 0
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
+        write.commit(later, plan, messages)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
+
+
+def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resolve", "--write-id", "w", "--version", "1", "--as", "done"]) == 2
+    assert main(["resolve", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
+    assert main(["resolve", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2
+    assert "--bootstrap-servers" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Writes that stop where a test wants them to, through the commit protocol and without Spark.
+
+Importable from every test as ``dead_writes`` (pytest's ``pythonpath`` names the folder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin, EndTransaction
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.executor import end_txn_version
+from kafka_eos_sink.commit.failpoints import VARIABLE
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import unique_topic
+
+ROWS = 10
+
+
+def write_settings(
+    kafka: EmbeddedKafka,
+    topic: str,
+    *,
+    write_id: str | None = None,
+    query_id: str = BATCH_QUERY_ID,
+    version: int = 3,
+    schema: str = "value binary",
+) -> write.WriteSettings:
+    """A batch write with a txnAppId of its own unless a write id is given."""
+    return write.WriteSettings(
+        write_id=write_id or batch_write_id(None, unique_topic("app"), topic),
+        query_id=query_id,
+        version=version,
+        random_write_id=False,
+        topic=topic,
+        schema=schema,
+        offsets_hash=None,
+        on_checkpoint_rollback="fail",
+        commit_log_topic="__kafka_eos_commits",
+        client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers)),
+        producer=ProducerConfig(),
+    )
+
+
+def rows_of(topic: str, task: int) -> Rows:
+    value = pa.array([b"%d" % number for number in range(task * ROWS, (task + 1) * ROWS)])
+    return Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
+
+
+def tasks(given: write.WriteSettings, plan: write.Plan, count: int = 2) -> list[write.TaskMessage]:
+    """What so many tasks hand over: each wrote ROWS rows and left its transaction open, or skipped."""
+    return [
+        write.write_task(
+            given,
+            plan,
+            write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            iter([rows_of(given.topic or "", task)]),
+        )
+        for task in range(count)
+    ]
+
+
+def write_all(given: write.WriteSettings, count: int = 2) -> list[write.TaskMessage]:
+    plan = write.plan(given)
+    messages = tasks(given, plan, count)
+    write.commit(given, plan, messages)
+    return messages
+
+
+def die_at(
+    point: str,
+    given: write.WriteSettings,
+    plan: write.Plan,
+    messages: Sequence[write.TaskMessage],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Begin the commit and stop at a failpoint, as a driver that is killed there."""
+    with monkeypatch.context() as patched:
+        patched.setenv(VARIABLE, f"{point}=raise")
+        with pytest.raises(KafkaEosError, match="FAILPOINT"):
+            write.commit(given, plan, messages)
+
+
+def abort_by_hand(given: write.WriteSettings, messages: Sequence[write.TaskMessage]) -> None:
+    """End prepared transactions as the coordinator's timeout would: behind the back of their driver."""
+    identities = [message.prepared.identity for message in messages if message.prepared is not None]
+    with NetworkClient(given.client) as client:
+        results = Admin(client).end_transactions(
+            [
+                EndTransaction(
+                    transactional_id=identity.transactional_id,
+                    producer_id=identity.producer_id,
+                    producer_epoch=identity.producer_epoch,
+                    committed=False,
+                    version=end_txn_version(identity),
+                )
+                for identity in identities
+            ],
+            client.clock() + 30_000,
+        )
+    assert [result.error_code for result in results] == [0] * len(identities)
