@@ -109,3 +109,12 @@ def test_a_stream_that_the_log_has_never_seen_does_not_begin_in_the_middle() -> 
 
 def test_a_batch_write_may_begin_with_any_version() -> None:
     assert admit(plan(), replace(BATCH, streaming=False), 0) == (None, None)
+
+
+def test_what_an_operator_called_committed_is_skipped_and_compared_with_nothing() -> None:
+    resolved = replace(DECIDED, resolution="committed", offsets_hash="other", topic="old", schema="value binary")
+    outcome, warning = admit(plan(resolved), BATCH, 0)
+    assert outcome is SKIP
+    assert warning is not None
+    assert "kafka-eos resolve" in warning
+    assert admit(plan(resolved), replace(BATCH, version=6), 0) == (None, None)
