@@ -66,19 +66,16 @@ def repair(
 def findings_table(findings: tuple[Finding, ...]) -> Table:
     """One line per transaction and partition that holds it open although it is decided."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("partition", overflow="fold")
-    table.add_column("transaction", overflow="fold")
-    table.add_column("version", justify="right")
     table.add_column("marker")
+    table.add_column("transaction and partition", overflow="fold")
     table.add_column("why", overflow="fold")
     for finding in findings:
         part = finding.part
         topic, partition = part.where
+        of = "a decision" if part.version is None else f"version {part.version}"
         table.add_row(
-            Text(f"{topic}-{partition}"),
-            Text(part.identity.transactional_id),
-            "" if part.version is None else str(part.version),
             Text(finding.verdict.value, style=_STYLES[finding.verdict.value]),
+            Text(f"{part.identity.transactional_id}\non {topic}-{partition}, {of}"),
             Text(finding.reason),
         )
     return table

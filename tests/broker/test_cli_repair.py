@@ -7,7 +7,7 @@ partitions switched off, records can be produced to one that was never added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import append_in_transaction
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
-from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
@@ -68,9 +68,12 @@ def unverified_partitions(kafka: EmbeddedKafka) -> Iterator[None]:
         verify("true")
 
 
-def produce_without_adding(admin: Admin, identity: ProducerIdentity, topic: str) -> OffsetRange:
-    """ROWS records to partition 0, of which the coordinator does not learn."""
-    block = encode_rows([(None, b"%d" % number, ()) for number in range(ROWS)], timestamp_ms=1_700_000_000_000)
+def produce_without_adding(
+    admin: Admin, identity: ProducerIdentity, where: tuple[str, int], rows: Sequence[tuple[bytes | None, bytes | None]]
+) -> OffsetRange:
+    """Records to a partition, of which the coordinator does not learn."""
+    topic, partition = where
+    block = encode_rows([(key, value, ()) for key, value in rows], timestamp_ms=1_700_000_000_000)
     records = b"".join(
         seal(
             block,
@@ -80,15 +83,16 @@ def produce_without_adding(admin: Admin, identity: ProducerIdentity, topic: str)
             transactional=True,
         )
     )
+    data = (PartitionProduceData(index=partition, records=records),)
     request = ProduceRequest(
         transactional_id=identity.transactional_id,
         acks=-1,
         timeout_ms=30_000,
-        topic_data=(TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=records),)),),
+        topic_data=(TopicProduceData(name=topic, partition_data=data),),
     )
     deadline = admin.client.clock() + 30_000
     while True:  # the switch reaches the broker through its metadata log
-        node = admin.leaders([(topic, 0)], deadline)[topic, 0]
+        node = admin.leaders([where], deadline)[where]
         response = admin.client.call(
             node, request, deadline_ms=deadline, max_version=LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS
         )
@@ -97,9 +101,27 @@ def produce_without_adding(admin: Admin, identity: ProducerIdentity, topic: str)
             break
         assert admin.client.clock() < deadline, f"Produce was answered {result.error_code}"
         admin.client.wait(100, deadline)
-    return OffsetRange(
-        topic=topic, partition=0, first_offset=result.base_offset, last_offset=result.base_offset + ROWS - 1
+    first = result.base_offset
+    return OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=first + len(rows) - 1)
+
+
+def decision_of(given: write.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
+    return Decision(
+        write_id=given.write_id,
+        query_id=given.query_id,
+        version=given.version,
+        nonce=plan.nonce,
+        driver=plan.driver,
+        topic=given.topic,
+        schema=given.schema,
+        offsets_hash=None,
+        transactions=named,
     )
+
+
+def commit_at_coordinator(identity: ProducerIdentity) -> Procedure[None]:
+    (result,) = yield EndTransactions((End(identity=identity, commit=True),))
+    assert result.error == 0
 
 
 def committed_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings) -> None:
@@ -126,24 +148,34 @@ def committed_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings)
                 digest=None,
                 offsets=(written,),
             )
-            decision = Decision(
-                write_id=given.write_id,
-                query_id=given.query_id,
-                version=given.version,
-                nonce=plan.nonce,
-                driver=plan.driver,
-                topic=given.topic,
-                schema=given.schema,
-                offsets_hash=None,
-                transactions=(prepared,),
-            )
-            yield from append_in_transaction(plan.driver, decision_records(decision), 0)
-            for each in (plan.driver, identity):
-                (result,) = yield EndTransactions((End(identity=each, commit=True),))
-                assert result.error == 0
+            records = decision_records(decision_of(given, plan, prepared))
+            yield from append_in_transaction(plan.driver, records, 0)
+            yield from commit_at_coordinator(plan.driver)
+            yield from commit_at_coordinator(identity)
 
         identity = executor.run(begin())
-        executor.run(end(identity, produce_without_adding(admin, identity, given.topic or "")))
+        rows = [(None, b"%d" % number) for number in range(ROWS)]
+        executor.run(end(identity, produce_without_adding(admin, identity, (given.topic or "", 0), rows)))
+
+
+def decided_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings) -> None:
+    """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log."""
+    plan: Plan = write.plan(given)
+    named = [message.prepared for message in tasks(given, plan) if message.prepared is not None]
+    side = create_topic(kafka.bootstrap_servers, partitions=1)
+    with unverified_partitions(kafka), NetworkClient(given.client) as client:
+        admin = Admin(client)
+        records = decision_records(decision_of(given, plan, *named))
+        where = (given.commit_log_topic, given.log_partition)
+        produce_without_adding(admin, plan.driver, where, [(record.key, record.value) for record in records])
+
+        def end() -> Procedure[None]:
+            yield from append_in_transaction(
+                plan.driver, records, 0
+            )  # a transaction without any partition cannot be ended
+            yield from commit_at_coordinator(plan.driver)
+
+        Executor(client, admin, log_topic=side, log_partition=0, timeout_ms=30_000).run(end())
 
 
 def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
@@ -166,7 +198,7 @@ def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
 
     assert repair(any_kafka, given.write_id) == 0
     shown = capsys.readouterr().out
-    assert f"{topic}-0" in shown
+    assert f"on {topic}-0, version 3" in shown
     assert "1 markers are missing and would be written: say it again with --yes" in shown
     assert read_committed(servers, topic) == []
 
@@ -183,6 +215,45 @@ def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_a_decision_without_a_marker_is_repaired_and_its_batch_finished(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    decided_without_a_marker(any_kafka, given)
+    assert repair(any_kafka, given.write_id) == 0
+    shown = capsys.readouterr().out
+    assert f"{given.write_id}.driver" in shown
+    assert f"on {given.commit_log_topic}-{given.log_partition}, a decision" in shown
+    assert "1 markers are missing" in shown
+    assert repair(any_kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert "every row is visible, finished just now" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_a_proof_that_a_later_run_erased_is_not_made_up(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    decided_without_a_marker(kafka, given)
+    with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
+        write.plan(given)  # whose fence is the last that the coordinator knows now
+    assert repair(kafka, given.write_id, "--yes") == 1
+    captured = capsys.readouterr()
+    assert "unproven" in captured.out
+    assert "its coordinator says Empty" in captured.out
+    assert "left alone" in captured.err
+    # Nobody acted on it, so it is undecided: the next run writes the version.
+    write_all(given)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
 def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
