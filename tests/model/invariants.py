@@ -108,7 +108,7 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
     """I1, I3, I9, I11, I12 and foreign transactions, at the moment a request is processed."""
     match request:
         case ("end", identity, commit, version):
-            owner = _owner(identity.transactional_id, write_ids)
+            owner = owner_of(identity.transactional_id, write_ids)
             if owner is None:
                 return f"foreign: EndTxn of {identity.transactional_id}, which is no id of {write_ids}"
             if version != (5 if identity.version >= 2 else 4):
@@ -123,7 +123,7 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
             if not commit and unproven and after is not cluster:
                 return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
         case ("init", transactional_id, _):
-            if _owner(transactional_id, write_ids) is None:
+            if owner_of(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"
         case ("produce", identity, partition, _, records) if partition == LOG:
             for key, value in records:
@@ -189,7 +189,7 @@ def decides_unchecked(records: tuple[tuple[bytes, bytes | None], ...], memory: A
     return None
 
 
-def _owner(transactional_id: str, write_ids: tuple[str, ...]) -> str | None:
+def owner_of(transactional_id: str, write_ids: tuple[str, ...]) -> str | None:
     for write_id in write_ids:
         if transactional_id == driver_transactional_id(write_id):
             return "driver"
@@ -230,5 +230,5 @@ def open_ids(cluster: Cluster, write_ids: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         name
         for name, found in cluster.transactions
-        if found.state in (kafka.ONGOING, *kafka.PREPARING) and _owner(name, write_ids) is not None
+        if found.state in (kafka.ONGOING, *kafka.PREPARING) and owner_of(name, write_ids) is not None
     )

@@ -23,7 +23,9 @@ INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+UNSUPPORTED_VERSION = 35
 PRODUCER_FENCED = 90
+TRANSACTION_ABORTABLE = 120
 
 EMPTY, ONGOING = "Empty", "Ongoing"
 PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
@@ -141,11 +143,10 @@ def last_stable_offset(cluster: Cluster, partition: int) -> int:
 
 
 def aborted_transactions(cluster: Cluster, partition: int, from_offset: int) -> tuple[tuple[int, int], ...]:
-    """(producer id, first offset) of aborted transactions whose marker lies at or above an offset, below the last stable one."""
+    """(producer id, first offset) of aborted transactions whose marker lies at or above an offset."""
     first: dict[int, int] = {}
     found = []
-    stable = last_stable_offset(cluster, partition)
-    for offset, entry in enumerate(cluster.logs[partition][:stable]):
+    for offset, entry in enumerate(cluster.logs[partition]):
         if isinstance(entry, Control):
             start = first.pop(entry.producer_id, None)
             if start is not None and not entry.commit and offset >= from_offset:
@@ -280,7 +281,7 @@ def produce(
             found = cluster.transaction(identity.transactional_id)
             assert found is not None
             if found.state != ONGOING or partition not in found.partitions:
-                return cluster, (INVALID_TXN_STATE, -1)
+                return cluster, (TRANSACTION_ABORTABLE, -1)
     last_epoch, following = _producer_state(cluster, partition, producer_id)
     if epoch < last_epoch:
         return cluster, (INVALID_PRODUCER_EPOCH, -1)
@@ -289,7 +290,8 @@ def produce(
             same = isinstance(entry, Data) and entry.producer_id == producer_id and entry.producer_epoch == epoch
             if same and entry.sequence == sequence:  # type: ignore[union-attr]
                 return cluster, (NONE, offset)  # the bytes are not compared: the first wins
-    if sequence != (following if epoch == last_epoch else 0):
+    # Below version 2 a leader that knows nothing of a producer id takes any sequence number.
+    if (last_epoch >= 0 or identity.version >= 2) and sequence != (following if epoch == last_epoch else 0):
         return cluster, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     entries = tuple(
         Data(producer_id, epoch, sequence + index, True, key, value) for index, (key, value) in enumerate(records)
@@ -299,10 +301,12 @@ def produce(
 
 def end_txn(cluster: Cluster, identity: Identity, commit: bool, version: int) -> tuple[Cluster, Any]:
     """EndTxn in an API version. Answer: (error code, producer id, epoch), or BLOCKED (TransactionCoordinator.endTransaction)."""
+    bumps = version >= 5
+    if bumps and cluster.version < 2:
+        return cluster, (UNSUPPORTED_VERSION, -1, -1)
     found = cluster.transaction(identity.transactional_id)
     if found is None or found.producer_id != identity.producer_id:
         return cluster, (INVALID_PRODUCER_ID_MAPPING, -1, -1)
-    bumps = version >= 5
     epoch, current, state = identity.producer_epoch, found.producer_epoch, found.state
     prepare = PREPARE_COMMIT if commit else PREPARE_ABORT
     complete = COMPLETE_COMMIT if commit else COMPLETE_ABORT

@@ -73,7 +73,12 @@ class World:
         self._processed: dict[tuple[int, int], tuple[int, int, str | None]] = {}
         self._requests: dict[tuple[int, Any], tuple[int, ...]] = {}
         self._answered: dict[tuple[int, Any, tuple[int, ...], int], Node] = {}
-        self._environment: dict[int, list[tuple[Label, str | None, int]]] = {}
+        self._environment: dict[tuple[int, str | None], list[tuple[Label, int]]] = {}
+        self._cluster_faults = tuple(
+            name
+            for name in ("compact", "skip_marker", "timeout", "foreign_abort", "foreign_init", "expire")
+            if setting.fault(name)
+        )
         self._ended_well: dict[tuple[int, int, int], str | None] = {}
         self._recovered: dict[tuple[int, int, int], str | None] = {}
         self.doing: Label = ()
@@ -546,14 +551,18 @@ class World:
 
     def _of_cluster(self, state: State) -> Iterator[tuple[Label, State]]:
         self.doing = ("cluster", "acts")
-        found = self._environment.get(state.cluster)
-        if found is None:
-            found = self._environment[state.cluster] = self._environment_of(self.clusters[state.cluster])
-        for label, fault, cluster in found:
-            if fault is None:
-                yield label, state._replace(cluster=cluster)
-            elif state.budgets[_INDEX[fault]]:
-                yield label, self._spend(state._replace(cluster=cluster), _INDEX[fault])
+        for fault in (None, *self._cluster_faults):
+            if fault is not None and not state.budgets[_INDEX[fault]]:
+                continue
+            found = self._environment.get((state.cluster, fault))
+            if found is None:
+                found = self._environment[state.cluster, fault] = [
+                    (label, self.cluster_number(after))
+                    for label, after in self._environment_of(self.clusters[state.cluster], fault)
+                ]
+            for label, cluster in found:
+                after = state._replace(cluster=cluster)
+                yield label, after if fault is None else self._spend(after, _INDEX[fault])
         if state.budgets[_HAND_MARKER] and not any(name[1] == "commit" for name, _, _ in state.processes):
             yield from self._marked_by_hand(state)
         if state.budgets[_PAUSE]:
@@ -572,36 +581,36 @@ class World:
                         after = state._replace(cluster=self.cluster_number(marked))
                         yield ("somebody", "marks", name, partition), self._spend(after, _HAND_MARKER)
 
-    def _environment_of(self, cluster: Cluster) -> list[tuple[Label, str | None, int]]:
+    def _environment_of(self, cluster: Cluster, fault: str | None) -> Iterator[tuple[Label, Cluster]]:
+        """What the cluster does by itself (None), or what a fault makes of it."""
         setting = self.setting
-        found: list[tuple[Label, str | None, Cluster]] = []
-        for name, entry in cluster.transactions:
-            for partition in entry.missing:
-                found.append((("cluster", "marker", name, partition), None, kafka.write_marker(cluster, name, partition)))
-                if setting.fault("skip_marker") and entry.state == kafka.PREPARE_COMMIT:
-                    skipped = kafka.write_marker(cluster, name, partition, skipped=True)
-                    found.append((("cluster", "skip marker", name, partition), "skip_marker", skipped))
-            ours = invariants._owner(name, setting.write_ids)
-            if ours is None:
-                continue
-            if entry.state == kafka.ONGOING:
-                if setting.fault("timeout") and (ours == "driver" or setting.may_time_out):
-                    found.append((("cluster", "timeout", name), "timeout", kafka.fence(cluster, name)))
-                if setting.fault("foreign_abort"):
-                    identity = Identity(name, entry.producer_id, entry.producer_epoch, cluster.version)
-                    version = 5 if cluster.version >= 2 else 4
-                    aborted, _ = kafka.end_txn(cluster, identity, False, version)
-                    found.append((("somebody", "aborts", name), "foreign_abort", aborted))
-                if setting.fault("foreign_init") and ours == "task":
-                    found.append((("somebody", "initialises", name), "foreign_init", kafka.fence(cluster, name)))
-            if setting.fault("expire") and entry.state in (kafka.EMPTY, kafka.COMPLETE_COMMIT, kafka.COMPLETE_ABORT):
-                found.append((("cluster", "expire", name), "expire", kafka.expire(cluster, name)))
-        if setting.fault("compact"):
+        if fault == "compact":
             for markers in ("record", "batch", "no"):
                 compacted = kafka.compact(cluster, markers)
                 if compacted != cluster:
-                    found.append((("cluster", "compact", markers), "compact", compacted))
-        return [(label, fault, self.cluster_number(after)) for label, fault, after in found]
+                    yield ("cluster", "compact", markers), compacted
+            return
+        for name, entry in cluster.transactions:
+            ours = invariants.owner_of(name, setting.write_ids)
+            ongoing = ours is not None and entry.state == kafka.ONGOING
+            match fault:
+                case None:
+                    for partition in entry.missing:
+                        yield ("cluster", "marker", name, partition), kafka.write_marker(cluster, name, partition)
+                case "skip_marker" if entry.state == kafka.PREPARE_COMMIT:
+                    for partition in entry.missing:
+                        skipped = kafka.write_marker(cluster, name, partition, skipped=True)
+                        yield ("cluster", "skip marker", name, partition), skipped
+                case "timeout" if ongoing and (ours == "driver" or setting.may_time_out):
+                    yield ("cluster", "timeout", name), kafka.fence(cluster, name)
+                case "foreign_abort" if ongoing:
+                    identity = Identity(name, entry.producer_id, entry.producer_epoch, cluster.version)
+                    aborted, _ = kafka.end_txn(cluster, identity, False, 5 if cluster.version >= 2 else 4)
+                    yield ("somebody", "aborts", name), aborted
+                case "foreign_init" if ongoing and ours == "task":
+                    yield ("somebody", "initialises", name), kafka.fence(cluster, name)
+                case "expire" if ours and entry.state in (kafka.EMPTY, kafka.COMPLETE_COMMIT, kafka.COMPLETE_ABORT):
+                    yield ("cluster", "expire", name), kafka.expire(cluster, name)
 
     # recovery from anywhere
 
@@ -680,7 +689,7 @@ class World:
         return frozenset(
             entry.producer_id
             for name, entry in cluster.transactions
-            if invariants._owner(name, self.setting.write_ids) is None
+            if invariants.owner_of(name, self.setting.write_ids) is None
         )
 
     def _settle_cluster(self, state: State) -> State:
