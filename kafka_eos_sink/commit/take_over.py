@@ -83,17 +83,15 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     failures: list[KafkaEosError] = []
     for query_id in view.query_ids(write_id):
         found = view.newest_decision(write_id, query_id)
-        unfinished = found is not None
+        if found is not None and not _is_done(view, found):
+            # What is open under the identity of a done decision was re-opened by a request that came late: end it.
+            named += [prepared.identity for prepared in found.decision.transactions]
         try:
             _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
             if found is not None:
                 decisions.append((yield from _finish(view, found, request)))
-                unfinished = decisions[-1].status is not DecisionStatus.FINISHED
         except KafkaEosError as failure:
             failures.append(failure)
-        if found is not None and unfinished:
-            # A finished one needs no protection: what is open under its identity was re-opened by a request that came late.
-            named += [prepared.identity for prepared in found.decision.transactions]
     yield Reached("plan.finished")
     yield from end_open(opened, named)
     if failures:
@@ -120,13 +118,20 @@ def _plan(
 
 
 def _finish(view: LogView, found: LoggedDecision, request: TakeOver) -> Procedure[SettledDecision]:
-    if view.done_nonce(found.decision.write_id, found.decision.query_id) == found.decision.nonce:
+    if _is_done(view, found):
         return settled(found, DecisionStatus.FINISHED)
     outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
     if outcome.status is DecisionStatus.FINISHED:
         now: int = yield Now()
         yield Append((done_record(found.decision, now),))
     return outcome
+
+
+def _is_done(view: LogView, found: LoggedDecision) -> bool:
+    decision = found.decision
+    if decision.resolution not in (None, "committed"):
+        return False
+    return view.done_nonce(decision.write_id, decision.query_id) == decision.nonce
 
 
 def _refuse_unmarked_decision(

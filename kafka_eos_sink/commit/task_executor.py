@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
 
 from ..client.admin import Admin
 from ..client.network_client import NetworkClient
@@ -64,38 +60,8 @@ class TaskExecutor(Executor):
             self._producer.close()
 
     def _has_rows(self, _: steps.HasRows) -> bool:
-        self._first = self._next_batch()
+        self._first = next((rows for rows in self._batches if rows.num_rows), None)
         return self._first is not None
-
-    def _next_batch(self) -> Rows | None:
-        """The next rows of Spark, which may let us wait for hours: the clock is looked at meanwhile."""
-        with self._alarm():
-            return next((rows for rows in self._batches if rows.num_rows), None)
-
-    @contextlib.contextmanager
-    def _alarm(self) -> Iterator[None]:
-        """Look at the clock every so often while this process is blocked in a read from Spark.
-
-        A timer's signal interrupts the read, its handler runs between two bytecodes of this same thread, and what it raises ends
-        the read. The client is idle then, so that the handler may use it. Without a main thread of its own a task only looks
-        when rows arrive.
-        """
-        timeout = self._plan.transaction_timeout_ms
-        if timeout == NEVER_TIMES_OUT_MS or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def look(_signal: int, _frame: FrameType | None) -> None:
-            self._look_at_the_clock()
-
-        interval = self._watch_interval_ms / 1000
-        before = signal.signal(signal.SIGALRM, look)
-        signal.setitimer(signal.ITIMER_REAL, interval, interval)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
 
     @property
     def _watch_interval_ms(self) -> int:
@@ -133,7 +99,7 @@ class TaskExecutor(Executor):
             count += rows.num_rows
             failpoints.reached("task.writing")
             self._look_at_the_clock()
-            rows = self._next_batch()
+            rows = next(self._batches, None)
         self._first = None
         producer.flush()
         self._require_untainted(producer)
@@ -174,7 +140,11 @@ class TaskExecutor(Executor):
         )
 
     def _look_at_the_clock(self) -> None:
-        """Fail as soon as it is certain that this batch cannot be committed."""
+        """Fail as soon as it is certain that this batch cannot be committed.
+
+        Looked at whenever rows arrive: Spark notices a task's failure no sooner, since one thread of it waits for the rows and for
+        the task (docs/spark-behaviour.md).
+        """
         timeout = self._plan.transaction_timeout_ms
         now = self.client.clock()
         if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:

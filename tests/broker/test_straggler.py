@@ -1,0 +1,86 @@
+"""A batch whose oldest transaction cannot outlive it fails as soon as that is certain, not when its last task is done.
+
+Without Spark, since Spark notices a failed task only when its next rows arrive (docs/spark-behaviour.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from dead_writes import rows_of, tasks, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import TransactionAbortedError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.rows import Rows
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+TIMEOUT_MS = 4_000
+ROWS_GO_ON_FOR_S = 90
+
+
+def late_rows(topic: str, first_after_s: float) -> Iterator[Rows]:
+    """Rows that go on for far longer than any transaction of the batch may live."""
+    time.sleep(first_after_s)
+    give_up_at = time.monotonic() + ROWS_GO_ON_FOR_S
+    while time.monotonic() < give_up_at:
+        yield rows_of(topic, 1)
+        time.sleep(0.05)
+
+
+def short_lived(kafka: EmbeddedKafka, topic: str) -> write.WriteSettings:
+    return replace(write_settings(kafka, topic), producer=ProducerConfig(transaction_timeout_ms=TIMEOUT_MS))
+
+
+def second_task(settings: write.WriteSettings, plan: write.Plan, first_after_s: float, attempt: int = 1) -> None:
+    identity = write.TaskIdentity(partition=1, attempt_number=attempt - 1, task_attempt_id=attempt)
+    write.write_task(settings, plan, identity, late_rows(settings.topic or "", first_after_s))
+
+
+@pytest.mark.parametrize(
+    ("first_row_after_s", "reason"),
+    [(0.0, "this task's own transaction has run too long"), (6.0, "transaction of partition 0 was aborted")],
+)
+def test_a_straggler_fails_long_before_its_last_row(
+    any_kafka: EmbeddedKafka, first_row_after_s: float, reason: str
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    settings = short_lived(any_kafka, topic)
+    plan = write.plan(settings)
+    tasks(settings, plan, 1)
+    started = time.monotonic()
+    with pytest.raises(TransactionAbortedError, match=r"\[KAFKA_EOS\.TRANSACTION_TOO_OLD\]") as raised:
+        second_task(settings, plan, first_row_after_s)
+    assert time.monotonic() - started < ROWS_GO_ON_FOR_S
+    said = str(raised.value)
+    for needed in (
+        reason,
+        "s have passed",
+        "transactions end at 4.0 s",
+        "kafka.transaction.timeout.ms",
+        "smaller batches",
+    ):
+        assert needed in said
+    # Spark tries again, and that attempt does not even wait for its rows.
+    assert_nothing_open(any_kafka.bootstrap_servers)
+    with pytest.raises(TransactionAbortedError, match="TRANSACTION_TOO_OLD"):
+        second_task(settings, plan, ROWS_GO_ON_FOR_S, attempt=2)
+    assert time.monotonic() - started < ROWS_GO_ON_FOR_S
+    write.abort(settings, plan, [])
+    assert read_committed(any_kafka.bootstrap_servers, topic) == []
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_a_commit_that_comes_too_late_decides_nothing_and_says_why(kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    settings = short_lived(kafka, topic)
+    plan = write.plan(settings)
+    messages = tasks(settings, plan, 2)
+    assert_nothing_open(kafka.bootstrap_servers, patience_s=30)  # the coordinator has aborted both
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN\].*transaction.timeout.ms 4000.*Ways out"):
+        write.commit(settings, plan, messages)
+    assert read_committed(kafka.bootstrap_servers, topic) == []
