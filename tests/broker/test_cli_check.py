@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dead_writes import write_all, write_settings
 
+from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
 from kafka_eos_sink.cli.cluster_connection import connected
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
 
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit import write

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import confluent_kafka.admin as confluent
 import pytest
-from dead_writes import ROWS, tasks, write_all, write_settings
 
+from dead_writes import ROWS, tasks, write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin

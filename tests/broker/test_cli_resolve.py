@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit import write
