@@ -45,7 +45,11 @@ SLOT_POLL_MS = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIdentity:
-    """What is written: by exactly these the same write is recognised (I15). ``streaming``: versions count from 0 without a gap."""
+    """What is written: by exactly these the same write is recognised (I15).
+
+    ``streaming``: versions count from 0 without a gap. ``can_be_rerun``: somebody can come back for this version, so that the
+    digests of its parts are worth their price; nobody can for a random write id.
+    """
 
     query_id: str
     version: int
@@ -54,6 +58,7 @@ class BatchIdentity:
     offsets_hash: str | None
     on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
     streaming: bool = False
+    can_be_rerun: bool = True
 
 
 def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome | None, str | None]:
@@ -185,7 +190,9 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     identity = yield from _fresh_identity(plan, task)
     yield Reached("task.initialised")
     try:
-        written: Written = yield WriteRows(identity, plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS)
+        # A part can only be lost to the timeout, and only be written again by a run under the same id.
+        digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
+        written: Written = yield WriteRows(identity, digest)
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)

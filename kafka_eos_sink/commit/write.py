@@ -76,6 +76,7 @@ class WriteSettings:
             schema=self.schema,
             offsets_hash=self.offsets_hash,
             on_checkpoint_rollback=self.on_checkpoint_rollback,
+            can_be_rerun=not self.random_write_id,
         )
 
     @property
