@@ -5,8 +5,7 @@ text is not found is an error: a mutation that no longer fits the protocol must 
 """
 
 from __future__ import annotations
-
-import __future__  # noqa: I001
+import __future__
 
 import inspect
 import textwrap
@@ -368,6 +367,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(two_phase_commit._check_prepared, "        if not is_open:\n", "        if False:\n"),
             Edit(two_phase_commit._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
         caught=("check",),

@@ -18,7 +18,7 @@ import dis
 from collections.abc import Callable, Generator
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from types import CodeType, FunctionType, GeneratorType
 from typing import Any
 
@@ -29,7 +29,7 @@ a simulated wait, so all larger values have the same future."""
 Factory = Callable[[], Generator[Any, Any, Any]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _live_at(code: CodeType) -> dict[int, frozenset[str]]:
     """Byte offset of each instruction to the names of locals that are live after it."""
     instructions = list(dis.get_instructions(code))

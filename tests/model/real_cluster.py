@@ -161,7 +161,9 @@ class RealCluster:
             result = self.admin.fetch(
                 self.topic, partition, offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
             )
-            for batch in read_record_batches(result.records):
+            batches = read_record_batches(result.records)
+            assert batches, f"nothing between {offset} and {end}: {result}"
+            for batch in batches:
                 offset = batch.last_offset + 1
                 if batch.control:
                     entries += [

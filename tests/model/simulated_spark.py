@@ -18,6 +18,7 @@ from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskM
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import BatchIdentity
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 from . import invariants, performer
 from . import simulated_cluster as kafka
@@ -212,6 +213,8 @@ class World:
                 has = bool(self._rows(name))
                 node = self.procedures.advance(node, has, has)
             elif isinstance(step, (steps.Wait, steps.Warn, steps.Reached)):
+                if isinstance(step, steps.Warn):
+                    self.count(f"{name[1]}:warning")
                 node = self.procedures.advance(node, None, None)
             else:
                 return node
@@ -247,6 +250,10 @@ class World:
             values = tuple(None if answer == NO_ANSWER else self.values[answer] for answer in answers)
             asked = tuple(self.values[request] for request in requests)
             answer = performer.answer_of(node.step, asked, values, self.setting.version)
+            if isinstance(node.step, steps.EndTransactions):
+                for request, value in zip(asked, values, strict=True):
+                    if request[2] and value is not None and not request[1].transactional_id.endswith(".driver"):
+                        self.count(f"{name[1]}:EndTxn {ErrorCode.of(value[0]).name}")
             found = self._run_local(self.procedures.advance(node, answers, answer), name, clock)
             self._answered[key] = found
         return found
@@ -394,6 +401,10 @@ class World:
             case "plan":
                 if failure is not None:
                     return self._set_driver(state, number, driver._replace(phase="failed", code=code))
+                plan: Plan = node.result
+                newest = plan.newest_decision(self.setting.query_id(number))
+                if newest is not None:
+                    self.count(f"plan:{newest.status.value}")
                 partitions = len(self.setting.rows(number, version))
                 driver = Driver("tasks", version, node.number, (1,) * partitions, (-1,) * partitions)
                 state = self._set_driver(state, number, driver)
@@ -408,6 +419,9 @@ class World:
                     state = self._set_driver(state, number, driver)
                     return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan,))
                 self._check_committed(state, number, version, node)
+                newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
+                if node.result is not None and newest is not None and newest.version == version:
+                    self.count(f"commit:after {newest.status.value}")
                 return self._set_driver(state, number, driver._replace(phase="committed"))
             case "abort":
                 return self._set_driver(state, number, driver._replace(phase="failed"))
@@ -569,17 +583,18 @@ class World:
             yield ("cluster", "pause"), self._spend(state._replace(clock=state.clock + 1), _PAUSE)
 
     def _marked_by_hand(self, state: State) -> Iterator[tuple[Label, State]]:
-        """An ABORT marker for a decided transaction whose driver is gone: what recovery promises to find.
+        """An ABORT marker written by hand for one of our open transactions, before a commit looks at it or after its driver is gone.
 
-        While a commit runs, and before the decision, nothing is promised (section 1)."""
+        While a commit runs nothing is promised (section 1)."""
         cluster = self.clusters[state.cluster]
-        for found in invariants.decisions(cluster):
-            for name, producer_id, epoch in found.identities():
-                for partition in range(len(cluster.logs)):
-                    if kafka.open_transactions(cluster, partition).get(producer_id, (0, -1))[1] == epoch:
-                        marked = kafka.write_marker_by_hand(cluster, partition, producer_id, False)
-                        after = state._replace(cluster=self.cluster_number(marked))
-                        yield ("somebody", "marks", name, partition), self._spend(after, _HAND_MARKER)
+        for name, entry in cluster.transactions:
+            if invariants.owner_of(name, self.setting.write_ids) != "task":
+                continue
+            for partition in range(len(cluster.logs)):
+                if entry.producer_id in kafka.open_transactions(cluster, partition):
+                    marked = kafka.write_marker_by_hand(cluster, partition, entry.producer_id, False)
+                    after = state._replace(cluster=self.cluster_number(marked))
+                    yield ("somebody", "marks", name, partition), self._spend(after, _HAND_MARKER)
 
     def _environment_of(self, cluster: Cluster, fault: str | None) -> Iterator[tuple[Label, Cluster]]:
         """What the cluster does by itself (None), or what a fault makes of it."""
@@ -597,7 +612,7 @@ class World:
                 case None:
                     for partition in entry.missing:
                         yield ("cluster", "marker", name, partition), kafka.write_marker(cluster, name, partition)
-                case "skip_marker" if entry.state == kafka.PREPARE_COMMIT:
+                case "skip_marker" if ours:
                     for partition in entry.missing:
                         skipped = kafka.write_marker(cluster, name, partition, skipped=True)
                         yield ("cluster", "skip marker", name, partition), skipped

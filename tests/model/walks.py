@@ -27,16 +27,25 @@ class Walks:
 
 
 def walk(
-    setting: Setting, *, steps: int, seed: int, world: World | None = None, recover: bool = True, shorten: bool = True
+    setting: Setting,
+    *,
+    steps: int,
+    seed: int,
+    world: World | None = None,
+    recover: bool = True,
+    shorten: bool = True,
+    until: frozenset[str] = frozenset(),
 ) -> Walks:
-    """Walk from the beginning again and again until so many steps were taken; every walk ends with a recovery."""
+    """Walk from the beginning again and again until so many steps were taken; every walk ends with a recovery.
+
+    ``until``: or until all of these have been reached."""
     world = world or World(setting)
     chance = random.Random(seed)
     started = time.monotonic()
     taken = walks = 0
     violation: str | None = None
     trace: list[Label] = []
-    while taken < steps and violation is None:
+    while taken < steps and violation is None and not (until and until <= world.reached.keys()):
         walks += 1
         trace = []
         state = world.initial()

@@ -1,0 +1,31 @@
+"""Time in the simulation stands still unless a trace lets it pass; and what was searched is told at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_eos_sink.commit import two_phase_commit
+
+LINES: list[str] = []
+"""One line per search, for the summary."""
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Abort ends after two empty listings some seconds apart; in the simulation those seconds never pass by themselves."""
+    monkeypatch.setattr(two_phase_commit, "ABORT_QUIET_MS", 0)
+    yield
+
+
+@pytest.fixture
+def tell() -> list[str]:
+    return LINES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if LINES:
+        terminalreporter.section("commit protocol: what was searched")
+        for line in LINES:
+            terminalreporter.write_line(line)

@@ -1,0 +1,123 @@
+"""The cases of sections 4 and 5 of the protocol's design, each with a setting and what a trace through it must have met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka_eos_sink.commit.straggler import NEVER_TIMES_OUT_MS
+
+from .exhausted import UNRESOLVABLE, merged, one_row, swapped
+from .settings import Setting, faults, named
+
+SETTINGS = named(
+    (
+        Setting(name="plain", drivers=3, faults=faults(unavailable=1, timeout=2), batches=2),
+        Setting(name="speculation", drivers=3, faults=faults(timeout=1, speculate=2, foreign_init=1), batches=2),
+        Setting(name="expiry", drivers=3, faults=faults(timeout=2, expire=3, compact=2), loud=UNRESOLVABLE),
+        Setting(name="swapped", drivers=3, rows=swapped, faults=faults(timeout=2), loud=UNRESOLVABLE),
+        Setting(name="merged", drivers=3, rows=merged, faults=faults(timeout=2), loud=UNRESOLVABLE),
+        Setting(
+            name="never", drivers=3, timeout_ms=NEVER_TIMES_OUT_MS, faults=faults(foreign_abort=2), loud=UNRESOLVABLE
+        ),
+        Setting(
+            name="random id",
+            drivers=2,
+            random_write_id=True,
+            streaming=False,
+            rows=lambda driver, version: ((2 * driver,), (2 * driver + 1,)),
+            faults=faults(timeout=2),
+            loud=UNRESOLVABLE,
+        ),
+        Setting(
+            name="another batch",
+            drivers=2,
+            offsets_hash=lambda driver, version: f"hash-{driver}",
+            rows=one_row,
+            loud=UNRESOLVABLE,
+        ),
+        Setting(
+            name="another topic",
+            drivers=2,
+            topic=lambda driver: f"t{driver}",
+            rows=one_row,
+        ),
+        Setting(
+            name="another topic, no hash",
+            drivers=2,
+            topic=lambda driver: f"t{driver}",
+            offsets_hash=lambda driver, version: None,
+            rows=one_row,
+            loud=UNRESOLVABLE,
+        ),
+        Setting(name="rolled back", drivers=2, batches=2, start_version=lambda driver: 0, rows=one_row, loud=UNRESOLVABLE),
+        Setting(
+            name="rolled back, skip", drivers=2, batches=2, rollback="skip", start_version=lambda driver: 0, rows=one_row
+        ),
+        Setting(
+            name="rolled back, rewrite",
+            drivers=2,
+            batches=2,
+            rollback="rewrite",
+            start_version=lambda driver: 0,
+            rows=one_row,
+        ),
+        Setting(
+            name="ahead",
+            drivers=2,
+            batches=2,
+            start_version=lambda driver: min(driver, 1),
+            faults=faults(timeout=2),
+            recover_from_every=0,
+        ),
+        Setting(name="log lost", drivers=1, first_batch=3, rows=one_row, recover_from_every=0),
+        Setting(
+            name="two queries",
+            drivers=4,
+            query_id=lambda driver: "ab"[driver % 2],
+            start_version=lambda driver: 0,
+            faults=faults(timeout=1),
+        ),
+        Setting(name="marker passed over", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row),
+        Setting(name="by hand", drivers=3, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
+        Setting(name="a person", drivers=3, faults=faults(foreign_abort=1), rows=one_row),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    section: str
+    text: str
+    setting: str
+    met: tuple[str, ...]
+
+
+CASES = (
+    Case("4.1", "an unfinished decision is ended and proven by the next driver", "plain", ("plan:EndTxn NONE", "plan:finished")),
+    Case("4.2", "INVALID_TXN_STATE asks the witness", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
+    Case("4.2", "PRODUCER_FENCED asks the witness", "speculation", ("plan:EndTxn PRODUCER_FENCED",)),
+    Case("4.2", "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides", "expiry", ("plan:EndTxn INVALID_PRODUCER_ID_MAPPING", "plan:void")),
+    Case("4.2", "no proof left or a foreign one: loud", "by hand", ("plan:UNRESOLVED",)),
+    Case("4.3", "all named transactions aborted: void, the batch runs anew", "plain", ("plan:void", "commit:after void")),
+    Case("4.4", "lost parts are written again and decided with the committed rest", "plain", ("plan:lost parts", "commit:after lost parts")),
+    Case("4.4", "the re-run has other rows in a lost partition: loud", "swapped", ("commit:NOT_THE_SAME_ROWS",)),
+    Case("4.4", "no digest recorded: loud", "never", ("commit:NOT_THE_SAME_ROWS",)),
+    Case("4.5", "a random id that lost parts: nobody can run it again, loud", "random id", ("commit:LOST_PARTS",)),
+    Case("5", "decided, crash before Spark's commit log: every task skips", "plain", ("commit:already committed",)),
+    Case("5", "the same version with other source offsets: loud", "another batch", ("task:DIFFERENT_BATCH",)),
+    Case("5", "below the newest decision: fail", "rolled back", ("task:CHECKPOINT_ROLLED_BACK",)),
+    Case("5", "below the newest decision: skip", "rolled back, skip", ("commit:already committed", "task:warning")),
+    Case("5", "below the newest decision: rewrite", "rolled back, rewrite", ("commit:ok",)),
+    Case("5", "the same version to another topic, same hash: skipped with a warning", "another topic", ("task:warning", "commit:already committed")),
+    Case("5", "the same version to another topic, no hash: loud", "another topic, no hash", ("task:DIFFERENT_BATCH",)),
+    Case("5", "above a void or lost decision: loud", "ahead", ("task:EARLIER_VERSION_UNFINISHED",)),
+    Case("5", "not the first version and nothing known: loud", "log lost", ("task:COMMIT_LOG_LOST",)),
+    Case("5", "two query ids under one write id: each its own decisions", "two queries", ("commit:ok", "commit:FENCED", "commit:already committed")),
+    Case("5", "another number of partitions, all committed: skipped", "merged", ("commit:already committed",)),
+    Case("5", "another number of partitions, parts lost: loud", "merged", ("commit:NOT_THE_SAME_ROWS",)),
+    Case("5", "a decision whose marker never came: undecided", "plain", ("commit:NOT_DECIDED", "commit:ok")),
+    Case("5", "a decision whose marker was passed over: loud", "marker passed over", ("plan:DECISION_WITHOUT_MARKER",)),
+    Case("5", "recovery interrupted: every run gets further", "plain", ("plan:DECIDED_NOT_FINISHED", "recovery:ok")),
+    Case("5", "a person ends a decided transaction: found by the witness and written again", "a person", ("plan:void", "commit:after void")),
+    Case("5", "a marker written by hand: found by recovery's Fetch", "by hand", ("plan:UNRESOLVED",)),
+)

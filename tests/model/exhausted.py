@@ -1,0 +1,126 @@
+"""The settings that are searched to the end, and those that are too large for it and are walked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_eos_sink.commit.straggler import NEVER_TIMES_OUT_MS
+
+from .settings import Rows, Setting, faults, named
+
+
+def one_row(driver: int, version: int) -> Rows:
+    return ((0,),)
+
+
+def swapped(driver: int, version: int) -> Rows:
+    return ((0,), (1,)) if driver % 2 == 0 else ((1,), (0,))
+
+
+def merged(driver: int, version: int) -> Rows:
+    """The re-run has one partition instead of two."""
+    return ((0,), (1,)) if driver % 2 == 0 else ((0, 1),)
+
+
+UNRESOLVABLE = frozenset(
+    {
+        "UNRESOLVED",
+        "DECIDED_NOT_FINISHED",
+        "DECISION_WITHOUT_MARKER",
+        "DECISION_UNKNOWN",
+        "NOT_THE_SAME_ROWS",
+        "LOST_PARTS",
+        "DIFFERENT_BATCH",
+        "CHECKPOINT_ROLLED_BACK",
+        "TRANSACTION_NOT_OPEN",
+    }
+)
+"""What a run may end with where something was broken that only a person can mend; it is loud and nothing is written twice."""
+
+ONE: dict[str, Any] = {"rows": one_row}
+EXHAUSTED = named(
+    (
+        Setting(name="one driver", drivers=1),
+        Setting(name="one driver, two batches", drivers=1, batches=2, recover_from_every=20),
+        Setting(
+            name="one driver, attempts beside each other",
+            drivers=1,
+            faults=faults(speculate=1, kill_task=1, drop_message=1),
+            eager_markers=True,
+            recover_from_every=20,
+        ),
+        Setting(name="one driver, lost answers", drivers=1, faults=faults(lost=1), recover_from_every=20),
+        Setting(
+            name="one driver, no answers", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1),
+            eager_markers=True, recover_from_every=20,
+        ),
+        Setting(name="one driver, late requests", drivers=1, attempts=1, faults=faults(float=1), eager_markers=True, recover_from_every=20, **ONE),
+        Setting(name="two drivers beside each other", eager_markers=True, recover_from_every=20, attempts=1, **ONE),
+        Setting(name="two drivers, crash", restart="crash", zombie_tasks=False, eager_markers=True, recover_from_every=20, attempts=1),
+        Setting(name="two drivers, crash, two batches", restart="crash", batches=2, zombie_tasks=False, eager_markers=True, recover_from_every=20, attempts=1, **ONE),
+        Setting(name="timeouts and a restart", restart="failed", eager_markers=True, attempts=1, faults=faults(timeout=1), recover_from_every=20),
+        Setting(name="timeouts beside each other", eager_markers=True, attempts=1, faults=faults(timeout=1), recover_from_every=20, **ONE),
+        Setting(name="compaction", restart="crash", zombie_tasks=False, eager_markers=True, attempts=1, faults=faults(timeout=1, compact=1), recover_from_every=20, **ONE),
+    )
+)
+
+LARGE = named(
+    (
+        Setting(name="two drivers, two tasks, two attempts", faults=faults(speculate=1), recover_from_every=200),
+        Setting(name="two drivers, two tasks, two batches", batches=2, attempts=1, recover_from_every=200),
+        Setting(name="two drivers, timeouts", faults=faults(timeout=1), recover_from_every=200),
+        Setting(name="two drivers, late requests", attempts=1, faults=faults(float=1), recover_from_every=200),
+        Setting(name="two drivers, no answers", attempts=1, faults=faults(unavailable=1), recover_from_every=200),
+    )
+)
+"""Searched as far as asked for."""
+
+MANY = faults(
+    timeout=2, lost=2, unavailable=2, float=2, speculate=2, kill_task=2, drop_message=1, pause=1
+)
+
+WALKED = named(
+    (
+        Setting(name="three drivers, all faults of brokers and tasks", drivers=3, batches=2, faults=MANY),
+        Setting(name="three drivers, compaction", drivers=3, batches=2, faults=faults(timeout=2, compact=3, unavailable=1)),
+        Setting(name="three drivers, expired ids", drivers=3, batches=2, faults=faults(timeout=2, expire=2, compact=1)),
+        Setting(
+            name="three tasks, two data partitions",
+            drivers=3,
+            batches=2,
+            data_partitions=2,
+            rows=lambda driver, version: ((0, 1), (2, 3), (4, 5)),
+            faults=faults(timeout=2, speculate=2, kill_task=2, lost=1, float=1),
+        ),
+        Setting(name="a foreign writer", drivers=3, batches=2, foreign=True, data_partitions=2, faults=faults(timeout=1, speculate=1)),
+        Setting(name="somebody else", drivers=2, batches=2, faults=faults(foreign_abort=1, foreign_init=1)),
+        Setting(name="markers passed over", drivers=3, batches=2, loud=UNRESOLVABLE, faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1)),
+        Setting(name="markers by hand", drivers=3, batches=2, loud=UNRESOLVABLE, faults=faults(hand_marker=1, unavailable=1, pause=1)),
+        Setting(name="other rows at the re-run", drivers=3, batches=2, loud=UNRESOLVABLE, rows=swapped, faults=faults(timeout=2, compact=1)),
+        Setting(name="other partitions at the re-run", drivers=3, batches=2, loud=UNRESOLVABLE, rows=merged, faults=faults(timeout=2)),
+        Setting(name="transactions that never time out", drivers=3, batches=2, loud=UNRESOLVABLE, timeout_ms=NEVER_TIMES_OUT_MS, faults=faults(timeout=1, speculate=1, unavailable=1, foreign_abort=1)),
+        Setting(name="a short timeout", drivers=3, batches=2, timeout_ms=150_000, faults=faults(timeout=2, pause=3, speculate=1)),
+        Setting(name="two queries under one id", drivers=4, query_id=lambda driver: "ab"[driver % 2], start_version=lambda driver: 0, faults=faults(timeout=1, compact=1, speculate=1)),
+        Setting(name="empty partitions and batches", drivers=3, batches=3, rows=lambda driver, version: ((0,), ()) if version % 2 else ((), ()), faults=faults(timeout=1, speculate=1)),
+        Setting(name="batch writes without a hash", drivers=3, batches=2, streaming=False, offsets_hash=lambda driver, version: None, faults=faults(timeout=1, expire=1, compact=1, lost=1)),
+        Setting(
+            name="random write ids",
+            drivers=2,
+            random_write_id=True,
+            streaming=False,
+            loud=UNRESOLVABLE,
+            rows=lambda driver, version: ((2 * driver,), (2 * driver + 1,)),
+            faults=faults(timeout=1, speculate=1, lost=1, unavailable=1),
+        ),
+        Setting(
+            name="everything",
+            drivers=4,
+            batches=3,
+            foreign=True,
+            same_slot=False,
+            loud=UNRESOLVABLE,
+            faults=faults(timeout=3, lost=3, unavailable=2, float=1, speculate=3, kill_task=2, drop_message=2, pause=2, compact=3, expire=1, foreign_abort=1, foreign_init=1),
+        ),
+    )
+)
+"""Too large to exhaust: seeded random walks."""
