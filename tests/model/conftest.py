@@ -16,7 +16,7 @@ LINES: list[str] = []
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Abort ends after two empty listings some seconds apart; in the simulation those seconds never pass by themselves."""
     monkeypatch.setattr(two_phase_commit, "ABORT_QUIET_MS", 0)
-    yield
+    return
 
 
 @pytest.fixture

@@ -49,9 +49,16 @@ SETTINGS = named(
             rows=one_row,
             loud=UNRESOLVABLE,
         ),
-        Setting(name="rolled back", drivers=2, batches=2, start_version=lambda driver: 0, rows=one_row, loud=UNRESOLVABLE),
         Setting(
-            name="rolled back, skip", drivers=2, batches=2, rollback="skip", start_version=lambda driver: 0, rows=one_row
+            name="rolled back", drivers=2, batches=2, start_version=lambda driver: 0, rows=one_row, loud=UNRESOLVABLE
+        ),
+        Setting(
+            name="rolled back, skip",
+            drivers=2,
+            batches=2,
+            rollback="skip",
+            start_version=lambda driver: 0,
+            rows=one_row,
         ),
         Setting(
             name="rolled back, rewrite",
@@ -77,7 +84,9 @@ SETTINGS = named(
             start_version=lambda driver: 0,
             faults=faults(timeout=1),
         ),
-        Setting(name="marker passed over", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row),
+        Setting(
+            name="marker passed over", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row
+        ),
         Setting(name="by hand", drivers=3, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
         Setting(name="a person", drivers=3, faults=faults(foreign_abort=1), rows=one_row),
     )
@@ -93,13 +102,30 @@ class Case:
 
 
 CASES = (
-    Case("4.1", "an unfinished decision is ended and proven by the next driver", "plain", ("plan:EndTxn NONE", "plan:finished")),
+    Case(
+        "4.1",
+        "an unfinished decision is ended and proven by the next driver",
+        "plain",
+        ("plan:EndTxn NONE", "plan:finished"),
+    ),
     Case("4.2", "INVALID_TXN_STATE asks the witness", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
     Case("4.2", "PRODUCER_FENCED asks the witness", "speculation", ("plan:EndTxn PRODUCER_FENCED",)),
-    Case("4.2", "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides", "expiry", ("plan:EndTxn INVALID_PRODUCER_ID_MAPPING", "plan:void")),
+    Case(
+        "4.2",
+        "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides",
+        "expiry",
+        ("plan:EndTxn INVALID_PRODUCER_ID_MAPPING", "plan:void"),
+    ),
     Case("4.2", "no proof left or a foreign one: loud", "by hand", ("plan:UNRESOLVED",)),
-    Case("4.3", "all named transactions aborted: void, the batch runs anew", "plain", ("plan:void", "commit:after void")),
-    Case("4.4", "lost parts are written again and decided with the committed rest", "plain", ("plan:lost parts", "commit:after lost parts")),
+    Case(
+        "4.3", "all named transactions aborted: void, the batch runs anew", "plain", ("plan:void", "commit:after void")
+    ),
+    Case(
+        "4.4",
+        "lost parts are written again and decided with the committed rest",
+        "plain",
+        ("plan:lost parts", "commit:after lost parts"),
+    ),
     Case("4.4", "the re-run has other rows in a lost partition: loud", "swapped", ("commit:NOT_THE_SAME_ROWS",)),
     Case("4.4", "no digest recorded: loud", "never", ("commit:NOT_THE_SAME_ROWS",)),
     Case("4.5", "a random id that lost parts: nobody can run it again, loud", "random id", ("commit:LOST_PARTS",)),
@@ -108,16 +134,31 @@ CASES = (
     Case("5", "below the newest decision: fail", "rolled back", ("task:CHECKPOINT_ROLLED_BACK",)),
     Case("5", "below the newest decision: skip", "rolled back, skip", ("commit:already committed", "task:warning")),
     Case("5", "below the newest decision: rewrite", "rolled back, rewrite", ("commit:ok",)),
-    Case("5", "the same version to another topic, same hash: skipped with a warning", "another topic", ("task:warning", "commit:already committed")),
+    Case(
+        "5",
+        "the same version to another topic, same hash: skipped with a warning",
+        "another topic",
+        ("task:warning", "commit:already committed"),
+    ),
     Case("5", "the same version to another topic, no hash: loud", "another topic, no hash", ("task:DIFFERENT_BATCH",)),
     Case("5", "above a void or lost decision: loud", "ahead", ("task:EARLIER_VERSION_UNFINISHED",)),
     Case("5", "not the first version and nothing known: loud", "log lost", ("task:COMMIT_LOG_LOST",)),
-    Case("5", "two query ids under one write id: each its own decisions", "two queries", ("commit:ok", "commit:FENCED", "commit:already committed")),
+    Case(
+        "5",
+        "two query ids under one write id: each its own decisions",
+        "two queries",
+        ("commit:ok", "commit:FENCED", "commit:already committed"),
+    ),
     Case("5", "another number of partitions, all committed: skipped", "merged", ("commit:already committed",)),
     Case("5", "another number of partitions, parts lost: loud", "merged", ("commit:NOT_THE_SAME_ROWS",)),
     Case("5", "a decision whose marker never came: undecided", "plain", ("commit:NOT_DECIDED", "commit:ok")),
     Case("5", "a decision whose marker was passed over: loud", "marker passed over", ("plan:DECISION_WITHOUT_MARKER",)),
     Case("5", "recovery interrupted: every run gets further", "plain", ("plan:DECIDED_NOT_FINISHED", "recovery:ok")),
-    Case("5", "a person ends a decided transaction: found by the witness and written again", "a person", ("plan:void", "commit:after void")),
+    Case(
+        "5",
+        "a person ends a decided transaction: found by the witness and written again",
+        "a person",
+        ("plan:void", "commit:after void"),
+    ),
     Case("5", "a marker written by hand: found by recovery's Fetch", "by hand", ("plan:UNRESOLVED",)),
 )

@@ -38,34 +38,63 @@ UNRESOLVABLE = frozenset(
 """What a run may end with where something was broken that only a person can mend; it is loud and nothing is written twice."""
 
 ONE: dict[str, Any] = {"rows": one_row}
+SOME: dict[str, Any] = {"recover_from_every": 25}
+"""From one in so many distinct clusters a further driver is started."""
+EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
+
 EXHAUSTED = named(
     (
+        # Two tasks, one driver; markers written at any time.
         Setting(name="one driver", drivers=1),
-        Setting(name="one driver, two batches", drivers=1, batches=2, recover_from_every=20),
+        Setting(name="one driver, two batches", drivers=1, batches=2, **SOME),
+        Setting(name="one driver, lost answers", drivers=1, faults=faults(lost=1), **SOME),
+        Setting(name="one driver, timeouts", drivers=1, attempts=1, faults=faults(timeout=1), **SOME),
+        Setting(name="one driver, somebody aborts", drivers=1, attempts=1, faults=faults(foreign_abort=1), **SOME),
         Setting(
-            name="one driver, attempts beside each other",
+            name="one driver, a marker passed over",
             drivers=1,
-            faults=faults(speculate=1, kill_task=1, drop_message=1),
-            eager_markers=True,
-            recover_from_every=20,
+            attempts=1,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, pause=1),
+            **SOME,
         ),
-        Setting(name="one driver, lost answers", drivers=1, faults=faults(lost=1), recover_from_every=20),
+        # Two attempts beside each other.
+        Setting(name="speculation", drivers=1, faults=faults(speculate=1), **EAGER),
+        Setting(name="killed tasks", drivers=1, faults=faults(kill_task=1), **EAGER),
+        Setting(name="dropped messages", drivers=1, faults=faults(drop_message=1), **EAGER),
+        Setting(name="speculation and batches", drivers=1, batches=2, faults=faults(speculate=1), **EAGER, **ONE),
+        Setting(name="no answers", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1), **EAGER),
+        Setting(name="late requests", drivers=1, batches=2, attempts=1, faults=faults(float=1), **EAGER, **ONE),
+        # Two drivers: after a crash at any point, after a failure, and beside each other.
+        Setting(name="crash", restart="crash", zombie_tasks=False, attempts=1, **EAGER),
+        Setting(name="crash, two batches", restart="crash", batches=2, zombie_tasks=False, attempts=1, **EAGER),
+        Setting(name="crash of the driver, tasks live on", restart="crash", attempts=1, **EAGER, **ONE),
         Setting(
-            name="one driver, no answers", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1),
-            eager_markers=True, recover_from_every=20,
+            name="crash and compaction",
+            restart="crash",
+            zombie_tasks=False,
+            attempts=1,
+            faults=faults(timeout=1, compact=1),
+            **EAGER,
+            **ONE,
         ),
-        Setting(name="one driver, late requests", drivers=1, attempts=1, faults=faults(float=1), eager_markers=True, recover_from_every=20, **ONE),
-        Setting(name="two drivers beside each other", eager_markers=True, recover_from_every=20, attempts=1, **ONE),
-        Setting(name="two drivers, crash", restart="crash", zombie_tasks=False, eager_markers=True, recover_from_every=20, attempts=1),
-        Setting(name="two drivers, crash, two batches", restart="crash", batches=2, zombie_tasks=False, eager_markers=True, recover_from_every=20, attempts=1, **ONE),
-        Setting(name="timeouts and a restart", restart="failed", eager_markers=True, attempts=1, faults=faults(timeout=1), recover_from_every=20),
-        Setting(name="timeouts beside each other", eager_markers=True, attempts=1, faults=faults(timeout=1), recover_from_every=20, **ONE),
-        Setting(name="compaction", restart="crash", zombie_tasks=False, eager_markers=True, attempts=1, faults=faults(timeout=1, compact=1), recover_from_every=20, **ONE),
+        Setting(
+            name="crash and expiry",
+            restart="crash",
+            zombie_tasks=False,
+            attempts=1,
+            faults=faults(timeout=1, expire=1),
+            **EAGER,
+            **ONE,
+        ),
+        Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER),
+        Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
     )
 )
 
 LARGE = named(
     (
+        Setting(name="two drivers beside each other, timeouts", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers, two tasks, two attempts", faults=faults(speculate=1), recover_from_every=200),
         Setting(name="two drivers, two tasks, two batches", batches=2, attempts=1, recover_from_every=200),
         Setting(name="two drivers, timeouts", faults=faults(timeout=1), recover_from_every=200),
@@ -75,14 +104,14 @@ LARGE = named(
 )
 """Searched as far as asked for."""
 
-MANY = faults(
-    timeout=2, lost=2, unavailable=2, float=2, speculate=2, kill_task=2, drop_message=1, pause=1
-)
+MANY = faults(timeout=2, lost=2, unavailable=2, float=2, speculate=2, kill_task=2, drop_message=1, pause=1)
 
 WALKED = named(
     (
         Setting(name="three drivers, all faults of brokers and tasks", drivers=3, batches=2, faults=MANY),
-        Setting(name="three drivers, compaction", drivers=3, batches=2, faults=faults(timeout=2, compact=3, unavailable=1)),
+        Setting(
+            name="three drivers, compaction", drivers=3, batches=2, faults=faults(timeout=2, compact=3, unavailable=1)
+        ),
         Setting(name="three drivers, expired ids", drivers=3, batches=2, faults=faults(timeout=2, expire=2, compact=1)),
         Setting(
             name="three tasks, two data partitions",
@@ -92,17 +121,82 @@ WALKED = named(
             rows=lambda driver, version: ((0, 1), (2, 3), (4, 5)),
             faults=faults(timeout=2, speculate=2, kill_task=2, lost=1, float=1),
         ),
-        Setting(name="a foreign writer", drivers=3, batches=2, foreign=True, data_partitions=2, faults=faults(timeout=1, speculate=1)),
+        Setting(
+            name="a foreign writer",
+            drivers=3,
+            batches=2,
+            foreign=True,
+            data_partitions=2,
+            faults=faults(timeout=1, speculate=1),
+        ),
         Setting(name="somebody else", drivers=2, batches=2, faults=faults(foreign_abort=1, foreign_init=1)),
-        Setting(name="markers passed over", drivers=3, batches=2, loud=UNRESOLVABLE, faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1)),
-        Setting(name="markers by hand", drivers=3, batches=2, loud=UNRESOLVABLE, faults=faults(hand_marker=1, unavailable=1, pause=1)),
-        Setting(name="other rows at the re-run", drivers=3, batches=2, loud=UNRESOLVABLE, rows=swapped, faults=faults(timeout=2, compact=1)),
-        Setting(name="other partitions at the re-run", drivers=3, batches=2, loud=UNRESOLVABLE, rows=merged, faults=faults(timeout=2)),
-        Setting(name="transactions that never time out", drivers=3, batches=2, loud=UNRESOLVABLE, timeout_ms=NEVER_TIMES_OUT_MS, faults=faults(timeout=1, speculate=1, unavailable=1, foreign_abort=1)),
-        Setting(name="a short timeout", drivers=3, batches=2, timeout_ms=150_000, faults=faults(timeout=2, pause=3, speculate=1)),
-        Setting(name="two queries under one id", drivers=4, query_id=lambda driver: "ab"[driver % 2], start_version=lambda driver: 0, faults=faults(timeout=1, compact=1, speculate=1)),
-        Setting(name="empty partitions and batches", drivers=3, batches=3, rows=lambda driver, version: ((0,), ()) if version % 2 else ((), ()), faults=faults(timeout=1, speculate=1)),
-        Setting(name="batch writes without a hash", drivers=3, batches=2, streaming=False, offsets_hash=lambda driver, version: None, faults=faults(timeout=1, expire=1, compact=1, lost=1)),
+        Setting(
+            name="markers passed over",
+            drivers=3,
+            batches=2,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1),
+        ),
+        Setting(
+            name="markers by hand",
+            drivers=3,
+            batches=2,
+            loud=UNRESOLVABLE,
+            faults=faults(hand_marker=1, unavailable=1, pause=1),
+        ),
+        Setting(
+            name="other rows at the re-run",
+            drivers=3,
+            batches=2,
+            loud=UNRESOLVABLE,
+            rows=swapped,
+            faults=faults(timeout=2, compact=1),
+        ),
+        Setting(
+            name="other partitions at the re-run",
+            drivers=3,
+            batches=2,
+            loud=UNRESOLVABLE,
+            rows=merged,
+            faults=faults(timeout=2),
+        ),
+        Setting(
+            name="transactions that never time out",
+            drivers=3,
+            batches=2,
+            loud=UNRESOLVABLE,
+            timeout_ms=NEVER_TIMES_OUT_MS,
+            faults=faults(timeout=1, speculate=1, unavailable=1, foreign_abort=1),
+        ),
+        Setting(
+            name="a short timeout",
+            drivers=3,
+            batches=2,
+            timeout_ms=150_000,
+            faults=faults(timeout=2, pause=3, speculate=1),
+        ),
+        Setting(
+            name="two queries under one id",
+            drivers=4,
+            query_id=lambda driver: "ab"[driver % 2],
+            start_version=lambda driver: 0,
+            faults=faults(timeout=1, compact=1, speculate=1),
+        ),
+        Setting(
+            name="empty partitions and batches",
+            drivers=3,
+            batches=3,
+            rows=lambda driver, version: ((0,), ()) if version % 2 else ((), ()),
+            faults=faults(timeout=1, speculate=1),
+        ),
+        Setting(
+            name="batch writes without a hash",
+            drivers=3,
+            batches=2,
+            streaming=False,
+            offsets_hash=lambda driver, version: None,
+            faults=faults(timeout=1, expire=1, compact=1, lost=1),
+        ),
         Setting(
             name="random write ids",
             drivers=2,
@@ -119,7 +213,20 @@ WALKED = named(
             foreign=True,
             same_slot=False,
             loud=UNRESOLVABLE,
-            faults=faults(timeout=3, lost=3, unavailable=2, float=1, speculate=3, kill_task=2, drop_message=2, pause=2, compact=3, expire=1, foreign_abort=1, foreign_init=1),
+            faults=faults(
+                timeout=3,
+                lost=3,
+                unavailable=2,
+                float=1,
+                speculate=3,
+                kill_task=2,
+                drop_message=2,
+                pause=2,
+                compact=3,
+                expire=1,
+                foreign_abort=1,
+                foreign_init=1,
+            ),
         ),
     )
 )

@@ -39,7 +39,9 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
     """Equal tuples of many states, held once."""
     every = setting.recover_from_every
 
-    def finished(exhausted: bool, violation: str | None = None, last: int = -1, final: Label | None = None) -> Exploration:
+    def finished(
+        exhausted: bool, violation: str | None = None, last: int = -1, final: Label | None = None
+    ) -> Exploration:
         trace = _trace(world, initial, list(numbers), parents, last) if violation else ()
         return Exploration(
             setting=setting,
@@ -69,10 +71,15 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
             transitions += len(found)
             for _, after in found:
                 if after not in numbers:
-                    after = after._replace(
-                        processes=shared.setdefault(after.processes, after.processes),
-                        drivers=shared.setdefault(after.drivers, after.drivers),
-                        budgets=shared.setdefault(after.budgets, after.budgets),
+                    cluster, processes, drivers, recorded, floating, budgets, clock = after
+                    after = State(
+                        cluster,
+                        shared.setdefault(processes, processes),
+                        shared.setdefault(drivers, drivers),
+                        recorded,
+                        floating,
+                        shared.setdefault(budgets, budgets),
+                        clock,
                     )
                     numbers[after] = len(numbers)
                     parents.append(number)

@@ -45,7 +45,11 @@ class Decided:
 
     def identities(self) -> dict[tuple[str, int, int], dict[str, Any]]:
         return {
-            (entry["identity"]["transactional_id"], entry["identity"]["producer_id"], entry["identity"]["producer_epoch"]): entry
+            (
+                entry["identity"]["transactional_id"],
+                entry["identity"]["producer_id"],
+                entry["identity"]["producer_epoch"],
+            ): entry
             for entry in self.fields["transactions"]
         }
 
@@ -130,7 +134,9 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
                 parsed = _key(key)
                 if parsed is None:
                     return f"a record with the key {key!r} in the commit log is none of ours"
-                in_driver = identity is not None and identity.transactional_id == driver_transactional_id(parsed.write_id)
+                in_driver = identity is not None and identity.transactional_id == driver_transactional_id(
+                    parsed.write_id
+                )
                 if parsed.kind == "decision" and not in_driver:
                     return f"I12: a decision key written by {identity}"
                 if parsed.kind == "decision" and value is not None and "body" not in json.loads(value):
@@ -162,7 +168,9 @@ def remember(kind: str, memory: Any, step: Any, answer: Any) -> Any:
     """
     if isinstance(step, steps.DescribeTransactions) and isinstance(answer, dict):
         if kind == "task":
-            return frozenset(name for name, found in answer.items() if found is not None and found.state not in FREE_STATES)
+            return frozenset(
+                name for name, found in answer.items() if found is not None and found.state not in FREE_STATES
+            )
         if kind == "commit":
             shown = {
                 (name, found.producer_id, found.producer_epoch)

@@ -88,7 +88,9 @@ def _swapped(driver: int, version: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _small(name: str, **changes: Any) -> Setting:
-    return Setting(**{"name": name, "eager_markers": True, "drivers": 1, "recover_from_every": 1, "attempts": 1, **changes})
+    return Setting(
+        **{"name": name, "eager_markers": True, "drivers": 1, "recover_from_every": 1, "attempts": 1, **changes}
+    )
 
 
 ONE_ROW = {"rows": lambda driver, version: ((0,),)}
@@ -193,7 +195,14 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "    for each in ends:\n        yield InitProducerId(each.identity.transactional_id, 60000)",
             ),
         ),
-        setting=_small("end by InitProducerId", drivers=2, faults=faults(kill_task=1), restart="beside", recover_from_every=0, **ONE_ROW),
+        setting=_small(
+            "end by InitProducerId",
+            drivers=2,
+            faults=faults(kill_task=1),
+            restart="beside",
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
         caught=("I3",),
     ),
     Mutation(
@@ -298,7 +307,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "            identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)\n",
             ),
         ),
-        setting=_small("epoch reused", attempts=2, batches=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW),
+        setting=_small(
+            "epoch reused", attempts=2, batches=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW
+        ),
         caught=("at most once", "I7", "I3"),
     ),
     Mutation(
@@ -343,7 +354,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="EndTxn version not pinned",
         what="an end is sent in the version of the day instead of the transaction's",
-        edits=(Edit(performer.end_version, "5 if identity.version >= 2 else 4", "9 - (5 if identity.version >= 2 else 4)"),),
+        edits=(
+            Edit(performer.end_version, "5 if identity.version >= 2 else 4", "9 - (5 if identity.version >= 2 else 4)"),
+        ),
         setting=_small("end version", **ONE_ROW),
         caught=("I9",),
     ),
@@ -357,7 +370,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "elif ours.rows != theirs.rows:",
             ),
         ),
-        setting=_small("no digest", drivers=2, restart="failed", rows=_swapped, faults=faults(timeout=1), recover_from_every=0),
+        setting=_small(
+            "no digest", drivers=2, restart="failed", rows=_swapped, faults=faults(timeout=1), recover_from_every=0
+        ),
         caught=("at most once",),
         by_walks=True,
     ),

@@ -128,7 +128,10 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
             return cluster, tuple((where, _producers(cluster, log_partition(where))) for where in partitions)
         case ("aborted", ranges):
             return cluster, tuple(
-                (part, kafka.aborted_transactions(cluster, log_partition((part.topic, part.partition)), part.first_offset))
+                (
+                    part,
+                    kafka.aborted_transactions(cluster, log_partition((part.topic, part.partition)), part.first_offset),
+                )
                 for part in ranges
             )
     raise AssertionError(f"no such request: {request}")

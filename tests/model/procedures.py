@@ -42,7 +42,11 @@ def _live_at(code: CodeType) -> dict[int, frozenset[str]]:
         name, argument = instruction.opname, instruction.argval
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             successors[index].append(index_of[argument])
-        if name not in ("RETURN_VALUE", "RERAISE", "RAISE_VARARGS") and not name.startswith("JUMP_") and index + 1 < count:
+        if (
+            name not in ("RETURN_VALUE", "RERAISE", "RAISE_VARARGS")
+            and not name.startswith("JUMP_")
+            and index + 1 < count
+        ):
             successors[index].append(index + 1)
         if name in ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF", "DELETE_FAST"):
             uses[index].add(argument)

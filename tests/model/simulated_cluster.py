@@ -216,9 +216,7 @@ def fence(cluster: Cluster, transactional_id: str) -> Cluster:
 def _prepare(
     cluster: Cluster, transactional_id: str, found: Transaction, state: str, epoch: int, ended_version: int
 ) -> Cluster:
-    prepared = found._replace(
-        state=state, producer_epoch=epoch, missing=found.partitions, ended_version=ended_version
-    )
+    prepared = found._replace(state=state, producer_epoch=epoch, missing=found.partitions, ended_version=ended_version)
     if not prepared.missing:
         prepared = prepared._replace(state=COMPLETE_COMMIT if state == PREPARE_COMMIT else COMPLETE_ABORT)
     return cluster.with_transaction(transactional_id, prepared)

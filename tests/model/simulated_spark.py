@@ -161,9 +161,7 @@ class World:
         setting = self.setting
         number, kind, version, partition, attempt = name
         write_id = setting.write_id(number)
-        request = TakeOver(
-            write_id=write_id, nonce=f"{number}.{version}", transaction_timeout_ms=setting.timeout_ms
-        )
+        request = TakeOver(write_id=write_id, nonce=f"{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
         batch = self._batch(number, version)
         results = [None if node < 0 else self.procedures.nodes[node].result for node in inputs]
         if kind == "plan":
@@ -173,7 +171,9 @@ class World:
         plan: Plan = results[0]
         if kind == "task":
             stride = 8 if setting.same_slot else 1
-            task = TaskIdentity(partition=partition, attempt_number=attempt, task_attempt_id=attempt * stride + partition)
+            task = TaskIdentity(
+                partition=partition, attempt_number=attempt, task_attempt_id=attempt * stride + partition
+            )
             return lambda: task_module.write_attempt(plan, batch, task)
         if kind == "commit":
             commit = two_phase_commit.CommitRequest(
@@ -184,9 +184,7 @@ class World:
             )
             messages: list[TaskMessage] = results[1:]
             return lambda: two_phase_commit.commit(commit, messages)
-        abort = TakeOver(
-            write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms
-        )
+        abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
         return lambda: two_phase_commit.abort(abort, plan)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
@@ -284,9 +282,7 @@ class World:
             unordered = isinstance(node.step, steps.EndTransactions)
             if unordered:
                 open_positions = [
-                    position
-                    for position in range(len(requests))
-                    if not progress or progress[position] == PENDING
+                    position for position in range(len(requests)) if not progress or progress[position] == PENDING
                 ]
             else:
                 open_positions = [len(progress)]
@@ -297,10 +293,9 @@ class World:
                 value = self.values[request]
                 if value[0] in ("init", "produce"):
                     self._check_actor(state.cluster, cluster, node, name, value)
-                changes = performer.changes_something(value)
                 if answer >= 0:
                     done = self._progressed(node, name, requests, progress, position, answer, state.clock)
-                    after = state._replace(cluster=cluster)
+                    after = state if cluster == state.cluster else state._replace(cluster=cluster)
                     yield (name, "do", request, answer), self._moved(after, index, name, done)
                     if lost and cluster != state.cluster:
                         yield (name, "lost", request), self._spend(state._replace(cluster=cluster), _LOST)
@@ -309,7 +304,7 @@ class World:
                 if unavailable and unordered:
                     done = self._progressed(node, name, requests, progress, position, NO_ANSWER, state.clock)
                     yield (name, "no answer", request), self._moved(self._spend(state, _UNAVAILABLE), index, name, done)
-                if floats and changes and request not in state.floating:
+                if floats and performer.changes_something(value) and request not in state.floating:
                     floated = tuple(sorted((*state.floating, request)))
                     yield (name, "float", request), self._spend(state._replace(floating=floated), _FLOAT)
             if unavailable and not unordered:
@@ -369,7 +364,7 @@ class World:
             state = state._replace(processes=processes[:index] + processes[index + 1 :])
             return self._arrive(state, name, node)
         moved = (*processes[:index], (name, node.number, progress), *processes[index + 1 :])
-        return state._replace(processes=moved)
+        return State(state.cluster, moved, state.drivers, state.recorded, state.floating, state.budgets, state.clock)
 
     def _spend(self, state: State, fault: int) -> State:
         budgets = list(state.budgets)
@@ -393,7 +388,7 @@ class World:
         code = getattr(failure, "code", "")
         if failure is not None:
             self.count(f"{name[1]}:{code}")
-        number, kind, version, partition, attempt = name
+        number, kind, version, _partition, _attempt = name
         driver = state.drivers[number]
         if driver.phase in ("dead", "failed") or driver.version != version:
             return state
@@ -490,9 +485,7 @@ class World:
         if not state.processes or any(setting.fault(name) for name in WAITS_FOR_A_DEADLINE):
             return None
         for label, after in found:
-            if after != state and (
-                label[1] in ("do", "marker", "late", "record") or label == ("spark", "restart")
-            ):
+            if after != state and (label[1] in ("do", "marker", "late", "record") or label == ("spark", "restart")):
                 return None
         for name, number, _ in state.processes:
             driver = state.drivers[name[0]]
@@ -710,9 +703,7 @@ class World:
     def _settle_cluster(self, state: State) -> State:
         while True:
             cluster = self.clusters[state.cluster]
-            found = next(
-                ((name, entry.missing[0]) for name, entry in cluster.transactions if entry.missing), None
-            )
+            found = next(((name, entry.missing[0]) for name, entry in cluster.transactions if entry.missing), None)
             if found is None:
                 return state
             if not self.setting.eager_markers:

@@ -18,7 +18,9 @@ def tell(world: World, trace: tuple[Label, ...], violation: str | None = None) -
     lines = [f"setting {world.setting.name} (transaction version {world.setting.version})"]
     state = world.initial()
     for number, label in enumerate(trace, 1):
-        after = next((after for found, after in world.successors(state) if found == label), None) if _safe(label) else None
+        after = (
+            next((after for found, after in world.successors(state) if found == label), None) if _safe(label) else None
+        )
         lines.append(f"{number:3}. {sentence(world, label)}{_consequence(world, state, after)}")
         if label == ("recovery",):
             lines += [f"     {sentence(world, told)}" for told in world.told]
@@ -126,7 +128,10 @@ def record_text(key: Any, value: Any) -> str:
     fields = {} if value is None else json.loads(value)
     if "body" in fields:
         body = json.loads(fields["body"])
-        names = [(entry["identity"]["transactional_id"], entry["identity"]["producer_epoch"]) for entry in body["transactions"]]
+        names = [
+            (entry["identity"]["transactional_id"], entry["identity"]["producer_epoch"])
+            for entry in body["transactions"]
+        ]
         return f"DECISION {json.loads(key)[1:3]} version {body['version']} nonce {body['nonce']} naming {names}"
     return f"{key.decode()} = {'tombstone' if value is None else value.decode()}"
 

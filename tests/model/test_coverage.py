@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -13,7 +13,7 @@ from .walks import walk
 STEPS = 40_000
 
 
-@lru_cache(maxsize=None)
+@cache
 def reached(name: str, wanted: frozenset[str]) -> frozenset[str]:
     """What walks through a setting meet: they end when everything that was asked for has been met."""
     setting = SETTINGS[name]

@@ -13,7 +13,7 @@ from .settings import Setting
 from .stories import tell as story
 from .walks import walk
 
-WALK_STEPS = int(os.environ.get("KAFKA_EOS_MODEL_STEPS", "6000"))
+WALK_STEPS = int(os.environ.get("KAFKA_EOS_MODEL_STEPS", "1500"))
 LARGE_STATES = int(os.environ.get("KAFKA_EOS_MODEL_STATES", "0"))
 VERSIONS = pytest.mark.parametrize("version", [2, 0], ids=["tv2", "tv0"])
 

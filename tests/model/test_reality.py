@@ -62,7 +62,9 @@ class Pair:
     def settle(self) -> None:
         ids = tuple(name for name, _ in self.simulated.transactions)
         while True:
-            found = next(((name, entry.missing[0]) for name, entry in self.simulated.transactions if entry.missing), None)
+            found = next(
+                ((name, entry.missing[0]) for name, entry in self.simulated.transactions if entry.missing), None
+            )
             if found is None:
                 break
             self.simulated = kafka.write_marker(self.simulated, *found)
@@ -86,7 +88,11 @@ class Pair:
 
     def add(self, identity: Identity, partition: int) -> None:
         self.simulated, answer = kafka.add_partition(self.simulated, identity, partition)
-        self.expect(f"AddPartitionsToTxn {identity} {partition}", answer, self.real.add_partition(self.to_real(identity), partition))
+        self.expect(
+            f"AddPartitionsToTxn {identity} {partition}",
+            answer,
+            self.real.add_partition(self.to_real(identity), partition),
+        )
 
     def produce(self, identity: Identity | None, partition: int, sequence: int, key: Any) -> int:
         records = ((key, None),)
@@ -158,7 +164,9 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
     for number in range(ACTIONS):
         action = chance.choices(("init", "add", "produce", "end", "plain", "timeout"), (3, 4, 12, 7, 1, 0.15))[0]
         recent = pair.identities[-6:]
-        identity = chance.choice(recent) if recent and chance.random() < 0.8 else chance.choice(pair.identities or [None])  # type: ignore[list-item]
+        identity = (
+            chance.choice(recent) if recent and chance.random() < 0.8 else chance.choice(pair.identities or [None])
+        )  # type: ignore[list-item]
         partition = chance.randrange(PARTITIONS)
         if action == "plain":
             pair.produce(None, partition, -1, ("plain", number))
@@ -246,5 +254,3 @@ def visible_rows(admin: Admin, topic: str, partition: int) -> list[bytes]:
             elif not (batch.transactional and batch.producer_id in aborting):
                 rows += [record.key or b"" for record in batch.records]
     return rows
-
-
