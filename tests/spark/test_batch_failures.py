@@ -118,17 +118,8 @@ def assert_every_row_once(job: Job) -> None:
     assert_nothing_open(bootstrap_servers)
 
 
-DRIVER_POINTS = [
-    "plan.fenced",
-    "task.writing",
-    "task.flushed",
-    "task.prepared",
-    "commit.before_decision",
-    "commit.decision_written",
-    "commit.decided",
-    "commit.between_ends",
-    "commit.finished",
-]
+# Every point, without Spark and under both protocols: tests/broker/test_write_deaths.py.
+DRIVER_POINTS = ["commit.before_decision", "commit.decided", "commit.between_ends", "commit.finished"]
 
 
 @pytest.mark.parametrize("point", DRIVER_POINTS)
@@ -138,23 +129,21 @@ def test_the_driver_dies(job: Job, spark: SparkSession, point: str) -> None:
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["task.prepared", "commit.decision_written", "commit.between_ends"])
+@pytest.mark.parametrize("point", ["task.prepared", "commit.between_ends"])
 def test_the_driver_dies_on_an_older_cluster(old_job: Job, spark: SparkSession, point: str) -> None:
     old_job.die_at(point)
     old_job.run_again(spark)
     assert_every_row_once(old_job)
 
 
-@pytest.mark.parametrize(
-    ("point", "action"), [("task.writing", "kill"), ("task.flushed", "raise"), ("task.prepared", "kill")]
-)
+@pytest.mark.parametrize(("point", "action"), [("task.writing", "kill"), ("task.flushed", "raise")])
 def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: str, action: str) -> None:
     assert job.run(f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
     assert (tmp_path / "once").exists()
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends", "commit.finished"])
+@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
 def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
     job: Job, spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
