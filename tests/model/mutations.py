@@ -50,6 +50,8 @@ class Mutation:
     caught: tuple[str, ...]
     by_walks: bool = False
     """Its shortest trace is too long for breadth-first search: found by random walks and shortened."""
+    versions: tuple[int, ...] = (2, 0)
+    """The transaction versions under which it can show."""
 
 
 @contextmanager
@@ -422,5 +424,63 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         setting=_small("prefix", foreign=True, **ONE_ROW),
         caught=("foreign",),
+    ),
+    # What the search itself found, and how it was before.
+    Mutation(
+        name="a later transaction's marker taken for a lost one's",
+        what="a part that was lost twice stays unresolved once the cleaner has passed",
+        edits=(
+            Edit(
+                recovery._witness,
+                "        if marker.producer_epoch > identity.producer_epoch + 1:\n            return Outcome.ABORTED\n",
+                "",
+            ),
+        ),
+        setting=Setting(
+            name="lost twice", drivers=3, eager_markers=True, faults=faults(timeout=2, compact=2), **ONE_ROW
+        ),
+        caught=("recovery: a further driver ends with UNRESOLVED",),
+        by_walks=True,
+    ),
+    Mutation(
+        name="partitions of the open transaction not compared",
+        what="below version 2 an attempt that somebody aborted goes on in a new transaction under its epoch",
+        edits=(
+            Edit(two_phase_commit._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),
+        ),
+        setting=_small("aborted while it runs", faults=faults(foreign_abort=1), recover_from_every=0, **ONE_ROW),
+        caught=("I7",),
+        versions=(0,),
+    ),
+    Mutation(
+        name="first offsets of the open transactions not compared",
+        what="the records of an aborted attempt whose marker was passed over are committed with those of the next",
+        edits=(Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),),
+        setting=Setting(
+            name="a marker passed over",
+            drivers=2,
+            restart="failed",
+            attempts=2,
+            faults=faults(skip_marker=1, kill_task=2),
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("at most once",),
+        by_walks=True,
+    ),
+    Mutation(
+        name="done decisions protect what is open under their identities",
+        what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
+        edits=(
+            Edit(
+                take_over_module.take_over,
+                "if found is not None and not _is_done(view, found):",
+                "if found is not None:",
+            ),
+        ),
+        setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
+        caught=("I8",),
+        versions=(0,),
     ),
 )

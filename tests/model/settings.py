@@ -37,8 +37,11 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One small world. ``rows(driver, version)`` are the row numbers of each Spark partition; a row's data partition is its
-    number modulo ``data_partitions``. ``query_id(driver)`` and ``offsets_hash(driver, version)`` say what batch a driver believes to write."""
+    """One small world.
+
+    ``rows(driver, version)`` are the row numbers of each Spark partition; a row's data partition is its number modulo
+    ``data_partitions``. ``query_id(driver)`` and ``offsets_hash(driver, version)`` say what batch a driver believes to write.
+    """
 
     name: str
     version: int = 2

@@ -12,13 +12,19 @@ from .stories import tell as story
 from .walks import walk
 
 
-@pytest.mark.parametrize("version", [2, 0], ids=["tv2", "tv0"])
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    ("mutation", "version"),
+    [
+        pytest.param(mutation, version, id=f"{mutation.name}-tv{version}")
+        for mutation in MUTATIONS
+        for version in mutation.versions
+    ],
+)
 def test_a_mutation_of_the_protocol_is_caught(mutation: Mutation, version: int, tell: list[str]) -> None:
     setting = replace(mutation.setting, version=version)
     with planted(mutation.edits):
         if mutation.by_walks:
-            walks = walk(setting, steps=200_000, seed=1, recover=False)
+            walks = walk(setting, steps=200_000, seed=1, recover=bool(setting.recover_from_every))
             violation, trace, world = walks.violation, walks.trace, walks.world
         else:
             found = explore(setting, max_states=200_000)
