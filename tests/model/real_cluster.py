@@ -74,7 +74,9 @@ class RealCluster:
     def produce(
         self, identity: Identity | None, partition: int, sequence: int, records: tuple[tuple[Any, Any], ...]
     ) -> tuple[int, int]:
-        block = encode_rows([(repr(key).encode(), b"", ()) for key, _ in records], timestamp_ms=1_000)
+        block = encode_rows(
+            [(repr(key).encode(), b"", ()) for key, _ in records], timestamp_ms=time.time_ns() // 1_000_000
+        )
         sealed = b"".join(
             bytes(part)
             for part in seal(
