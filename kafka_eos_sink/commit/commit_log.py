@@ -352,6 +352,15 @@ class LogView:
         records = self._records.get(LogKey("decision", write_id, query_id, (0,)), ())
         return next((record for record in records if record.offset == offset), None)
 
+    def nonces_not_aborted(self, write_id: str, query_id: str) -> frozenset[str]:
+        """The nonces of all decisions that are committed, or of which the log does not prove that they are not."""
+        records = self._records.get(LogKey("decision", write_id, query_id, (0,)), ())
+        return frozenset(
+            str(record.value["nonce"])
+            for record in records
+            if record.value is not None and record.outcome is not Outcome.ABORTED
+        )
+
     def done_nonce(self, write_id: str, query_id: str) -> str | None:
         """The nonce named by the newest done record, whoever wrote it: a hint."""
         done = self.done_fields(write_id, query_id)

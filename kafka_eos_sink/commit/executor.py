@@ -26,6 +26,8 @@ T = TypeVar("T")
 log = logging.getLogger("kafka_eos_sink")
 
 LOG_FETCH_WAIT_MS = 100
+LOG_FETCH_BYTES = 4 << 20
+BACKOFF_MS = 20
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 
@@ -114,11 +116,10 @@ class Executor:
             for transactional_id, state in found.items()
         }
 
-    def _init_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
+    def _init_producer_id(self, step: steps.InitProducerId, within_ms: int | None = None) -> ProducerIdentity:
         version = self.admin.transaction_version(self._deadline)
-        producer_id, producer_epoch = self.admin.init_producer_id(
-            step.transactional_id, step.timeout_ms, self._deadline
-        )
+        deadline = self._deadline if within_ms is None else self.client.clock() + within_ms
+        producer_id, producer_epoch = self.admin.init_producer_id(step.transactional_id, step.timeout_ms, deadline)
         return ProducerIdentity(
             transactional_id=step.transactional_id,
             producer_id=producer_id,
@@ -215,7 +216,7 @@ class Executor:
                         return last
             if self.client.clock() >= deadline:
                 return last
-            self.client.poll(steps_backoff_ms())
+            self.client.wait(BACKOFF_MS, deadline)
 
     def _produce(
         self, identity: ProducerIdentity, base_sequence: int, records: tuple[steps.LogRecord, ...]
@@ -288,10 +289,18 @@ class Executor:
                         return answer
             if self.client.clock() >= deadline:
                 return answer
-            self.client.poll(steps_backoff_ms())
+            self.client.wait(BACKOFF_MS, deadline)
 
-    def _fetch(self, where: tuple[str, int], offset: int, isolation: Any, wait_ms: int) -> FetchResult:
-        return self.admin.fetch(*where, offset, isolation=isolation, max_wait_ms=wait_ms, deadline_ms=self._deadline)
+    def _fetch(
+        self, where: tuple[str, int], offset: int, isolation: Any, wait_ms: int, max_bytes: int = LOG_FETCH_BYTES
+    ) -> FetchResult:
+        return self.admin.fetch(
+            *where, offset, isolation=isolation, max_wait_ms=wait_ms, max_bytes=max_bytes, deadline_ms=self._deadline
+        )
+
+    def require_readable_log(self) -> None:
+        """Raises `AuthorizationError` where the principal may not Read the commit log."""
+        self._fetch((self.log_topic, self.log_partition), 0, "read_uncommitted", 0, max_bytes=1)
 
     def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
         where = (self.log_topic, self.log_partition)
@@ -350,18 +359,21 @@ class Executor:
 
     def _describe_producers(
         self, step: steps.DescribeProducers
-    ) -> Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None:
-        try:
-            found = self.admin.describe_producers(step.partitions, self._deadline)
-        except AuthorizationError:
-            return None
-        return {
-            where: {
-                producer.producer_id: (producer.producer_epoch, producer.current_txn_start_offset)
-                for producer in producers
-            }
-            for where, producers in found.items()
-        }
+    ) -> Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None]:
+        found: dict[tuple[str, int], dict[int, tuple[int, int]] | None] = {}
+        for topic in sorted({topic for topic, _ in step.partitions}):
+            where = [partition for partition in step.partitions if partition[0] == topic]
+            try:
+                producers = self.admin.describe_producers(where, self._deadline)
+            except AuthorizationError:
+                found.update(dict.fromkeys(where))
+                continue
+            for partition, remembered in producers.items():
+                found[partition] = {
+                    producer.producer_id: (producer.producer_epoch, producer.current_txn_start_offset)
+                    for producer in remembered
+                }
+        return found
 
     def _aborted_transactions(
         self, step: steps.AbortedTransactions
@@ -369,19 +381,17 @@ class Executor:
         found: dict[OffsetRange, tuple[tuple[int, int], ...] | None] = {}
         try:
             for part in step.ranges:
-                result = self._fetch((part.topic, part.partition), part.first_offset, "read_committed", 0)
+                # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
+                result = self._fetch((part.topic, part.partition), part.first_offset, "read_committed", 0, max_bytes=1)
+                unreadable = result.last_stable_offset <= part.first_offset  # somebody else's open transaction
                 found[part] = (
                     None
-                    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE
+                    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE or unreadable
                     else tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
                 )
         except AuthorizationError:
             return None
         return found
-
-
-def steps_backoff_ms() -> int:
-    return 20
 
 
 def _re2_quote(text: str) -> str:

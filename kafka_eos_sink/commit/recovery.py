@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import DecisionPendingError
+from ..errors import BrokerUnavailableError, DecisionPendingError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, outcome_of
 from .open_transactions import PREPARE_STATES
@@ -52,6 +52,7 @@ ASK_THE_WITNESS = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
+STUCK_LOG_MS = 120_000
 POLL_MS = 20
 """Between two looks at something that another machine is about to finish."""
 
@@ -94,10 +95,28 @@ def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
 
 
 def read_to(view: LogView, end_offset: int) -> Procedure[None]:
-    """Feed the view up to and including an offset that is known to be in the log."""
+    """Feed the view up to and including an offset that is known to be in the log.
+
+    Raises `BrokerUnavailableError` ``COMMIT_LOG_UNAVAILABLE`` where nothing comes for two minutes: a new leader below
+    min.insync.replicas never shows what the old one acknowledged.
+    """
+    stuck_since: int | None = None
     while view.next_offset <= end_offset:
-        chunk: LogChunk = yield ReadLog(view.next_offset)
+        before = view.next_offset
+        chunk: LogChunk = yield ReadLog(before)
         view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        if view.next_offset > before:
+            stuck_since = None
+            continue
+        now: int = yield Now()
+        stuck_since = now if stuck_since is None else stuck_since
+        if now - stuck_since > STUCK_LOG_MS:
+            raise BrokerUnavailableError(
+                "COMMIT_LOG_UNAVAILABLE",
+                f"the commit log of write id {view.write_id!r} does not show offset {end_offset}, which was acknowledged, for "
+                f"{STUCK_LOG_MS // 1000} s (it ends at {view.next_offset}): its partition has fewer replicas in sync than "
+                "min.insync.replicas; bring a broker back",
+            )
 
 
 def settle(
@@ -368,10 +387,9 @@ def _held_by_us(
     decision: Decision, committed: Sequence[PreparedTransaction], partitions: tuple[tuple[str, int], ...]
 ) -> Procedure[frozenset[tuple[str, int]]]:
     """The partitions on which one of our own transactions still counts as open."""
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None = yield DescribeProducers(partitions)
-    if producers is None:
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(partitions)
+    if any(producers.get(where, {}) is None for where in partitions):
         yield from _require_complete(decision, committed)
-        return frozenset()
     held = set()
     for prepared in committed:
         for part in prepared.offsets:
@@ -381,7 +399,10 @@ def _held_by_us(
             if where not in producers:
                 held.add(where)  # could not be asked now
                 continue
-            _, start_offset = producers[where].get(prepared.identity.producer_id, (-1, -1))
+            remembered = producers[where]
+            if remembered is None:
+                continue  # not ours to ask: complete at its coordinator is all that can be known
+            _, start_offset = remembered.get(prepared.identity.producer_id, (-1, -1))
             if 0 <= start_offset <= part.last_offset:
                 held.add(where)
     return frozenset(held)

@@ -183,8 +183,8 @@ class LastStableOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Answer: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1),
-    or None for the whole answer where the principal lacks Read on a topic."""
+    """Answer: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1);
+    None in its place where the principal lacks Read on the topic, missing where the partition could not be asked now."""
 
     partitions: tuple[tuple[str, int], ...]
 

@@ -122,9 +122,20 @@ def _finish(view: LogView, found: LoggedDecision, request: TakeOver) -> Procedur
         return settled(found, DecisionStatus.FINISHED)
     outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
     if outcome.status is DecisionStatus.FINISHED:
-        now: int = yield Now()
-        yield Append((done_record(found.decision, now),))
+        yield from write_done(found.decision)
     return outcome
+
+
+def write_done(decision: Decision) -> Procedure[None]:
+    """A hint only: recovery is right without it, so its failure fails nothing."""
+    now: int = yield Now()
+    try:
+        yield Append((done_record(decision, now),))
+    except KafkaEosError as failure:
+        yield Warn(
+            f"version {decision.version} of write id {decision.write_id!r} is finished, but that could not be noted in the commit log "
+            f"({failure.code}); the next run will prove it again"
+        )
 
 
 def _is_done(view: LogView, found: LoggedDecision) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import TransactionAbortedError, WriteRefusedError
+from ..errors import BrokerUnavailableError, TransactionAbortedError, WriteRefusedError
 from .commit_log import part_record
 from .open_transactions import FREE_STATES
 from .prepared_transaction import (
@@ -232,9 +232,14 @@ def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentit
         ]
         now: int = yield Now()
         if free and now - described_at <= SLOT_DESCRIPTION_VALID_MS:
-            identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)
-            return identity
-        if not free:
+            try:
+                identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)
+                return identity
+            except BrokerUnavailableError:
+                # Not repeated blindly: by the time it arrives, a sibling may have taken this id and been decided.
+                if now - started > SLOT_DEADLINE_MS:
+                    raise
+        elif not free:
             if now - started > SLOT_DEADLINE_MS:
                 raise TransactionAbortedError(
                     "NO_FREE_TRANSACTIONAL_ID",

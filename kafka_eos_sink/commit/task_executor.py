@@ -19,6 +19,8 @@ from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms, 
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
 """Tried downwards where the broker's maximum may not be read and nobody asked for a certain timeout."""
 MIN_WATCH_INTERVAL_MS = 500
+INIT_WITHIN_MS = 3_000
+"""For how long an InitProducerId is repeated before the id is described again."""
 
 
 class TaskExecutor(Executor):
@@ -51,6 +53,7 @@ class TaskExecutor(Executor):
         self._performers |= {
             steps.HasRows: self._has_rows,
             steps.InitProducerId: self._init_task_producer_id,
+            steps.EndTransactions: self._end_own,
             steps.WriteRows: self._write_rows,
             steps.AppendPart: self._append_part,
         }
@@ -73,11 +76,22 @@ class TaskExecutor(Executor):
             timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < step.timeout_ms]
         for timeout in timeouts:
             try:
-                return self._init_producer_id(steps.InitProducerId(step.transactional_id, timeout))
+                return self._init_producer_id(steps.InitProducerId(step.transactional_id, timeout), INIT_WITHIN_MS)
             except BrokerRefusedError as refused:
                 if refused.code != "INVALID_TRANSACTION_TIMEOUT" or timeout == timeouts[-1]:
                     raise
         raise AssertionError("unreachable: the last timeout returns or raises")
+
+    def _end_own(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        """End the attempt's own transaction through its producer, which waits for the answers to what is on the wire first.
+
+        A Produce that arrives behind the ABORT marker would open a transaction that the coordinator does not know (KAFKA-17754).
+        """
+        if self._producer is None:
+            return self._end_transactions(step)
+        result = self._producer.abort(self.client.clock() + self.client.config.request_timeout_ms)
+        error = 0 if result is None else result.error_code
+        return tuple(steps.EndResult(error=error) for _ in step.ends)
 
     def _write_rows(self, step: steps.WriteRows) -> steps.Written:
         identity = step.identity

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
-from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, decision_records, done_record
-from .open_transactions import ONGOING, list_open, open_identities
+from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, decision_records
+from .open_transactions import ONGOING, end_open, list_open, open_identities
 from .prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -22,7 +22,7 @@ from .prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from .recovery import POLL_MS, SettleLimits, pending_error, settle
+from .recovery import POLL_MS, SettleLimits, pending_error, read_to, settle
 from .steps import (
     Append,
     Appended,
@@ -42,7 +42,7 @@ from .steps import (
     Warn,
 )
 from .straggler import NEVER_TIMES_OUT_MS, timeout_margin_ms, timeout_ways_out
-from .take_over import TakeOver, append_in_transaction, forget, take_over
+from .take_over import TakeOver, append_in_transaction, forget, take_over, write_done
 from .task import BatchIdentity
 from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 
@@ -88,7 +88,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         return None
 
     yield Reached("commit.check")
-    losers = yield from _check_prepared(plan, complete, prepared)
+    losers, expires_ms = yield from _check_prepared(plan, complete, prepared)
     carried: tuple[PreparedTransaction, ...] = ()
     if _lost_parts(plan, batch):
         carried = yield from _check_lost_parts(request, prepared, skipped, recorded)
@@ -109,7 +109,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
-    found, ended, sequence = yield from _decide(request, decision)
+    found, ended, sequence = yield from _decide(request, decision, expires_ms)
     yield Reached("commit.decided")
     try:
         yield from _finish(request, found, losers, ended, sequence)
@@ -155,8 +155,11 @@ def _require_messages_of_one_run(
 
 def _check_prepared(
     plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
-) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Every prepared transaction is open under its own identity and lives long enough; returns the other open ones of the batch."""
+) -> Procedure[tuple[tuple[ProducerIdentity, ...], int | None]]:
+    """Every prepared transaction is open under its own identity and lives long enough.
+
+    Returns the other open ones of the batch, and until when (this driver's clock, ms) the decision must be made, None for ever.
+    """
     ids = tuple(
         task_transactional_id(plan.write_id, message.task.partition, slot)
         for message in messages
@@ -167,7 +170,7 @@ def _check_prepared(
         described = yield DescribeTransactions(ids)
     now: int = yield Now()
     timeout = plan.transaction_timeout_ms
-    margin = timeout_margin_ms(timeout)
+    expires: list[int] = []
     for entry in prepared:
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
         is_open = (
@@ -192,23 +195,29 @@ def _check_prepared(
                 f"the transaction {identity.transactional_id} of partition {entry.partition} does not hold {topic}-{number} any "
                 "more, which it wrote to: somebody aborted it while the task was running; nothing was committed. Run it again",
             )
+        limit = min(timeout, found.timeout_ms)  # a task may have had to ask for less than was planned
+        if limit == NEVER_TIMES_OUT_MS:
+            continue
         # By the driver's own clock since the plan, before which no task began; where that is not enough, by the broker's start time.
-        if timeout != NEVER_TIMES_OUT_MS and now - plan.started_ms + margin >= timeout:
-            age, timeout = now - found.start_time_ms, found.timeout_ms
-            if age + timeout_margin_ms(timeout) >= timeout:
-                raise TransactionAbortedError(
-                    "TRANSACTION_TOO_OLD",
-                    f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
-                    f"coordinator ends it at {timeout / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so "
-                    f"nothing was committed. {timeout_ways_out()}",
-                )
+        margin, age = timeout_margin_ms(limit), now - plan.started_ms
+        if age + margin >= limit:
+            age = now - found.start_time_ms
+        if age + margin >= limit:
+            raise TransactionAbortedError(
+                "TRANSACTION_TOO_OLD",
+                f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
+                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so nothing was "
+                f"committed. {timeout_ways_out()}",
+            )
+        expires.append(now + limit - age - margin // 2)
     yield from _check_first_offsets(prepared)
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
-    return tuple(
+    losers = tuple(
         identity
         for identity in open_identities(described, plan.driver.transaction_version)
         if (identity.transactional_id, identity.producer_epoch) not in named
     )
+    return losers, min(expires, default=None)
 
 
 def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
@@ -220,12 +229,19 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
         return
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]]] | None = yield DescribeProducers(where)
-    if producers is None:
-        return  # no right to Read: the promise then rests on nobody writing markers by hand
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+    hidden = sorted({topic for topic, partition in where if producers.get((topic, partition), {}) is None})
+    if hidden:
+        yield Warn(
+            f"without the right to Read {', '.join(hidden)} it cannot be checked that no older open transaction is committed along with "
+            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read"
+        )
     for entry in prepared:
         for part in entry.offsets:
-            _, start = producers.get((part.topic, part.partition), {}).get(entry.identity.producer_id, (-1, -1))
+            remembered = producers.get((part.topic, part.partition), {})
+            if remembered is None:
+                continue
+            _, start = remembered.get(entry.identity.producer_id, (-1, -1))
             if start != part.first_offset:
                 raise TransactionAbortedError(
                     "TRANSACTION_NOT_OPEN",
@@ -301,7 +317,9 @@ def _check_lost_parts(
     )
 
 
-def _decide(request: CommitRequest, decision: Decision) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
+def _decide(
+    request: CommitRequest, decision: Decision, expires_ms: int | None
+) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
     """Write the decision in one transaction of W.driver and read its COMMIT marker; only then is anything decided.
 
     Returns where it lies, the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
@@ -318,12 +336,24 @@ def _decide(request: CommitRequest, decision: Decision) -> Procedure[tuple[Logge
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {offsets.group_id!r}", error)
     yield Reached("commit.decision_written")
+    now: int = yield Now()
+    if expires_ms is not None and now > expires_ms:
+        raise TransactionAbortedError(
+            "TRANSACTION_TOO_OLD",
+            f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
+            f"the commit log took too long; nothing was committed. {timeout_ways_out()}",
+        )
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
     (ended,) = ends
     if ended.error in FENCED_CODES:
         raise _undecided(decision, "the decision", ended.error)
-    # Any other answer, or none, leaves it to the log.
-    yield from _await_marker(request, decision, appended.offset)
+    # Any other answer, or none, leaves it to the log; so does an error on the way to it.
+    try:
+        yield from _await_marker(request, decision, appended.offset)
+    except (DecisionPendingError, TransactionAbortedError):
+        raise
+    except KafkaEosError as failure:
+        raise _decision_unknown(decision, str(failure)) from failure
     after = driver
     if ended.producer_id >= 0:
         after = ProducerIdentity(
@@ -364,12 +394,16 @@ def _await_marker(request: CommitRequest, decision: Decision, offset: int) -> Pr
             raise _undecided(decision, "the decision, whose transaction was aborted", ErrorCode.INVALID_TXN_STATE)
         now: int = yield Now()
         if outcome is Outcome.UNRESOLVED or now - started > request.limits.deadline_ms:
-            raise DecisionPendingError(
-                "DECISION_UNKNOWN",
-                f"whether version {decision.version} of write id {decision.write_id!r} is decided is not known: its marker did not "
-                f"appear in the commit log. Nothing of it was ended; the next run with the same id finds out, or: "
-                f"kafka-eos recover --bootstrap-servers ... --write-id '{decision.write_id}'",
-            )
+            raise _decision_unknown(decision, "its marker did not appear in the commit log")
+
+
+def _decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "DECISION_UNKNOWN",
+        f"whether version {decision.version} of write id {decision.write_id!r} is decided is not known: {why}. It may be in the topic, "
+        "or come into it when Spark's abort finishes it, so do not write its rows again before you know; the next run with the same id "
+        f"finds out, or: kafka-eos recover --bootstrap-servers ... --write-id '{decision.write_id}'",
+    )
 
 
 def _own_outcome(view: LogView, decision: Decision, offset: int) -> Outcome:
@@ -402,17 +436,18 @@ def _finish(
     if request.random_write_id:
         yield from forget(decision, driver, sequence)
     else:
-        now: int = yield Now()
-        yield Append((done_record(decision, now),))
+        yield from write_done(decision)
 
 
-def abort(request: TakeOver, plan: Plan) -> Procedure[None]:
+def abort(request: TakeOver, plan: Plan, messages: Sequence[TaskMessage | None] = ()) -> Procedure[None]:
     """End what the failed batch left open; finish it where it was decided after all.
 
-    Spark calls abort also after a commit that raised, so the log is asked first. Does nothing where a newer driver holds the
-    write id. Killed workers live on for seconds: repeated until two listings, three seconds apart, are empty, for 15 s at most.
+    Spark calls abort also after a commit that raised, so the log is asked first. Where a newer driver holds the write id, only this
+    batch's own transactions are ended. Killed workers live on for seconds: repeated until two listings, three seconds apart, are
+    empty, for 15 s at most.
     """
     started: int = yield Now()
+    nonce = plan.nonce
     quiet_since: int | None = None
     taken_over = False
     while True:
@@ -420,9 +455,12 @@ def abort(request: TakeOver, plan: Plan) -> Procedure[None]:
         now: int = yield Now()
         if opened or not taken_over:
             if not (yield from _still_ours(plan)):
+                yield from _end_own(plan, nonce, request.nonce, messages)
                 return
             quiet_since = None
             plan = yield from take_over(request, plan.driver.transaction_version)
+            if not taken_over:
+                yield from _tell_what_was_finished(plan, nonce)
             taken_over = True
         elif quiet_since is None:
             quiet_since = now
@@ -436,6 +474,33 @@ def abort(request: TakeOver, plan: Plan) -> Procedure[None]:
                 )
             return
         yield Wait(ABORT_QUIET_MS // 3 if not opened else POLL_MS)
+
+
+def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
+    """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
+    for decision in found.decisions:
+        if decision.nonce == nonce and decision.status is DecisionStatus.FINISHED:
+            yield Warn(
+                f"version {decision.version} of write id {found.write_id!r} failed in its commit, but it was decided and is now "
+                "committed and visible: do not write its rows again"
+            )
+
+
+def _end_own(plan: Plan, nonce: str, barrier_nonce: str, messages: Sequence[TaskMessage | None]) -> Procedure[None]:
+    """A newer driver only looks after its own partitions: end what this batch handed over, unless it was decided.
+
+    Nobody can decide it any more, as our driver is fenced; whether it was decided before stands in the log up to a barrier.
+    """
+    own = [message.prepared.identity for message in messages if message is not None and message.prepared is not None]
+    if not own:
+        return
+    barrier: int = yield Append((barrier_record(plan.write_id, barrier_nonce),))
+    view = LogView(plan.write_id)
+    yield from read_to(view, barrier)
+    for query_id in view.query_ids(plan.write_id):
+        if nonce in view.nonces_not_aborted(plan.write_id, query_id):
+            return
+    yield from end_open(own, ())
 
 
 def _still_ours(plan: Plan) -> Procedure[bool]:

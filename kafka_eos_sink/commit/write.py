@@ -6,6 +6,7 @@ nothing but the pickled `Plan` and the `TaskMessage` of each task.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ __all__ = [
     "write_task",
     "write_task_at_least_once",
 ]
+
+log = logging.getLogger("kafka_eos_sink")
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
@@ -134,7 +137,11 @@ def plan(settings: WriteSettings) -> Plan:
         ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
         request = _take_over_request(settings, _transaction_timeout(settings, admin, deadline))
         executor = _executor(settings, admin)
-        return executor.run(fence_only(request) if settings.random_write_id else take_over(request, version))
+        if settings.random_write_id:
+            # This plan reads nothing, but the commit will: a missing right must show before anything is decided.
+            executor.require_readable_log()
+            return executor.run(fence_only(request))
+        return executor.run(take_over(request, version))
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
@@ -195,7 +202,7 @@ def abort(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | 
     """End what the failed batch left open, or finish it where it was decided after all."""
     with _admin(settings) as admin:
         request = _take_over_request(settings, plan.transaction_timeout_ms)
-        _executor(settings, admin).run(two_phase_commit.abort(request, plan))
+        _executor(settings, admin).run(two_phase_commit.abort(request, plan, messages))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
@@ -247,11 +254,14 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     )
     found = admin.topic(topic, deadline)
     if found is None:
-        brokers = len(admin.client.metadata.brokers)
+        # Until the first answer the metadata knows nothing but the bootstrap servers, which may be fewer or more than the brokers.
+        admin.client.wait_for_metadata(deadline)
+        replication = min(MAX_REPLICATION_FACTOR, len(admin.client.metadata.brokers))
+        configuration = dict(TOPIC_CONFIGURATION)
+        if replication > 1:
+            configuration["min.insync.replicas"] = "2"
         try:
-            created = admin.create_topic(
-                topic, LOG_PARTITIONS, min(MAX_REPLICATION_FACTOR, brokers), TOPIC_CONFIGURATION, deadline
-            )
+            created = admin.create_topic(topic, LOG_PARTITIONS, replication, configuration, deadline)
         except (AuthorizationError, BrokerRefusedError) as refused:
             raise ConfigurationError(
                 "COMMIT_LOG_TOPIC",
@@ -266,6 +276,16 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             "COMMIT_LOG_TOPIC",
             f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; take another "
             f"commit.log.topic or create it anew: {by_hand}",
+        )
+    if (
+        found is not None
+        and len(found.partitions[0].replicas) == 1
+        and len(admin.client.metadata.brokers) >= MAX_REPLICATION_FACTOR
+    ):
+        log.warning(
+            "the commit log topic %r has a single replica: the loss of one disk loses its decisions, and with them the guarantee; "
+            "raise its replication to 3 and min.insync.replicas to 2",
+            topic,
         )
     try:
         policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
