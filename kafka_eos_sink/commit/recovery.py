@@ -356,11 +356,11 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
             return
         looks += 1
         if looks > 1:  # the first time the marker is usually just on its way
-            held = yield from _held_by_us(decision, committed, tuple(waiting))
-            for topic, partition in sorted(set(waiting) - held):
+            held, others = yield from _holders(decision, committed, waiting)
+            for (topic, partition), producer_id in sorted(others.items()):
                 yield Warn(
                     f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
-                    "somebody else holds up read_committed readers there; see kafka-eos transactions"
+                    f"producer id {producer_id} holds up read_committed readers there; see kafka-eos transactions"
                 )
             waiting = {where: last for where, last in waiting.items() if where in held}
             if not waiting:
@@ -383,29 +383,31 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
         yield Wait(POLL_MS if looks < 10 else 10 * POLL_MS)
 
 
-def _held_by_us(
-    decision: Decision, committed: Sequence[PreparedTransaction], partitions: tuple[tuple[str, int], ...]
-) -> Procedure[frozenset[tuple[str, int]]]:
-    """The partitions on which one of our own transactions still counts as open."""
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(partitions)
-    if any(producers.get(where, {}) is None for where in partitions):
+def _holders(
+    decision: Decision, committed: Sequence[PreparedTransaction], last_offsets: Mapping[tuple[str, int], int]
+) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
+    """Who still holds readers below our last offsets: the partitions where it is ourselves, and those where only others do."""
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
+        tuple(last_offsets)
+    )
+    if any(producers.get(where, {}) is None for where in last_offsets):
         yield from _require_complete(decision, committed)
-    held = set()
+    own: dict[tuple[str, int], set[int]] = {}
     for prepared in committed:
         for part in prepared.offsets:
-            where = (part.topic, part.partition)
-            if where not in partitions:
-                continue
-            if where not in producers:
-                held.add(where)  # could not be asked now
-                continue
-            remembered = producers[where]
-            if remembered is None:
-                continue  # not ours to ask: complete at its coordinator is all that can be known
-            _, start_offset = remembered.get(prepared.identity.producer_id, (-1, -1))
-            if 0 <= start_offset <= part.last_offset:
+            own.setdefault((part.topic, part.partition), set()).add(prepared.identity.producer_id)
+    held, others = set(), {}
+    for where, last in last_offsets.items():
+        remembered = producers.get(where, {})
+        if where not in producers:
+            held.add(where)  # could not be asked now
+        elif remembered:
+            holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
+            if holding & own[where]:
                 held.add(where)
-    return frozenset(held)
+            elif holding:
+                others[where] = min(holding)
+    return frozenset(held), others
 
 
 def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
