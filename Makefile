@@ -41,6 +41,11 @@ lint: setup  ## check style and types
 bench: setup  ## measure against Spark's built-in Kafka sink
 	@$(BIN)/kafka-eos bench
 
+.PHONY: wheel
+wheel: setup  ## build the wheel that travels with spark-submit into dist/
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
 .PHONY: broker
 broker: setup  ## run an embedded Kafka until Ctrl-C
 	@$(BIN)/kafka-eos broker

@@ -12,6 +12,7 @@ from rich.text import Text
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
 from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ def recover(
         return
     if done.decisions:
         output_console().print(recovered_table(done))
+    elif not done.ended:
+        raise KafkaEosError(
+            "UNKNOWN_WRITE_ID",
+            f"the commit log knows nothing of the write id {write_id!r}, and nothing was open under it. A batch write's is "
+            "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; kafka-eos commits lists them",
+        )
     else:
         typer.echo(f"Nothing was ever decided under {write_id}.")
     if done.ended:

@@ -49,6 +49,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
 MAX_REPLICATION_FACTOR = 3
 TOPIC_POLL_MS = 100
+TOPIC_ANSWER_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,14 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
     )
     with _admin(settings) as admin:
-        return _executor(settings, admin).run(two_phase_commit.commit(request, messages))
+        decision = _executor(settings, admin).run(two_phase_commit.commit(request, messages))
+        if decision is None:
+            log.warning(
+                "version %d of write id %r was written before: nothing was written now",
+                settings.version,
+                settings.write_id,
+            )
+        return decision
 
 
 def abort(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> None:
@@ -229,7 +237,8 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
 def _require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
     """Fail before a task is started where the topic of all rows is missing; one just created may take a moment to show."""
     while admin.topic(topic, deadline) is None:
-        if admin.client.clock() >= deadline:
+        # A question takes time of its own: none is asked that could only end at the deadline.
+        if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_ANSWER_MS, max_block_ms // 2):
             raise InvalidRowError(
                 "UNKNOWN_TOPIC",
                 f"topic {topic!r} did not appear in the cluster in {max_block_ms} ms (kafka.max.block.ms); create it, or correct "
