@@ -92,6 +92,9 @@ EXHAUSTED = named(
     )
 )
 
+CAPPED = {("timeouts and a restart", 0): 50_000}
+"""Below version 2 more requests are needed for the same: so many states are searched by default, all of them by option."""
+
 LARGE = named(
     (
         Setting(name="two drivers beside each other, timeouts", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),

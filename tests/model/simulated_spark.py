@@ -185,7 +185,8 @@ class World:
             messages: list[TaskMessage] = results[1:]
             return lambda: two_phase_commit.commit(commit, messages)
         abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
-        return lambda: two_phase_commit.abort(abort, plan)
+        handed_over: list[TaskMessage | None] = results[1:]
+        return lambda: two_phase_commit.abort(abort, plan, handed_over)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
         node = self.procedures.start(name[1], (name, inputs), self._factory(name, inputs))
@@ -412,7 +413,7 @@ class World:
                 if failure is not None:
                     driver = driver._replace(phase="abort", code=code)
                     state = self._set_driver(state, number, driver)
-                    return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan,))
+                    return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan, *driver.winners))
                 self._check_committed(state, number, version, node)
                 newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
                 if node.result is not None and newest is not None and newest.version == version:
@@ -445,7 +446,7 @@ class World:
             return self._launch(state, number, partition)
         driver = driver._replace(phase="abort", code=code)
         state = self._set_driver(state, number, driver)
-        return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan,))
+        return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan, *driver.winners))
 
     def _launch(self, state: State, number: int, partition: int) -> State:
         driver = state.drivers[number]
