@@ -11,5 +11,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise
-        sys.exit(f"kafka-eos: the command needs {missing.name}; install the package with its extra: pip install '.[cli]'")
+        sys.exit(
+            f"kafka-eos: the command needs {missing.name}; install the package with its extra: pip install '.[cli]'"
+        )
     run()
