@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -198,7 +199,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         part_offset: int = yield AppendPart(identity, part)
     except Exception:
         # Not handed over, so nobody else will ever name it. Best effort: the next driver or the timeout ends it otherwise.
-        yield EndTransactions((End(identity=identity, commit=False),))
+        with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
+            yield EndTransactions((End(identity=identity, commit=False),))
         raise
     yield Reached("task.prepared")
     return message(
