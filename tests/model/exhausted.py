@@ -92,7 +92,11 @@ EXHAUSTED = named(
     )
 )
 
-CAPPED = {("timeouts and a restart", 0): 50_000}
+CAPPED = {
+    ("timeouts and a restart", 0): 50_000,
+    ("crash, two batches", 0): 50_000,
+    ("speculation", 0): 100_000,
+}
 """Below version 2 more requests are needed for the same: so many states are searched by default, all of them by option."""
 
 LARGE = named(
