@@ -31,6 +31,11 @@ test: lint  ## check style and types, then run all tests
 unit: setup  ## run only the tests that need no broker and no Spark
 	@$(BIN)/pytest -q tests/unit
 
+.PHONY: model
+model: setup  ## search the commit protocol's simulation further than the tests do (about an hour)
+	@KAFKA_EOS_MODEL_ALL=1 KAFKA_EOS_MODEL_STATES=300000 KAFKA_EOS_MODEL_STEPS=100000 \
+	    $(BIN)/pytest -q --timeout 5400 tests/model
+
 .PHONY: lint
 lint: setup  ## check style and types
 	@$(BIN)/ruff check

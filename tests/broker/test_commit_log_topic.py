@@ -1,0 +1,76 @@
+"""The commit log is created as it has to be, and one that could lose a decision is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import confluent_kafka.admin
+import pytest
+
+from dead_writes import write_all, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.config import parse_bootstrap_servers
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import ConfigurationError, InvalidRowError
+from kafka_testing import create_topic, read_committed, unique_topic
+
+
+def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: EmbeddedKafka) -> None:
+    topic, log = create_topic(kafka.bootstrap_servers), unique_topic("commits")
+    port = kafka.bootstrap_servers.rpartition(":")[2]
+    given = write_settings(kafka, topic)
+    # Two names of one broker, and no topic option that would have asked for metadata before.
+    servers = parse_bootstrap_servers(f"127.0.0.1:{port},localhost:{port}")
+    given = replace(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
+    write.plan(given)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    found = admin.list_topics(log, timeout=30).topics[log]
+    assert len(found.partitions) == 16
+    assert {len(partition.replicas) for partition in found.partitions.values()} == {1}
+    resource = confluent_kafka.admin.ConfigResource("topic", log)
+    configs = admin.describe_configs([resource])[resource].result(30)
+    assert configs["cleanup.policy"].value == "compact"
+    assert configs["delete.retention.ms"].value == "60000"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "configs", "said"),
+    [
+        (16, {"cleanup.policy": "delete"}, "cleanup.policy=delete"),
+        (16, {"cleanup.policy": "compact,delete"}, "cleanup.policy=compact,delete"),
+        (4, {"cleanup.policy": "compact"}, "4 partitions and needs 16"),
+    ],
+)
+def test_a_topic_that_could_lose_a_decision_is_refused(
+    kafka: EmbeddedKafka, partitions: int, configs: Mapping[str, str], said: str
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    log = create_topic(kafka.bootstrap_servers, unique_topic("commits"), partitions=partitions, configs=configs)
+    with pytest.raises(ConfigurationError, match="COMMIT_LOG_TOPIC") as refused:
+        write.plan(replace(write_settings(kafka, topic), commit_log_topic=log))
+    assert said in str(refused.value)
+
+
+def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    with pytest.raises(ConfigurationError, match="a topic of its own"):
+        write.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
+
+
+def test_a_missing_topic_is_called_missing(kafka: EmbeddedKafka) -> None:
+    given = write_settings(kafka, unique_topic("never-created"))
+    given = replace(given, producer=replace(given.producer, max_block_ms=6_000))
+    with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*6000 ms"):
+        write.plan(given)
+
+
+def test_a_large_decision_is_written_in_pieces_and_found_again(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 400)
+    topic = create_topic(any_kafka.bootstrap_servers)
+    given = write_settings(any_kafka, topic)
+    for _ in range(2):
+        write_all(given, 3)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 30
