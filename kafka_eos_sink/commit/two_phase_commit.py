@@ -110,8 +110,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
     found, ended, sequence = yield from _decide(request, decision, expires_ms)
-    yield Reached("commit.decided")
     try:
+        yield Reached("commit.decided")
         yield from _finish(request, found, losers, ended, sequence)
     except DecisionPendingError:
         raise
