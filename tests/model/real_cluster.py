@@ -6,6 +6,7 @@ Markers are waited for after every action (the simulation writes them at once th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
@@ -120,6 +121,13 @@ class RealCluster:
         while any(found is not None and found[0] in kafka.PREPARING for found in self.describe(ids).values()):
             assert time.monotonic() < until
             self.admin.client.poll(2)
+
+    def end_all(self, ids: Iterable[str]) -> None:
+        """Abort whatever is open under these ids: a new InitProducerId of an id ends its transaction."""
+        ids = tuple(ids)
+        for transactional_id in ids:
+            self.init_producer_id(transactional_id, 60_000)
+        self.settle(ids)
 
     def await_state(self, transactional_id: str, state: str) -> None:
         """Wait for the coordinator's own doing, which comes by its clock: a timeout."""

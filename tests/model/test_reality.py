@@ -40,6 +40,14 @@ def admin(request: pytest.FixtureRequest, version: int) -> Iterator[Admin]:
         yield Admin(client)
 
 
+@pytest.fixture
+def pair(admin: Admin, version: int) -> Iterator[Pair]:
+    """Ends what a walk left open: the broker is shared, and other tests hold that nothing is open there."""
+    pair = Pair(RealCluster(admin, f"reality-{uuid.uuid4().hex}", PARTITIONS, version), version)
+    yield pair
+    pair.real.end_all({identity.transactional_id for identity in pair.identities})
+
+
 class Pair:
     """Both clusters, and which producer id of the one is which of the other."""
 
@@ -201,18 +209,14 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_random_requests_are_answered_as_by_a_broker(admin: Admin, version: int, seed: int) -> None:
-    real = RealCluster(admin, f"reality-{uuid.uuid4().hex}", PARTITIONS, version)
+def test_random_requests_are_answered_as_by_a_broker(pair: Pair, seed: int) -> None:
     owner = f"reality-{uuid.uuid4().hex}"
-    pair = Pair(real, version)
     random_walk(pair, random.Random(seed), (f"{owner}.0.0", f"{owner}.1.0", f"{owner}.driver"))
 
 
-def test_a_log_shows_the_same_rows_to_both(admin: Admin, version: int) -> None:
+def test_a_log_shows_the_same_rows_to_both(pair: Pair, version: int) -> None:
     """What the simulation calls visible is what a read_committed reader of the broker gets."""
-    real = RealCluster(admin, f"reality-{uuid.uuid4().hex}", PARTITIONS, version)
     owner = f"reality-{uuid.uuid4().hex}"
-    pair = Pair(real, version)
     own = 5 if version >= 2 else 4
     for number in range(8):
         identity = pair.init(f"{owner}.{number % 2}.0")
@@ -231,7 +235,7 @@ def test_a_log_shows_the_same_rows_to_both(admin: Admin, version: int) -> None:
         for offset, entry in enumerate(pair.simulated.logs[1][:stable])
         if isinstance(entry, Data) and ended[offset]
     ]
-    pair.expect("the visible rows", expected, visible_rows(admin, real.topic, 1))
+    pair.expect("the visible rows", expected, visible_rows(pair.real.admin, pair.real.topic, 1))
 
 
 def visible_rows(admin: Admin, topic: str, partition: int) -> list[bytes]:
