@@ -29,8 +29,7 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
 NOTHING_ASKED = "sent an answer that nothing asked for"
-CLIENT_SOFTWARE_NAME = "kafka-eos-sink"
-CLIENT_SOFTWARE_VERSION = "0.1.0"
+API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
 
 Authentication = Callable[[], Generator[Request[Any], Any, None]]
 """Makes the client's side of an authentication: yields requests, is sent their responses, raises to refuse."""
@@ -164,7 +163,7 @@ class Connection:
         self._in_flight: deque[PendingRequest] = deque()
         self._output: list[bytes | memoryview] = []
         self._next_correlation_id = 0
-        self._send(self._api_versions_request(), ApiVersionsRequest.VERSIONS[-1], now, request_timeout_ms)
+        self._send(API_VERSIONS, ApiVersionsRequest.VERSIONS[-1], now, request_timeout_ms)
 
     # the three verbs
 
@@ -234,11 +233,6 @@ class Connection:
 
     # inside
 
-    def _api_versions_request(self) -> ApiVersionsRequest:
-        return ApiVersionsRequest(
-            client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=CLIENT_SOFTWARE_VERSION
-        )
-
     def _send(self, request: Request[Any], version: int, now: int, timeout_ms: int) -> PendingRequest:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
@@ -269,7 +263,7 @@ class Connection:
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
                 raise ProtocolError(f"refused ApiVersions {pending.version} and offers {version}")
-            self._send(self._api_versions_request(), version, self._now, self._request_timeout_ms)
+            self._send(API_VERSIONS, version, self._now, self._request_timeout_ms)
             return False
         if response.error_code:
             raise ProtocolError(f"answered ApiVersions with {ErrorCode.of(response.error_code).name}")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
+    BrokerVersions,
     ConnectionLost,
     LostAnswer,
     PendingRequest,
@@ -129,6 +130,12 @@ class NetworkClient:
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
         return MappingProxyType({}) if connection is None else connection.versions.finalized_features
 
+    def learn_features(self, versions: BrokerVersions) -> None:
+        """Take over the finalized features of an ApiVersions answer, unless a newer one is known."""
+        # Brokers learn of a feature one after the other; the epoch says who is ahead.
+        if versions.features_epoch >= self._features_epoch:
+            self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
+
     # requests
 
     def ready(self, node_id: int) -> bool:
@@ -173,6 +180,12 @@ class NetworkClient:
         """How many requests await the node's answer."""
         node = self._nodes.get(node_id)
         return 0 if node is None else node.in_flight
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether an answer is on its way, or here and not taken, that somebody else than metadata asked for."""
+        metadata = 0 if self._metadata_pending is None else 1
+        return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
 
     def api_version(self, node_id: int, request: type[Request[Any]], max_version: int | None = None) -> int:
         """The version `send` would use for this request class; the node must be connected."""
@@ -372,10 +385,7 @@ class NetworkClient:
         self._lose(lost)
         if not was_ready and node.state is NodeState.READY and node.connection is not None:
             self._last_error = ""
-            versions = node.connection.versions
-            if versions.features_epoch >= self._features_epoch:
-                # Brokers learn of a feature one after the other; the epoch says who is ahead.
-                self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
+            self.learn_features(node.connection.versions)
         if was_ready and node.state is not NodeState.READY:
             # A broker that goes away has led partitions: others lead them now.
             self._updater.request_update()

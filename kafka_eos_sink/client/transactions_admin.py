@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.coordinators import Coordinators, is_hopeless
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.reactions import Reaction, reaction
 from kafka_eos_sink.client.retry import Retry, ask_any_node
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
+    ApiVersionsRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
@@ -24,6 +27,7 @@ TopicPartition = tuple[str, int]
 _IDS_PER_REQUEST = 1_000
 _CONCURRENT_TRANSACTIONS_FIRST_MS = 20
 """Markers are written within a few ms: the Java client begins with 20 ms here, too (TransactionManager)."""
+_FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
 """How long to ask, after the deadline, what holds a producer id up."""
 
@@ -81,9 +85,26 @@ class EndTxnResult:
 class TransactionsAdmin(Coordinators):
     """The transactional half of `Admin`."""
 
+    def __init__(self, client: NetworkClient) -> None:
+        super().__init__(client)
+        self._features_known_at: int | None = None
+
     def transaction_version(self, deadline_ms: int) -> int:
-        """The finalized feature `transaction.version`: 0, 1 or 2 (KIP-890); 0 where the cluster does not have it."""
+        """The finalized feature `transaction.version`: 0, 1 or 2 (KIP-890); 0 where the cluster does not have it.
+
+        No older than 10 s: connections say it when they begin, and may outlive an upgrade of the feature.
+        """
         self.client.any_node(deadline_ms)
+        now = self.client.clock()
+        if self._features_known_at is None:
+            self._features_known_at = now  # of the connection just made
+        if now - self._features_known_at > _FEATURES_VALID_MS:
+            retry = Retry(self.client, "ApiVersions", deadline_ms)
+            while (answer := ask_any_node(self.client, API_VERSIONS, retry)).error_code:
+                retry.answered(ApiVersionsRequest, answer.error_code)
+                retry.pause()
+            self.client.learn_features(BrokerVersions.from_response(answer))
+            self._features_known_at = now
         return self.client.finalized_features().get("transaction.version", 0)
 
     def init_producer_id(
