@@ -303,6 +303,38 @@ class LogView:
         if entry.transactional:
             self._pending.setdefault(entry.producer_id, []).append(record)
 
+    def restart(self) -> None:
+        """Forget all and begin at the start of the partition again."""
+        self.next_offset, self.log_start_offset = 0, 0
+        self.markers.clear()
+        self._records.clear()
+        self._pending.clear()
+
+    def forget_superseded(self) -> None:
+        """Keep of decisions and done records what compaction would keep, and no other record: for a reader that goes on for weeks."""
+        newest: dict[tuple[str, str], int] = {}
+        for key in self._records:
+            if key.kind == "decision" and key.rest == (0,):
+                committed = self._newest_committed(key)
+                newest[key.write_id, key.query_id] = -1 if committed is None else committed.offset
+        kept: dict[LogKey, list[LoggedRecord]] = {}
+        for key, records in self._records.items():
+            if key.kind == "decision":
+                floor = newest.get((key.write_id, key.query_id), -1)
+                records = [record for record in records if record.offset >= floor]
+            elif key.kind == "done":
+                records = records[-1:]
+            else:
+                continue
+            if records:
+                kept[key] = records
+        self._records = kept
+        self._pending = {
+            producer_id: decisions
+            for producer_id, records in self._pending.items()
+            if (decisions := [record for record in records if record.key.kind == "decision"])
+        }
+
     def write_ids(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(key.write_id for key in self._records))
 

@@ -188,30 +188,95 @@ class Executor:
         return self._produce(step.identity, step.base_sequence, step.records)
 
     def _commit_group_offsets(self, step: steps.CommitGroupOffsets) -> int | None:
-        raise NotImplementedError
+        identity, group = step.identity, step.group_id
+        if identity.transaction_version < 2:
+            add = messages.AddOffsetsToTxnRequest(
+                transactional_id=identity.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                group_id=group,
+            )
+            error = self._ask_coordinator(identity, add, lambda response: int(response.error_code))
+            if error != ErrorCode.NONE:
+                return error
+        topics: dict[str, list[messages.TxnOffsetCommitRequestPartition]] = {}
+        for topic, partition, offset in step.offsets:
+            topics.setdefault(topic, []).append(
+                messages.TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            )
+        request = messages.TxnOffsetCommitRequest(
+            transactional_id=identity.transactional_id,
+            group_id=group,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            topics=tuple(
+                messages.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions))
+                for topic, partitions in topics.items()
+            ),
+        )
+
+        def worst(response: messages.TxnOffsetCommitResponse) -> int:
+            codes = [part.error_code for topic in response.topics for part in topic.partitions]
+            return next((code for code in codes if code), int(ErrorCode.NONE))
+
+        found: dict[str, int] = {}
+
+        def group_coordinator(deadline: int) -> int:
+            if group not in found:
+                found[group] = self.admin.find_group_coordinator(group, deadline)
+            return found[group]
+
+        return self._repeat(
+            request,
+            worst,
+            find=group_coordinator,
+            forget=found.clear,
+            about=f"consumer group {group!r} (source.offsets.group)",
+            # From version 5 on it adds the group by itself, and belongs to transaction version 2.
+            max_version=5 if identity.transaction_version >= 2 else 4,
+        )
 
     def _ask_coordinator(self, identity: ProducerIdentity, request: Any, code_of: Callable[[Any], int]) -> int | None:
         """Repeat an identical request at the id's coordinator by the reaction table; the code left over, None for no answer."""
-        deadline = self._deadline
         transactional_id = identity.transactional_id
+        return self._repeat(
+            request,
+            code_of,
+            find=lambda deadline: self.admin.find_coordinators((transactional_id,), deadline)[transactional_id],
+            forget=lambda: self.admin.forget((transactional_id,)),
+            about=f"transactional id {transactional_id}",
+        )
+
+    def _repeat(
+        self,
+        request: Any,
+        code_of: Callable[[Any], int],
+        *,
+        find: Callable[[int], int],
+        forget: Callable[[], None],
+        about: str,
+        max_version: int | None = None,
+    ) -> int | None:
+        """Repeat an identical request at the coordinator that `find` names, until the reaction table calls it the last try."""
+        deadline = self._deadline
         last: int | None = None
         while True:
             try:
-                node = self.admin.find_coordinators((transactional_id,), deadline)[transactional_id]
-                last = code_of(self.client.call(node, request, deadline_ms=deadline))
+                node = find(deadline)
+                last = code_of(self.client.call(node, request, deadline_ms=deadline, max_version=max_version))
             except (LostAnswer, BrokerUnavailableError):
                 last = None
-                self.admin.forget((transactional_id,))
+                forget()
             if last == ErrorCode.NONE:
                 return last
             if last is not None:
                 match reaction(type(request), last):
                     case Reaction.FIND_COORDINATOR:
-                        self.admin.forget((transactional_id,))
+                        forget()
                     case Reaction.RETRY | Reaction.REFRESH_METADATA:
                         pass
-                    case Reaction.CONFIGURATION:
-                        raise refusal(type(request), last, f"transactional id {transactional_id}")
+                    case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
+                        raise refusal(type(request), last, about)
                     case _:
                         return last
             if self.client.clock() >= deadline:

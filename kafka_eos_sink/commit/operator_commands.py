@@ -20,10 +20,11 @@ from .executor import Executor
 from .missing_markers import Evidence, Finding, Verdict, gather, judge, rounds
 from .prepared_transaction import SettledDecision
 from .recovery import POLL_MS, SettleLimits
+from .required_topics import ensure_commit_log
 from .resolve import Answer, Resolved, ResolveRequest, resolve
 from .steps import Append, EndResult, EndTransactions
 from .take_over import TakeOver, take_over
-from .write import DEFAULT_TRANSACTION_TIMEOUT_MS, ensure_commit_log, log_partition_of
+from .write import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

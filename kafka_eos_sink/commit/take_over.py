@@ -9,7 +9,7 @@ List, fence, read, finish, end - in this order (exactly-once.md 3):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import KafkaEosError
 from ..protocol.error_codes import ErrorCode
@@ -42,12 +42,19 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """Who takes over what. ``nonce`` is fresh for every call; ``transaction_timeout_ms`` is that of the tasks to come."""
+    """Who takes over what. ``nonce`` is fresh for every call; ``transaction_timeout_ms`` is that of the tasks to come.
+
+    ``view`` is what this process has read of the log before, to read on from there. ``predecessor`` is its plan before this one: where
+    that was decided and nobody has fenced since, its commit has ended what was open, and listing (which costs by all ids of the
+    cluster) is left out.
+    """
 
     write_id: str
     nonce: str
     transaction_timeout_ms: int
     limits: SettleLimits = field(default_factory=SettleLimits)
+    view: LogView | None = None
+    predecessor: Plan | None = None
 
 
 def fence_only(request: TakeOver) -> Procedure[Plan]:
@@ -67,16 +74,26 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     transactions that no decision names are ended all the same, since they hold up readers.
     """
     write_id = request.write_id
+    predecessor = request.predecessor
     started: int = yield Now()
-    opened = yield from list_open(write_id, transaction_version)
+    opened: tuple[ProducerIdentity, ...] = ()
+    if predecessor is None:
+        opened = yield from list_open(write_id, transaction_version)
     driver_id = driver_transactional_id(write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
     barrier: int = yield Append((barrier_record(write_id, request.nonce),))
-    view = LogView(write_id)
+    view = LogView(write_id) if request.view is None else request.view
+    if barrier < view.next_offset:
+        view.restart()  # the log was deleted and begins anew: nothing read of the old one counts
     yield from read_to(view, barrier)
     yield Reached("plan.read")
+    if predecessor is not None and not (
+        is_held_by(predecessor.driver, described.get(driver_id)) and _is_newest(view, predecessor)
+    ):
+        # Only now is it known that a list was needed. One made after the fence would show identities of a newer driver, too.
+        return (yield from take_over(replace(request, predecessor=None), transaction_version))
 
     decisions: list[SettledDecision] = []
     named: list[ProducerIdentity] = []
@@ -97,6 +114,28 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     if failures:
         raise failures[0]
     return _plan(request, driver, started, barrier, tuple(decisions))
+
+
+def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
+    """Whether W.driver is as its InitProducerId or its own EndTxn left it.
+
+    Its own end under version 2 is epoch + 1 in a state that only an end makes; a newer driver's InitProducerId leaves Empty.
+    """
+    if found is None or found.producer_id != driver.producer_id:
+        return False
+    if found.producer_epoch == driver.producer_epoch:
+        return True
+    return (
+        driver.transaction_version >= 2
+        and found.producer_epoch == driver.producer_epoch + 1
+        and found.state in ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+    )
+
+
+def _is_newest(view: LogView, plan: Plan) -> bool:
+    """Whether the newest decision of some query of this write is that of `plan`."""
+    newest = (view.newest_decision(plan.write_id, query_id) for query_id in view.query_ids(plan.write_id))
+    return any(found is not None and found.decision.nonce == plan.nonce for found in newest)
 
 
 def _plan(

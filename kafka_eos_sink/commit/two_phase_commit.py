@@ -42,7 +42,7 @@ from .steps import (
     Warn,
 )
 from .straggler import NEVER_TIMES_OUT_MS, timeout_margin_ms, timeout_ways_out
-from .take_over import TakeOver, append_in_transaction, forget, take_over, write_done
+from .take_over import TakeOver, append_in_transaction, forget, is_held_by, take_over, write_done
 from .task import BatchIdentity
 from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 
@@ -439,26 +439,31 @@ def _finish(
         yield from write_done(decision)
 
 
-def abort(request: TakeOver, plan: Plan, messages: Sequence[TaskMessage | None] = ()) -> Procedure[None]:
+def abort(
+    request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None], transaction_version: int
+) -> Procedure[None]:
     """End what the failed batch left open; finish it where it was decided after all.
 
     Spark calls abort also after a commit that raised, so the log is asked first. Where a newer driver holds the write id, only this
     batch's own transactions are ended. Killed workers live on for seconds: repeated until two listings, three seconds apart, are
     empty, for 15 s at most.
+
+    `plan` is None where no task handed it over: then nobody can tell whether a newer driver has taken over. It is fenced in that
+    case, which costs it a round and no row.
     """
     started: int = yield Now()
-    nonce = plan.nonce
+    nonce = None if plan is None else plan.nonce
     quiet_since: int | None = None
     taken_over = False
     while True:
-        opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
+        opened = yield from list_open(request.write_id, transaction_version)
         now: int = yield Now()
         if opened or not taken_over:
-            if not (yield from _still_ours(plan)):
+            if plan is not None and not (yield from _still_ours(plan)):
                 yield from _end_own(plan, nonce, request.nonce, messages)
                 return
             quiet_since = None
-            plan = yield from take_over(request, plan.driver.transaction_version)
+            plan = yield from take_over(request, transaction_version)
             if not taken_over:
                 yield from _tell_what_was_finished(plan, nonce)
             taken_over = True
@@ -469,14 +474,14 @@ def abort(request: TakeOver, plan: Plan, messages: Sequence[TaskMessage | None] 
         if now - started > ABORT_DEADLINE_MS:
             if opened:
                 yield Warn(
-                    f"transactions of write id {plan.write_id!r} are still open after the abort: {opened[0].transactional_id} and "
+                    f"transactions of write id {request.write_id!r} are still open after the abort: {opened[0].transactional_id} and "
                     f"{len(opened) - 1} more; the next run ends them, or the transaction timeout"
                 )
             return
         yield Wait(ABORT_QUIET_MS // 3 if not opened else POLL_MS)
 
 
-def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
+def _tell_what_was_finished(found: Plan, nonce: str | None) -> Procedure[None]:
     """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
     for decision in found.decisions:
         if decision.nonce == nonce and decision.status is DecisionStatus.FINISHED:
@@ -486,7 +491,9 @@ def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
             )
 
 
-def _end_own(plan: Plan, nonce: str, barrier_nonce: str, messages: Sequence[TaskMessage | None]) -> Procedure[None]:
+def _end_own(
+    plan: Plan, nonce: str | None, barrier_nonce: str, messages: Sequence[TaskMessage | None]
+) -> Procedure[None]:
     """A newer driver only looks after its own partitions: end what this batch handed over, unless it was decided.
 
     Nobody can decide it any more, as our driver is fenced; whether it was decided before stands in the log up to a barrier.
@@ -504,19 +511,19 @@ def _end_own(plan: Plan, nonce: str, barrier_nonce: str, messages: Sequence[Task
 
 
 def _still_ours(plan: Plan) -> Procedure[bool]:
-    """Whether W.driver is as our plan or our own EndTxn left it.
-
-    Our own end under version 2 is epoch + 1 in a state that only an end makes; a newer driver's InitProducerId leaves Empty.
-    """
     driver_id = driver_transactional_id(plan.write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    found = described.get(driver_id)
-    if found is None or found.producer_id != plan.driver.producer_id:
-        return False
-    if found.producer_epoch == plan.driver.producer_epoch:
-        return True
-    return (
-        plan.driver.transaction_version >= 2
-        and found.producer_epoch == plan.driver.producer_epoch + 1
-        and found.state in ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
-    )
+    return is_held_by(plan.driver, described.get(driver_id))
+
+
+def sweep(plan: Plan) -> Procedure[int]:
+    """End what a finished batch's losing attempts opened after its check; how many were found.
+
+    Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
+    and W.driver after it, so that a newer driver's transaction is never among them.
+    """
+    opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
+    if not opened or not (yield from _still_ours(plan)):
+        return 0
+    yield from end_open(opened, ())
+    return len(opened)

@@ -9,28 +9,30 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..client.admin import Admin
+from ..client.admin_lease import lease_admin
 from ..client.config import ClientConfig
-from ..client.network_client import NetworkClient
-from ..errors import AuthorizationError, BrokerRefusedError, ConfigurationError, InvalidRowError
+from ..errors import AuthorizationError, ConfigurationError
 from ..producer.config import ProducerConfig
 from ..producer.partitioner import murmur2_bytes
 from ..producer.producer import Producer
 from ..producer.rows import Rows
 from . import two_phase_commit
-from .commit_log import LOG_PARTITIONS, TOPIC_CONFIGURATION
+from .commit_log import LOG_PARTITIONS, LogView
 from .executor import Executor
 from .prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
 from .recovery import SettleLimits
+from .required_topics import ensure_commit_log, require_topic
 from .take_over import TakeOver, fence_only, take_over
 from .task import BatchIdentity, write_attempt
 from .task_executor import TaskExecutor
+from .two_phase_commit import GroupOffsets
 
 __all__ = [
+    "GroupOffsets",
     "Plan",
     "RowsWritten",
     "TaskIdentity",
@@ -39,6 +41,7 @@ __all__ = [
     "abort",
     "commit",
     "plan",
+    "sweep",
     "write_task",
     "write_task_at_least_once",
 ]
@@ -47,9 +50,11 @@ log = logging.getLogger("kafka_eos_sink")
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
-MAX_REPLICATION_FACTOR = 3
-TOPIC_POLL_MS = 100
-TOPIC_ANSWER_MS = 2_000
+CHECK_EVERY_MS = 60_000
+"""A planner looks at topics and broker settings no more often."""
+LIST_EVERY_MS = 5_000
+"""A planner lists open transactions at least so often: what a losing attempt opened late is ended within seconds."""
+MAX_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,8 @@ class WriteSettings:
     commit_log_topic: str
     client: ClientConfig
     producer: ProducerConfig
+    streaming: bool = False
+    group_offsets: GroupOffsets | None = None
 
     @property
     def batch(self) -> BatchIdentity:
@@ -80,6 +87,7 @@ class WriteSettings:
             schema=self.schema,
             offsets_hash=self.offsets_hash,
             on_checkpoint_rollback=self.on_checkpoint_rollback,
+            streaming=self.streaming,
             can_be_rerun=not self.random_write_id,
         )
 
@@ -98,12 +106,6 @@ class RowsWritten:
 def log_partition_of(write_id: str) -> int:
     """The partition of the commit log that holds all records of a write id."""
     return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
-
-
-@contextmanager
-def _admin(settings: WriteSettings) -> Iterator[Admin]:
-    with NetworkClient(settings.client) as client:
-        yield Admin(client)
 
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
@@ -125,29 +127,80 @@ def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> 
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class _Remembered:
+    """What a planner process knows of a write from its earlier plans; hints only, as others may have written since.
+
+    Times are of the client's clock, ms. ``view`` is what was read of the commit log with this ``log_topic_id``.
+    """
+
+    checked_at: int
+    transaction_timeout_ms: int
+    log_topic_id: uuid.UUID
+    view: LogView
+    listed_at: int = 0
+    plan: Plan | None = None
+
+
+_remembered: dict[tuple[object, ...], _Remembered] = {}
+
+
 def plan(settings: WriteSettings) -> Plan:
     """Fence, recover and end whatever ran under this write id before; the plan that its tasks need.
 
     Raises what makes the write impossible: unreachable brokers, missing rights, a decision that cannot be settled.
     """
-    with _admin(settings) as admin:
-        deadline = admin.client.clock() + settings.producer.max_block_ms
-        version = admin.transaction_version(deadline)
-        if settings.topic is not None and settings.producer.dead_letter_topic is None:
-            _require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
-        ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
-        request = _take_over_request(settings, _transaction_timeout(settings, admin, deadline))
+    with lease_admin(settings.client) as admin:
+        now = admin.client.clock()
+        version = admin.transaction_version(now + settings.producer.max_block_ms)
+        key = (
+            settings.write_id,
+            settings.commit_log_topic,
+            settings.client,
+            settings.topic,
+            settings.producer.transaction_timeout_ms,
+        )
+        known = _remembered.pop(key, None)
+        if known is None or now - known.checked_at > CHECK_EVERY_MS:
+            known = _check(settings, admin, known)
+        request = _take_over_request(settings, known.transaction_timeout_ms)
         executor = _executor(settings, admin)
         if settings.random_write_id:
             # This plan reads nothing, but the commit will: a missing right must show before anything is decided.
             executor.require_readable_log()
             return executor.run(fence_only(request))
-        return executor.run(take_over(request, version))
+        lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
+        request = replace(request, view=known.view, predecessor=None if lists else known.plan)
+        known.plan = executor.run(take_over(request, version))
+        known.view.forget_superseded()
+        if lists:
+            known.listed_at = now
+        _remembered[key] = known
+        while len(_remembered) > MAX_REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+        return known.plan
+
+
+def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
+    """The topics as they must be, and for how long transactions may live."""
+    deadline = admin.client.clock() + settings.producer.max_block_ms
+    if settings.topic is not None and settings.producer.dead_letter_topic is None:
+        require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
+    log_topic_id = ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    same_log = known is not None and known.log_topic_id == log_topic_id
+    return _Remembered(
+        checked_at=admin.client.clock(),
+        transaction_timeout_ms=_transaction_timeout(settings, admin, deadline),
+        log_topic_id=log_topic_id,
+        view=known.view if known is not None and same_log else LogView(settings.write_id),
+        listed_at=0 if known is None else known.listed_at,
+        plan=known.plan if known is not None and same_log else None,
+    )
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """One task attempt: all its rows in one prepared transaction."""
-    with _admin(settings) as admin:
+    with lease_admin(settings.client) as admin:
         executor = TaskExecutor(
             admin.client,
             admin,
@@ -169,7 +222,8 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
 def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
     """One task attempt with the idempotent producer and no transaction: a task that Spark repeats writes its rows again."""
     rows = 0
-    with NetworkClient(settings.client) as client:
+    with lease_admin(settings.client) as admin:
+        client = admin.client
         producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
         try:
             for batch in batches:
@@ -193,9 +247,10 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         batch=settings.batch,
         random_write_id=settings.random_write_id,
         nonce=uuid.uuid4().hex,
+        group_offsets=settings.group_offsets,
         limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
     )
-    with _admin(settings) as admin:
+    with lease_admin(settings.client) as admin:
         decision = _executor(settings, admin).run(two_phase_commit.commit(request, messages))
         if decision is None:
             log.warning(
@@ -206,11 +261,23 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         return decision
 
 
-def abort(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> None:
-    """End what the failed batch left open, or finish it where it was decided after all."""
-    with _admin(settings) as admin:
-        request = _take_over_request(settings, plan.transaction_timeout_ms)
-        _executor(settings, admin).run(two_phase_commit.abort(request, plan, messages))
+def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> None:
+    """End what the failed batch left open, or finish it where it was decided after all.
+
+    `plan` is None where no task's message brought it to this process.
+    """
+    with lease_admin(settings.client) as admin:
+        deadline = admin.client.clock() + settings.producer.max_block_ms
+        version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
+        timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
+        request = _take_over_request(settings, timeout_ms)
+        _executor(settings, admin).run(two_phase_commit.abort(request, plan, messages, version))
+
+
+def sweep(settings: WriteSettings, plan: Plan) -> int:
+    """End what losing attempts of a finished batch opened after its commit had looked; how many there were."""
+    with lease_admin(settings.client) as admin:
+        return _executor(settings, admin).run(two_phase_commit.sweep(plan))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
@@ -232,78 +299,3 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
         # Nobody comes back for a random id: its open transaction must not hold up readers for longer.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)
-
-
-def _require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Fail before a task is started where the topic of all rows is missing; one just created may take a moment to show."""
-    while admin.topic(topic, deadline) is None:
-        # A question takes time of its own: none is asked that could only end at the deadline.
-        if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_ANSWER_MS, max_block_ms // 2):
-            raise InvalidRowError(
-                "UNKNOWN_TOPIC",
-                f"topic {topic!r} did not appear in the cluster in {max_block_ms} ms (kafka.max.block.ms); create it, or correct "
-                "the option topic, or grant Describe on it",
-            )
-        admin.client.wait(TOPIC_POLL_MS, deadline)
-
-
-def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> None:
-    """Create the commit log where it is missing; refuse one that could lose a decision or that holds data.
-
-    Raises `ConfigurationError` ``COMMIT_LOG_TOPIC`` with the command that mends it.
-    """
-    if topic == data_topic:
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"topic and commit.log.topic are both {topic!r}; the commit log needs a topic of its own",
-        )
-    by_hand = (
-        f"kafka-topics.sh --bootstrap-server ... --create --topic {topic} --partitions {LOG_PARTITIONS} "
-        + " ".join(f"--config {name}={value}" for name, value in TOPIC_CONFIGURATION.items())
-    )
-    found = admin.topic(topic, deadline)
-    if found is None:
-        # Until the first answer the metadata knows nothing but the bootstrap servers, which may be fewer or more than the brokers.
-        admin.client.wait_for_metadata(deadline)
-        replication = min(MAX_REPLICATION_FACTOR, len(admin.client.metadata.brokers))
-        configuration = dict(TOPIC_CONFIGURATION)
-        if replication > 1:
-            configuration["min.insync.replicas"] = "2"
-        try:
-            created = admin.create_topic(topic, LOG_PARTITIONS, replication, configuration, deadline)
-        except (AuthorizationError, BrokerRefusedError) as refused:
-            raise ConfigurationError(
-                "COMMIT_LOG_TOPIC",
-                f"the commit log topic {topic!r} does not exist and cannot be created ({refused.message}); create it: {by_hand}",
-            ) from None
-        if created:
-            return
-        found = admin.topic(topic, deadline)
-    partitions = 0 if found is None else len(found.partitions)
-    if partitions < LOG_PARTITIONS:
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; take another "
-            f"commit.log.topic or create it anew: {by_hand}",
-        )
-    if (
-        found is not None
-        and len(found.partitions[0].replicas) == 1
-        and len(admin.client.metadata.brokers) >= MAX_REPLICATION_FACTOR
-    ):
-        log.warning(
-            "the commit log topic %r has a single replica: the loss of one disk loses its decisions, and with them the guarantee; "
-            "raise its replication to 3 and min.insync.replicas to 2",
-            topic,
-        )
-    try:
-        policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
-    except AuthorizationError:
-        return
-    if policy != "compact":
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has cleanup.policy={policy}; anything but compact can lose decisions: "
-            f"kafka-configs.sh --bootstrap-server ... --entity-type topics --entity-name {topic} --alter "
-            "--add-config cleanup.policy=compact",
-        )

@@ -6,15 +6,16 @@ imports pyspark and nothing else, the rest when a write begins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from kafka_eos_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from kafka_eos_sink.sink.stream_writer import KafkaEosStreamWriter
     from kafka_eos_sink.sink.writer import KafkaEosBatchWriter
 
 
@@ -41,18 +42,11 @@ class KafkaEosDataSource(DataSource):
 
         return KafkaEosBatchWriter(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Refused until the streaming writer is there."""
-        raise ConfigurationError(
-            "STREAMING_NOT_SUPPORTED",
-            'writeStream.format("kafka-eos") is not available in this version; write every micro-batch with '
-            'foreachBatch: lambda df, batch_id: df.write.format("kafka-eos").mode("append")'
-            '.option("txnAppId", <a name of the query>).option("txnVersion", batch_id) and the other options'
-            ".save(), which is exactly once too",
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaEosStreamWriter:  # noqa: N802
+        """The writer of one micro-batch. `overwrite` is output mode complete, which writes every batch as Spark's Kafka sink does."""
+        from kafka_eos_sink.sink.stream_writer import KafkaEosStreamWriter
 
-    def schema(self) -> NoReturn:
-        raise _only_writes()
+        return KafkaEosStreamWriter(self.options, schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         raise _only_writes()

@@ -42,6 +42,10 @@ NAMES = {
 }
 """The sink's own options: as Spark hands them over, and as they are written."""
 
+FROM_SPARK = {name.lower(): name for name in ("checkpointLocation", "queryName")}
+"""Options of a streaming query that Spark hands to its sink as well."""
+ASYNC_PROGRESS = "asyncprogresstracking"
+
 DeliveryGuarantee = Literal["exactly-once", "at-least-once"]
 OnCheckpointRollback = Literal["fail", "skip", "rewrite"]
 
@@ -61,6 +65,8 @@ class SinkOptions:
     delivery_guarantee: DeliveryGuarantee
     commit_log_topic: str
     on_checkpoint_rollback: OnCheckpointRollback
+    checkpoint_location: str | None
+    source_offsets_group: str | None
     client: ClientConfig
     producer: ProducerConfig
     kafka_names: frozenset[str]
@@ -81,8 +87,8 @@ def sink_part(options: Mapping[str, str]) -> dict[str, str]:
     return resolved
 
 
-def read_options(options: Mapping[str, str], *, check_imports: bool = False) -> SinkOptions:
-    """The options of a batch write.
+def read_options(options: Mapping[str, str], *, check_imports: bool = False, streaming: bool = False) -> SinkOptions:
+    """The options of a batch write, or of a streaming query.
 
     With `check_imports` the partitioner and the interceptors are looked up as well, as the tasks will do.
 
@@ -99,7 +105,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False) -> 
     reader = _OptionReader(lowered, problems)
     kafka = {name.removeprefix(PREFIX): value for name, value in lowered.items() if name.startswith(PREFIX)}
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
-    reader.refuse_unknown(options)
+    reader.refuse_unknown(options, streaming)
     topic = reader.topic("topic")
     commit_log_topic = reader.topic("commit.log.topic") or DEFAULT_COMMIT_LOG_TOPIC
     if topic == commit_log_topic:
@@ -109,10 +115,15 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False) -> 
     if guarantee == "at-least-once":
         reader.refuse_with_at_least_once(kafka)
     rollback = reader.choice("onCheckpointRollback", "fail", "skip", "rewrite")
-    if reader.text("source.offsets.group") is not None:
+    group = reader.text("source.offsets.group")
+    if streaming:
+        reader.refuse_in_a_stream()
+    elif group is not None:
         problems.append(
             "source.offsets.group is for streaming queries: a batch write has no checkpoint with source offsets"
         )
+    if group is not None and not group.strip():
+        problems.append("source.offsets.group is empty; give the id of a consumer group")
     producer_fields = {
         "partitioner": reader.partitioner(check_imports),
         "interceptors": reader.interceptors(check_imports),
@@ -130,6 +141,8 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False) -> 
         delivery_guarantee=guarantee,  # type: ignore[arg-type]
         commit_log_topic=commit_log_topic,
         on_checkpoint_rollback=rollback,  # type: ignore[arg-type]
+        checkpoint_location=reader.text("checkpointLocation"),
+        source_offsets_group=group,
         client=properties.client,
         producer=dataclasses.replace(
             properties.producer,
@@ -175,12 +188,15 @@ class _OptionReader:
         self._options = options
         self._problems = problems
 
-    def refuse_unknown(self, written: Mapping[str, str]) -> None:
+    def refuse_unknown(self, written: Mapping[str, str], streaming: bool) -> None:
         """`written` has the names as the user wrote them, where Spark left them so."""
         for name in sorted(written):
             lowered = name.lower()
             if lowered == "path":
-                self._problems.append("save(path) has no meaning for Kafka: use save() and the option topic")
+                call = "start" if streaming else "save"
+                self._problems.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
+            elif streaming and (lowered in FROM_SPARK or lowered.startswith(ASYNC_PROGRESS)):
+                continue
             elif not lowered.startswith(PREFIX) and lowered not in NAMES:
                 known = nearest(lowered, {*NAMES, *(PREFIX + known for known in KNOWN)})
                 self._problems.append(f"{name} is not known; the nearest known name is {NAMES.get(known, known)}")
@@ -231,6 +247,19 @@ class _OptionReader:
             if number is None or number > _VERSION_MAX:
                 self._problems.append(f"txnVersion must be an integer from 0 to {_VERSION_MAX}, not {version!r}")
         return app_id, number
+
+    def refuse_in_a_stream(self) -> None:
+        """What belongs to batch writes, and the ways of Spark to run a query that leave no batch to commit exactly once."""
+        for name in ("txnAppId", "txnVersion"):
+            if self.text(name) is not None:
+                self._problems.append(
+                    f"{name} is for batch writes (foreachBatch among them); a streaming query is known by its checkpoint"
+                )
+        if (self.text(f"{ASYNC_PROGRESS}Enabled") or "").strip().lower() == "true":
+            self._problems.append(
+                "asyncProgressTrackingEnabled cannot be exactly once: batches begin before their offsets are written down, so nobody could "
+                "tell a repeated batch from a new one; leave it out and use a micro-batch trigger (processingTime, availableNow)"
+            )
 
     def refuse_with_at_least_once(self, kafka: Mapping[str, str]) -> None:
         """What only transactions can do must not be asked for and silently left out."""

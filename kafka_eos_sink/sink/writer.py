@@ -9,42 +9,25 @@ once. Settings are rebuilt from the options in each process, so that a resolved 
 from __future__ import annotations
 
 import logging
-import pickle
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit import write as two_phase
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
-from kafka_eos_sink.commit.write import Plan, RowsWritten, TaskIdentity, TaskMessage, WriteSettings
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
-from kafka_eos_sink.sink.columns import WrittenColumns, ignored_columns_warning, written_columns
+from kafka_eos_sink.commit.write import Plan, WriteSettings
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.columns import ignored_columns_warning
 from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
+from kafka_eos_sink.sink.spark_boundary import PlanningError, SinkMessage, checked, current_task, unwrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
-
-
-class PlanningError(pickle.PickleError):
-    """A planning failure on its way to the user, with the text of the error it stands for.
-
-    Spark's serializer puts words of its own in front of every exception that is not a PickleError, and the stable code
-    would not come first any more.
-    """
-
-
-@dataclass(slots=True)
-class BatchTaskMessage(WriterCommitMessage):
-    """What a task tells the commit, in the wrapping that Spark asks for."""
-
-    message: TaskMessage | RowsWritten
 
 
 class KafkaEosBatchWriter(DataSourceArrowWriter):
@@ -56,8 +39,8 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        checked, self._columns = _checked(options, schema)
-        warn_once((*checked.warnings, *ignored_columns_warning(self._columns)))
+        found, self._columns = checked(options, schema)
+        warn_once((*found.warnings, *ignored_columns_warning(self._columns)))
         self._options = sink_part(options)
         self._unique: str | None = None
         self._plan: Plan | None = None
@@ -78,33 +61,26 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
             self._unique = unique
         return self.__dict__.copy()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchTaskMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """One task attempt: its rows into one transaction, which it leaves prepared."""
-        context = TaskContext.get()
-        if context is None:
-            raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
-        task = TaskIdentity(
-            partition=context.partitionId(),
-            attempt_number=context.attemptNumber(),
-            task_attempt_id=context.taskAttemptId(),
-        )
+        _, task = current_task()
         settings = self._planned_settings()
         rows = self._columns.rows(iterator, settings.commit_log_topic)
         if self._plan is None:
-            return BatchTaskMessage(two_phase.write_task_at_least_once(settings, task, rows))
-        return BatchTaskMessage(two_phase.write_task(settings, self._plan, task, rows))
+            return SinkMessage(two_phase.write_task_at_least_once(settings, task, rows))
+        return SinkMessage(two_phase.write_task(settings, self._plan, task, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decides the batch and ends its transactions; when this returns, every row is visible."""
         if self._plan is not None:
-            two_phase.commit(self._planned_settings(), self._plan, _unwrapped(messages))
+            two_phase.commit(self._planned_settings(), self._plan, unwrapped(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Ends what the batch left open. Never raises: the user is to see why the batch failed, not this."""
         if self._plan is None:
             return
         try:
-            two_phase.abort(self._planned_settings(), self._plan, _unwrapped(messages))
+            two_phase.abort(self._planned_settings(), self._plan, unwrapped(messages))
         except Exception as error:
             log.warning(
                 "kafka-eos: the abort of a failed batch did not finish; what is open ends with the next run or by "
@@ -140,25 +116,3 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
             client=options.client,
             producer=options.producer,
         )
-
-
-def _checked(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, WrittenColumns]:
-    """Options and columns, or everything that is wrong with either."""
-    try:
-        checked = read_options(options, check_imports=True)
-    except ConfigurationError as error:
-        topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
-        try:
-            written_columns(schema, topic)
-        except SchemaError as also:
-            raise ConfigurationError(error.code, f"{error.message}; {also.message}") from None
-        raise
-    return checked, written_columns(schema, checked.topic)
-
-
-def _unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
-    """The tasks' messages; None for a task that left none, which is for the protocol to judge."""
-    return [
-        message.message if isinstance(message, BatchTaskMessage) and isinstance(message.message, TaskMessage) else None
-        for message in messages
-    ]

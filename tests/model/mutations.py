@@ -125,7 +125,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit.abort,
-                "plan = yield from take_over(request, plan.driver.transaction_version)",
+                "plan = yield from take_over(request, transaction_version)",
                 "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
             ),
         ),

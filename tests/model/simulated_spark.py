@@ -9,6 +9,7 @@ scheduled again; therefore there is no action for the death of a driver beside t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kafka_eos_sink.commit import steps, two_phase_commit
@@ -140,9 +141,10 @@ class World:
         return self._start_plan(state, number)
 
     def _start_plan(self, state: State, number: int) -> State:
-        version = state.drivers[number].version
+        """The planner process remembers its plan before this one, unless the driver is new."""
+        version, predecessor = state.drivers[number].version, state.drivers[number].plan
         state = self._set_driver(state, number, Driver("plan", version))
-        return self._spawn(state, (number, "plan", version, 0, 0), ())
+        return self._spawn(state, (number, "plan", version, 0, 0), (predecessor,))
 
     def _batch(self, number: int, version: int) -> BatchIdentity:
         setting = self.setting
@@ -167,6 +169,7 @@ class World:
         if kind == "plan":
             if setting.random_write_id:
                 return lambda: take_over_module.fence_only(request)
+            request = replace(request, predecessor=results[0])
             return lambda: take_over_module.take_over(request, setting.version)
         plan: Plan = results[0]
         if kind == "task":
@@ -186,7 +189,9 @@ class World:
             return lambda: two_phase_commit.commit(commit, messages)
         abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
         handed_over: list[TaskMessage | None] = results[1:]
-        return lambda: two_phase_commit.abort(abort, plan, handed_over)
+        # The commit process of a stream knows the plan from the messages alone.
+        known = plan if any(handed_over) or not setting.streaming else None
+        return lambda: two_phase_commit.abort(abort, known, handed_over, setting.version)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
         node = self.procedures.start(name[1], (name, inputs), self._factory(name, inputs))
@@ -523,7 +528,7 @@ class World:
         driver = state.drivers[number]
         state = state._replace(recorded=max(state.recorded, driver.version))
         if driver.version + 1 < self.setting.first_batch + self.setting.batches:
-            state = self._set_driver(state, number, Driver("plan", driver.version + 1))
+            state = self._set_driver(state, number, Driver("plan", driver.version + 1, driver.plan))
             return self._start_plan(state, number)
         return self._set_driver(state, number, Driver("done", driver.version))
 

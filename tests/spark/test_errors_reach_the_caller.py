@@ -85,28 +85,6 @@ def test_reading_is_refused_with_the_way_to_read(spark: SparkSession, code_of: C
     assert 'spark.read.format("kafka")' in text
 
 
-def test_a_streaming_query_is_refused_with_what_to_use_meanwhile(
-    spark: SparkSession, code_of: CodeOf, tmp_path_factory: Any
-) -> None:
-    checkpoint = str(tmp_path_factory.mktemp("checkpoint"))
-    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-
-    def run() -> None:
-        query = (
-            stream.writeStream.format("kafka-eos")
-            .options(**UNREACHABLE)
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.processAllAvailable()
-
-    text = caught(run)
-    assert code_of(text) == "STREAMING_NOT_SUPPORTED"
-    assert "foreachBatch" in text
-    assert "txnVersion" in text
-
-
 def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE))
     assert code_of(text) == "BROKER_UNREACHABLE"

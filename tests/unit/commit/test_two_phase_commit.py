@@ -242,5 +242,5 @@ def test_the_loser_of_two_drivers_ends_what_its_tasks_handed_over_unless_it_was_
     barrier = steps.ReadRecord(offset=30, producer_id=-1, producer_epoch=-1, transactional=False, key=b"[]", value=b"")
     world.log.append(barrier)
     request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
-    world.run(abort(request, PLAN, [MESSAGE, None]))
+    world.run(abort(request, PLAN, [MESSAGE, None], 2))
     assert [(end.identity, end.commit) for end in world.ended] == ([] if decided else [(TASK, False)])

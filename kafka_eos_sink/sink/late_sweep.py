@@ -1,0 +1,38 @@
+"""Ends what losing attempts of a finished batch open after its commit has looked.
+
+Spark tells nobody about a killed copy of a task, and its worker may write on for seconds. While batches follow one another the next
+plan finds it; while a query waits for data nobody would, and `read_committed` readers would wait for the transaction timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from kafka_eos_sink.commit import write as two_phase
+from kafka_eos_sink.commit.write import Plan, WriteSettings
+
+log = logging.getLogger(__name__)
+
+SWEEP_AFTER_S = (3.0, 5.0)
+"""Seconds from the commit to the first sweep, and from that to the second."""
+
+_superseded = threading.Event()
+
+
+def sweep_later(settings: WriteSettings, plan: Plan) -> None:
+    """Look twice in the next seconds, in a thread of its own, unless a later call supersedes this one."""
+    global _superseded
+    _superseded.set()
+    _superseded = threading.Event()
+    threading.Thread(target=_sweep, args=(settings, plan, _superseded), name="kafka-eos sweep", daemon=True).start()
+
+
+def _sweep(settings: WriteSettings, plan: Plan, superseded: threading.Event) -> None:
+    for delay in SWEEP_AFTER_S:
+        if superseded.wait(delay):
+            return
+        try:
+            two_phase.sweep(settings, plan)
+        except Exception as error:  # nobody waits for it; the next plan ends what this one could not
+            log.warning("kafka-eos: looking for left-over transactions of %r failed: %s", plan.write_id, error)

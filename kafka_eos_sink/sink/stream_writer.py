@@ -1,0 +1,209 @@
+"""The streaming writer: each micro-batch of a query, exactly once.
+
+Spark makes one anew before every micro-batch, in its *planner*, and pickles it to the tasks (`write`); `commit` and `abort` run on
+yet another one, made in a *commit process* that never met the planner's. So the plan is made when the object is pickled, and reaches
+the commit in the messages of the tasks. What a batch is called (query id, batch id) only the tasks and the commit are told; the
+source offsets that it stands for are read from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from kafka_eos_sink.commit import write as two_phase
+from kafka_eos_sink.commit.transactional_id import streaming_write_id
+from kafka_eos_sink.commit.write import GroupOffsets, Plan, TaskMessage, WriteSettings
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.sink.checkpoint import BatchOffsets, Checkpoint
+from kafka_eos_sink.sink.columns import ignored_columns_warning
+from kafka_eos_sink.sink.late_sweep import sweep_later
+from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
+from kafka_eos_sink.sink.spark_boundary import PlanningError, SinkMessage, checked, current_task, unwrapped
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
+"""What `pyarrow.fs` and a file that is not Spark's raise."""
+CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a micro-batch trigger: processingTime, availableNow or once"
+
+
+class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of one streaming query.
+
+    Raises on construction, before anything reaches Kafka:
+        ConfigurationError: INVALID_OPTIONS, with all problems of options and columns at once.
+        SchemaError: INVALID_COLUMNS, where only columns are wrong.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        found, self._columns = checked(options, schema, streaming=True)
+        warn_once((*found.warnings, *ignored_columns_warning(self._columns)))
+        self._options = sink_part(options)
+        self._planned = False
+        self._plan: Plan | None = None
+        self._offsets: tuple[int, str] | None = None
+        """Batch id and SHA-256 of the source offsets that the plan was made for; None where they cannot be read."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({readable(self._options)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._planned:
+            # Only here may anything be fenced: __init__ runs in the commit process, too.
+            try:
+                options = self._checked_options()
+                if options.delivery_guarantee == "exactly-once":
+                    write_id = _write_id(options)
+                    self._offsets = _newest_offsets(options)
+                    # Which query and batch this is the planner is not told; nothing of a plan depends on it.
+                    self._plan = two_phase.plan(self._settings(options, write_id, "", 0, None))
+            except KafkaEosError as error:
+                raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
+            self._planned = True
+        return self.__dict__.copy()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """One task attempt: its rows into one transaction, which it leaves prepared."""
+        context, task = current_task()
+        if context.getLocalProperty("__is_continuous_processing") == "true":
+            raise ConfigurationError("CONTINUOUS_TRIGGER", CONTINUOUS)
+        options = self._checked_options()
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or batch is None:
+            raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
+        version = int(batch)
+        rows = self._columns.rows(iterator, options.commit_log_topic)
+        offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
+        settings = self._settings(
+            options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
+        )
+        if self._plan is None:
+            return SinkMessage(two_phase.write_task_at_least_once(settings, task, rows))
+        return SinkMessage(two_phase.write_task(settings, self._plan, task, rows))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Decides the micro-batch and ends its transactions; when this returns, every row is visible."""
+        if not messages or any(message is None for message in messages):
+            raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
+        options = self._checked_options()
+        if options.delivery_guarantee != "exactly-once":
+            return
+        complete = unwrapped(messages)
+        first = next(message for message in complete if message is not None)
+        offsets = _offsets_of(options, batchId)
+        settings = self._settings(
+            options, first.plan.write_id, first.query_id, batchId, None if offsets is None else offsets.sha256
+        )
+        group = options.source_offsets_group
+        if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
+            settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=of_kafka))
+        two_phase.commit(settings, first.plan, complete)
+        sweep_later(settings, first.plan)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Ends what the micro-batch left open. Never raises: the user is to see why it failed, not this."""
+        try:
+            options = self._checked_options()
+            if options.delivery_guarantee != "exactly-once":
+                return
+            complete = unwrapped(messages)
+            first: TaskMessage | None = next((message for message in complete if message is not None), None)
+            write_id = _write_id(options) if first is None else first.plan.write_id
+            settings = self._settings(options, write_id, "" if first is None else first.query_id, batchId, None)
+            two_phase.abort(settings, None if first is None else first.plan, complete)
+        except Exception as error:
+            log.warning(
+                "kafka-eos: the abort of batch %d did not finish; what is open ends with the next run or by its timeout: %s",
+                batchId,
+                error if isinstance(error, KafkaEosError) else type(error).__name__,
+            )
+
+    def _checked_options(self) -> SinkOptions:
+        return read_options(self._options, streaming=True)
+
+    def _settings(
+        self, options: SinkOptions, write_id: str, query_id: str, version: int, offsets_hash: str | None
+    ) -> WriteSettings:
+        return WriteSettings(
+            write_id=write_id,
+            query_id=query_id,
+            version=version,
+            random_write_id=False,
+            streaming=True,
+            topic=options.topic,
+            schema=self._columns.schema,
+            offsets_hash=offsets_hash,
+            on_checkpoint_rollback=options.on_checkpoint_rollback,
+            commit_log_topic=options.commit_log_topic,
+            client=options.client,
+            producer=options.producer,
+        )
+
+
+def _write_id(options: SinkOptions) -> str:
+    prefix, location = options.transactional_id_prefix, options.checkpoint_location
+    if prefix is not None:
+        return streaming_write_id(prefix, "")
+    if location is None:
+        raise ConfigurationError(
+            "CHECKPOINT_NOT_READABLE",
+            "the sink is not told where the checkpoint is (spark.sql.streaming.checkpointLocation of the session does not reach it): give "
+            "the option checkpointLocation, or transactional.id.prefix with a name that no other query uses",
+        )
+    try:
+        return streaming_write_id(None, Checkpoint(location).query_id())
+    except NOT_READABLE as error:
+        raise ConfigurationError(
+            "CHECKPOINT_NOT_READABLE",
+            f"the query's id cannot be read from {location}/metadata ({error}): give the option transactional.id.prefix with a name that "
+            "no other query uses; it stands for the query across restarts",
+        ) from None
+
+
+def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
+    """Batch id and hash of the batch that is about to run."""
+    location = options.checkpoint_location
+    if location is None:
+        _require_no_group(options, "the option checkpointLocation is not given")
+        return None
+    try:
+        version = Checkpoint(location).newest_batch()
+        found = None if version is None else Checkpoint(location).offsets(version)
+    except NOT_READABLE as error:
+        _require_no_group(options, str(error))
+        return None
+    if found is None:
+        return None
+    if options.source_offsets_group is not None:
+        found.of_kafka()  # what cannot be committed is said before the first task runs
+    return found.version, found.sha256
+
+
+def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
+    location = options.checkpoint_location
+    if location is None:
+        _require_no_group(options, "the option checkpointLocation is not given")
+        return None
+    try:
+        return Checkpoint(location).offsets(version)
+    except NOT_READABLE as error:
+        _require_no_group(options, str(error))
+        return None
+
+
+def _require_no_group(options: SinkOptions, why: str) -> None:
+    if options.source_offsets_group is not None:
+        raise ConfigurationError(
+            "CHECKPOINT_NOT_READABLE",
+            f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
+        )
