@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kafka_eos_sink.errors import (
+    AuthenticationError,
     AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuthenticationError",
     "AuthorizationError",
     "BrokerRefusedError",
     "BrokerUnavailableError",

@@ -45,6 +45,10 @@ class AuthorizationError(KafkaEosError):
     """The cluster refuses the principal; names the right and the resource."""
 
 
+class AuthenticationError(KafkaEosError):
+    """Client and broker could not prove to each other who they are (TLS, SASL); another attempt meets the same."""
+
+
 class BrokerUnavailableError(KafkaEosError):
     """No broker could be reached, or none answered before the deadline."""
 

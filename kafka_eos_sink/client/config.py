@@ -6,21 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from kafka_eos_sink.client.security import PLAINTEXT, SecurityConfig
 from kafka_eos_sink.errors import ConfigurationError
 
 _BOOTSTRAP_SERVER = re.compile(
     r"(?:[A-Za-z0-9_.-]+://)?(?:\[(?P<ipv6>[0-9A-Fa-f:.%A-Za-z_-]+)\]|(?P<host>[A-Za-z0-9_.%-]+)):(?P<port>[0-9]{1,5})"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
-    """How connections are secured: `security.protocol` and, for the protocols that need them, TLS and SASL.
-
-    Only PLAINTEXT is spoken so far; a client with another protocol refuses to start.
-    """
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +38,7 @@ class ClientConfig:
     send_buffer_bytes: int = 131_072
     receive_buffer_bytes: int = 32_768
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = "use_all_dns_ips"
-    security: SecurityConfig = SecurityConfig()
+    security: SecurityConfig = PLAINTEXT
 
     @property
     def bootstrap_servers_text(self) -> str:

@@ -2,8 +2,11 @@
 
 A connection begins with ApiVersions, authenticates where it is told to, and is then ready for requests:
 
-    HANDSHAKING ──ApiVersions──▶ AUTHENTICATING ──generator ends──▶ READY
-         ╰──────────────── no authentication ──────────────────────▲
+    HANDSHAKING ──ApiVersions──▶ AUTHENTICATING ──generator ends──▶ READY ◀──generator ends── REAUTHENTICATING
+         ╰──────────────── no authentication ──────────────────────▲  ╰───── reauthenticate ─────────▲
+
+A broker may let a session end (`connections.max.reauth.ms`, the life of a token): before it does, the connection must
+authenticate anew (KIP-368). Meanwhile no request goes out, but answers to earlier ones still come in.
 
 `send` puts a request in flight, `receive_data` takes what the broker sent, `next_event` says what it meant. The bytes
 to write come from `data_to_send`. Answers come in the order of the requests: a broker works on one request of a
@@ -12,6 +15,7 @@ connection at a time, and a correlation id out of order is a broken peer.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,8 +35,13 @@ API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
 NOTHING_ASKED = "sent an answer that nothing asked for"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
 
-Authentication = Callable[[], Generator[Request[Any], Any, None]]
-"""Makes the client's side of an authentication: yields requests, is sent their responses, raises to refuse."""
+REAUTHENTICATE_AFTER = (0.85, 0.95)
+"""The part of a session's life after which it is prolonged, as in Java: random, lest all clients come at once."""
+
+Dialogue = Generator[Request[Any], Any, int | None]
+Authentication = Callable[[], Dialogue]
+"""Makes the client's side of an authentication: yields requests, is sent their responses, raises to refuse, returns
+the session's lifetime in ms (0 or None: it does not end)."""
 
 
 class LostAnswer(KafkaEosError):
@@ -79,6 +88,7 @@ class ConnectionState(Enum):
     HANDSHAKING = "waiting for ApiVersions"
     AUTHENTICATING = "authenticating"
     READY = "ready"
+    REAUTHENTICATING = "authenticating again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +168,9 @@ class Connection:
         self._now = now
         self._request_timeout_ms = request_timeout_ms
         self._authentication = authentication
-        self._dialogue: Generator[Request[Any], Any, None] | None = None
+        self._dialogue: Dialogue | None = None
+        self._dialogue_request: PendingRequest | None = None
+        self._reauthenticate_at: int | None = None
         self._frames = FrameReader(MAX_FRAME_BYTES_BEFORE_READY)
         self._in_flight: deque[PendingRequest] = deque()
         self._output: list[bytes | memoryview] = []
@@ -200,7 +212,7 @@ class Connection:
             if self.state is ConnectionState.HANDSHAKING:
                 if self._receive_api_versions(pending, frame):
                     return self._become_ready()
-            elif self.state is ConnectionState.AUTHENTICATING:
+            elif pending is self._dialogue_request:
                 if self._continue_authentication(self._decode(pending, frame)):
                     return self._become_ready()
             else:
@@ -227,9 +239,25 @@ class Connection:
 
     def abandon(self) -> tuple[PendingRequest, ...]:
         """The connection broke: the requests that will have no answer, oldest first, without those of the handshake."""
-        lost = tuple(self._in_flight) if self.state is ConnectionState.READY else ()
+        was_ready = self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
+        lost = tuple(each for each in self._in_flight if each is not self._dialogue_request) if was_ready else ()
         self._in_flight.clear()
         return lost
+
+    # the session
+
+    def reauthentication_due(self, now: int) -> bool:
+        """Whether the session is to be prolonged before another request is sent."""
+        return self.state is ConnectionState.READY and (
+            self._reauthenticate_at is not None and now >= self._reauthenticate_at
+        )
+
+    def reauthenticate(self, now: int) -> None:
+        """Authenticate anew on the living connection; ConnectionReady comes when that is done. Raises as next_event."""
+        assert self.state is ConnectionState.READY
+        self._now = now
+        self.state = ConnectionState.REAUTHENTICATING
+        self._begin_authentication()
 
     # inside
 
@@ -271,6 +299,10 @@ class Connection:
         if self._authentication is None:
             return True
         self.state = ConnectionState.AUTHENTICATING
+        return self._begin_authentication()
+
+    def _begin_authentication(self) -> bool:
+        assert self._authentication is not None
         self._dialogue = self._authentication()
         return self._continue_authentication(None)
 
@@ -279,11 +311,20 @@ class Connection:
         assert self._dialogue is not None
         try:
             request = self._dialogue.send(response)
-        except StopIteration:
+        except StopIteration as end:
+            self._plan_reauthentication(end.value or 0)
+            self._dialogue = self._dialogue_request = None
             return True
         version = self.versions.negotiate(type(request), self._broker)
-        self._send(request, version, self._now, self._request_timeout_ms)
+        self._dialogue_request = self._send(request, version, self._now, self._request_timeout_ms)
         return False
+
+    def _plan_reauthentication(self, lifetime_ms: int) -> None:
+        self._reauthenticate_at = None
+        if lifetime_ms > 0:
+            # The broker counts from its answer; from the last question on is on the safe side.
+            began = self._now if self._dialogue_request is None else self._dialogue_request.sent_at
+            self._reauthenticate_at = began + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AFTER))
 
     def _become_ready(self) -> ConnectionReady:
         if self._frames.buffered:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
+from kafka_eos_sink.client import sasl
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
+    Authentication,
     BrokerVersions,
     ConnectionLost,
     LostAnswer,
@@ -21,9 +23,11 @@ from kafka_eos_sink.client.connection import (
     ResponseReceived,
 )
 from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
-from kafka_eos_sink.client.node import Lost, Node, NodeState
-from kafka_eos_sink.client.transport import Poller, canonical_names
-from kafka_eos_sink.errors import BrokerUnavailableError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.client.node import Lost, Moved, Node, NodeState
+from kafka_eos_sink.client.oauth_token import Tokens
+from kafka_eos_sink.client.security import SecurityConfig, TokenCredentials
+from kafka_eos_sink.client.transport import Poller, TlsContext, canonical_names
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataResponse
 from kafka_eos_sink.protocol.schema import Request
@@ -63,20 +67,18 @@ class NetworkClient:
 
     Nothing happens but inside `poll` and the blocking calls, which poll too; answers to requests made with `send` that
     arrive during a blocking call are kept for the next `poll`. Metadata is refreshed inside poll by age, on request and
-    when a connection breaks. `poll` and the blocking calls raise BrokerRefusedError BROKER_TOO_OLD where a broker
-    speaks no version of a request that the client itself needs; that is no matter of trying again.
+    when a connection breaks. `poll` and the blocking calls raise what is no matter of trying again: BrokerRefusedError
+    BROKER_TOO_OLD where a broker speaks no version of a request that the client itself needs, AuthenticationError where
+    it and we could not prove to each other who we are.
 
-    Raises ConfigurationError SECURITY_PROTOCOL for a protocol that is not spoken yet.
+    Raises ConfigurationError TLS_SETTINGS where certificates or keys are of no use.
     """
 
     def __init__(self, config: ClientConfig, clock: Callable[[], int] = monotonic_ms) -> None:
-        if config.security.protocol != "PLAINTEXT":
-            raise ConfigurationError(
-                "SECURITY_PROTOCOL",
-                f"kafka.security.protocol={config.security.protocol} is not supported yet; only PLAINTEXT is",
-            )
         self.config = config
         self.clock = clock
+        self._tls = TlsContext(config.security.tls) if config.security.uses_tls else None
+        self._authentication = _authentication(config.security)
         self._poller = Poller()
         self._nodes: dict[int, Node] = {}
         self._completions: deque[Completion] = deque()
@@ -141,8 +143,8 @@ class NetworkClient:
     def ready(self, node_id: int) -> bool:
         """Whether a request can be sent to the node now; starts to connect where not.
 
-        False while the broker has throttled us (KIP-219), while backing off, and for a node that metadata does not
-        know, which asks for fresh metadata.
+        False while the broker has throttled us (KIP-219), while the session is being prolonged (KIP-368), while backing
+        off, and for a node that metadata does not know, which asks for fresh metadata.
         """
         now = self.clock()
         node = self._node(node_id)
@@ -150,7 +152,7 @@ class NetworkClient:
             self._updater.request_update()
             return False
         if node.state is NodeState.READY:
-            return not node.is_throttled(now)
+            return node.takes_requests(now)
         if node.can_connect(now):
             node.connect(now)
             self._note_error(node)
@@ -364,6 +366,8 @@ class NetworkClient:
     def _pump(self, timeout_ms: int) -> None:
         now = self.clock()
         metadata_due = self._send_metadata_request(now)
+        for node in list(self._nodes.values()):
+            self._take(node, node.reauthenticate_if_wanted(now))
         timers = [node.time_to_next_timer(now) for node in self._nodes.values()]
         for node_id, readable, writable in self._poller.poll(min([timeout_ms, metadata_due, *timers])):
             self._handle_io(self._nodes[node_id], readable, writable)
@@ -376,19 +380,22 @@ class NetworkClient:
     def _handle_io(self, node: Node, readable: bool, writable: bool) -> None:
         now = self.clock()
         was_ready = node.state is NodeState.READY
-        try:
-            responses, lost = node.handle_io(readable, writable, now)
-        finally:
-            self._note_error(node)
-        for received in responses:
+        moved = node.handle_io(readable, writable, now)
+        for received in moved.responses:
             self._handle_response(node, received, now)
-        self._lose(lost)
+        self._take(node, moved)
         if not was_ready and node.state is NodeState.READY and node.connection is not None:
             self._last_error = ""
             self.learn_features(node.connection.versions)
         if was_ready and node.state is not NodeState.READY:
             # A broker that goes away has led partitions: others lead them now.
             self._updater.request_update()
+
+    def _take(self, node: Node, moved: Moved) -> None:
+        self._note_error(node)
+        self._lose(moved.lost)
+        if moved.refusal is not None:
+            raise moved.refusal
 
     def _handle_response(self, node: Node, received: ResponseReceived, now: int) -> None:
         throttle_time_ms = getattr(received.response, "throttle_time_ms", 0)
@@ -485,7 +492,9 @@ class NetworkClient:
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             return None
-        node = self._nodes[node_id] = Node(broker, self.config, self._poller)
+        node = self._nodes[node_id] = Node(
+            broker, self.config, self._poller, tls=self._tls, authentication=self._authentication
+        )
         return node
 
     def _why_unreachable(
@@ -502,3 +511,14 @@ class NetworkClient:
                 "BROKER_UNREACHABLE", f"broker {node_id} is not part of the cluster (any more)"
             )
         return None
+
+
+def _authentication(security: SecurityConfig) -> Authentication | None:
+    """Makes the dialogue of each connection, where there is one."""
+    config = security.sasl
+    if not security.uses_sasl or config is None:
+        return None
+    if isinstance(config.credentials, TokenCredentials):
+        tokens = Tokens(config.credentials.source, security.tls)
+        return lambda: sasl.authenticate(config, tokens.current, tokens.forget)
+    return lambda: sasl.authenticate(config)

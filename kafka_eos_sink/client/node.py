@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
+    Authentication,
     Connection,
     ConnectionLost,
     ConnectionReady,
+    ConnectionState,
     LostAnswer,
     PendingRequest,
     RequestTimedOut,
     ResponseReceived,
 )
 from kafka_eos_sink.client.metadata import NEVER, Broker
-from kafka_eos_sink.client.transport import Address, Poller, Transport, resolve
-from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.client.transport import (
+    Address,
+    Poller,
+    TlsContext,
+    TlsError,
+    TlsTransport,
+    Transport,
+    resolve,
+)
+from kafka_eos_sink.errors import AuthenticationError, ProtocolError
 from kafka_eos_sink.protocol.schema import Request
 
 _READS_PER_POLL = 16
@@ -35,14 +46,32 @@ Lost = tuple[tuple[PendingRequest, LostAnswer], ...]
 """Requests that will have no answer, each with the reason."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Moved:
+    """What came of moving bytes: answers, what was lost where the connection broke, and a refusal of the broker or of
+    ours (version, TLS, principal) that ends more than this attempt and is to be raised."""
+
+    responses: list[ResponseReceived] = field(default_factory=list)
+    lost: Lost = ()
+    refusal: Exception | None = None
+
+
 class Node:
-    """Joins a broker's address, transport and connection.
+    """Joins a broker's address, transport and connection. Every connection is secured as `tls` and `authentication` say.
 
     All addresses of the host are tried in turn (KIP-302); when all have failed, the node backs off exponentially
     (`reconnect.backoff.ms`), and each attempt is given more time than the last (KIP-601).
     """
 
-    def __init__(self, broker: Broker, config: ClientConfig, poller: Poller) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        config: ClientConfig,
+        poller: Poller,
+        *,
+        tls: TlsContext | None = None,
+        authentication: Authentication | None = None,
+    ) -> None:
         self.broker = broker
         self.state = NodeState.DISCONNECTED
         self.connection: Connection | None = None
@@ -56,6 +85,9 @@ class Node:
         self.last_error = ""
         self._config = config
         self._poller = poller
+        self._tls = tls
+        self._authentication = authentication
+        self._reauthentication_wanted = False
         self._transport: Transport | None = None
         self._addresses: list[Address] = []
         self._next_attempt_at = 0
@@ -80,6 +112,14 @@ class Node:
         """Whether the broker asked for silence (KIP-219)."""
         return now < self.throttled_until
 
+    def takes_requests(self, now: int) -> bool:
+        """Whether a request can be sent now; asks for the session to be prolonged where that must come first."""
+        if self.state is not NodeState.READY or self.is_throttled(now):
+            return False
+        assert self.connection is not None
+        self._reauthentication_wanted |= self.connection.reauthentication_due(now)
+        return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
+
     def time_to_next_timer(self, now: int) -> int:
         """How long until something becomes due here, in ms; NEVER where nothing does."""
         times = [NEVER]
@@ -91,6 +131,8 @@ class Node:
             times.append(expires_at)
         if self.throttled_until > now:
             times.append(self.throttled_until)
+        if self._reauthentication_wanted:
+            times.append(now)
         return max(0, min(times) - now)
 
     # connecting
@@ -109,7 +151,7 @@ class Node:
         while self._addresses:
             address = self._addresses.pop(0)
             try:
-                transport = Transport(address, self._config)
+                transport = self._new_transport(address)
             except OSError as error:
                 self.last_error = f"{self.broker}: {error}"
                 continue
@@ -119,6 +161,11 @@ class Node:
             self.state = NodeState.CONNECTING
             return
         self._fail_round(self.last_error, now)
+
+    def _new_transport(self, address: Address) -> Transport:
+        if self._tls is None:
+            return Transport(address, self._config)
+        return TlsTransport(address, self._config, self._tls, self.broker.host)
 
     def _fail_round(self, reason: str, now: int) -> None:
         self.last_error = reason
@@ -151,33 +198,56 @@ class Node:
             # are read first.
             return
 
-    def handle_io(self, readable: bool, writable: bool, now: int) -> tuple[list[ResponseReceived], Lost]:
-        """Move bytes as far as possible: the answers that came, and what was lost where the connection broke.
-
-        Raises what a broker's refusal of the handshake is (BrokerRefusedError).
-        """
-        responses: list[ResponseReceived] = []
+    def handle_io(self, readable: bool, writable: bool, now: int) -> Moved:
+        """Move bytes as far as possible."""
+        moved = Moved()
         if self._transport is None:
-            return responses, ()
+            return moved
         try:
             if self.state is NodeState.CONNECTING:
-                if not writable:
-                    return responses, ()
-                self._transport.finish_connect()
+                if not self._transport.continue_connect(writable):
+                    return moved
                 self._begin_handshake(now)
             elif writable:
                 self._transport.flush()
             if readable:
-                self._read(responses, now)
-        except (OSError, ProtocolError) as error:
-            reason = error.message if isinstance(error, ProtocolError) else str(error)
-            return responses, self.disconnect(f"{self.broker} at {self._transport.address}: {reason}", now)
+                self._read(moved.responses, now)
         except Exception as error:
-            # Refused: version or principal. It would be refused again at the host's next address.
-            self._addresses.clear()
-            self.disconnect(str(error), now)
-            raise
-        return responses, ()
+            self._broke(error, moved, now)
+        return moved
+
+    def reauthenticate_if_wanted(self, now: int) -> Moved:
+        """Begin to prolong the session where `takes_requests` found that to be due (KIP-368).
+
+        Not by the clock alone: a connection that nobody uses may end with its session.
+        """
+        moved = Moved()
+        if not self._reauthentication_wanted:
+            return moved
+        self._reauthentication_wanted = False
+        assert self.connection is not None
+        try:
+            self.connection.reauthenticate(now)
+            self._write()
+        except Exception as error:
+            self._broke(error, moved, now)
+        return moved
+
+    def _broke(self, error: Exception, moved: Moved, now: int) -> None:
+        assert self._transport is not None
+        where = f"{self.broker} at {self._transport.address}"
+        if isinstance(error, TlsError) and self.state is not NodeState.READY:
+            error = AuthenticationError("TLS_FAILED", f"{where}: {error}")
+        elif isinstance(error, AuthenticationError):
+            error = AuthenticationError(error.code, f"{where}: {error.message}")
+        if isinstance(error, (OSError, ProtocolError)):
+            reason = error.message if isinstance(error, ProtocolError) else str(error)
+            moved.lost = self.disconnect(f"{where}: {reason}", now)
+            return
+        # Refused: version or principal. It would be refused again at the host's next address.
+        self._addresses.clear()
+        moved.lost = self.disconnect(str(error), now)
+        moved.refusal = error
 
     def _begin_handshake(self, now: int) -> None:
         self.state = NodeState.HANDSHAKING
@@ -187,6 +257,7 @@ class Node:
             client_id=self._config.client_id,
             now=now,
             request_timeout_ms=self._config.request_timeout_ms,
+            authentication=self._authentication,
         )
         self._write()
 
@@ -250,6 +321,7 @@ class Node:
         """Close the socket, nothing more."""
         self.state = NodeState.DISCONNECTED
         self.connection = None
+        self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)
             self._transport.close()

@@ -16,7 +16,7 @@ import pytest
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig, SecurityConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import (
     Completion,
     ConnectionLost,
@@ -26,7 +26,7 @@ from kafka_eos_sink.client.network_client import (
     monotonic_ms,
 )
 from kafka_eos_sink.client.transport import Address
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, ConfigurationError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import (
     DescribeTransactionsRequest,
     FetchPartition,
@@ -387,12 +387,6 @@ def test_all_addresses_of_a_host_are_tried_without_waiting_in_between(
     settings = config("kafka.example:9092", reconnect_backoff_ms=600_000, reconnect_backoff_max_ms=600_000)
     with NetworkClient(settings) as client:
         assert client.any_node(deadline(client)) < 0
-
-
-def test_what_is_not_spoken_yet_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match="SASL_SSL") as refused:
-        NetworkClient(config("a:1", security=SecurityConfig(protocol="SASL_SSL")))
-    assert refused.value.code == "SECURITY_PROTOCOL"
 
 
 # brokers that go away

@@ -1,0 +1,206 @@
+"""SASL: who we are. Each mechanism is a generator of the client's messages that is sent the server's; no I/O here.
+
+What Kafka wraps around them, SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), is `authenticate`, a generator of
+requests in the same manner. A connection runs it before it is ready, and again before the session ends (KIP-368).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
+from kafka_eos_sink.errors import AuthenticationError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafka_eos_sink.protocol.schema import Request
+
+MIN_ITERATIONS = 4_096
+"""RFC 7677 (and Kafka's own minimum): with fewer a recorded exchange gives the password away too easily."""
+MAX_ITERATIONS = 1_000_000
+"""What a server may make this client compute (about a second)."""
+
+SHOWN_CHARACTERS = 500
+
+Messages = Generator[bytes, bytes, None]
+"""A mechanism: yields the client's messages, is sent the server's, ends when the server has proven what it must."""
+
+Dialogue = Generator[Request[Any], Any, int]
+"""Yields requests, is sent their responses, returns the session's lifetime in ms (0: it does not end)."""
+
+
+def authenticate(
+    config: SaslConfig,
+    token: Callable[[], Secret] | None = None,
+    token_refused: Callable[[], None] = lambda: None,
+) -> Dialogue:
+    """The client's side of a whole authentication.
+
+    `token` gives the token of OAUTHBEARER and may raise OSError, to be tried again; `token_refused` is told when the
+    broker did not take it. Raises AuthenticationError, with Kafka's message and never the secret:
+    UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED, SASL_SERVER_UNTRUSTED.
+    """
+    handshake: SaslHandshakeResponse = yield SaslHandshakeRequest(mechanism=config.mechanism)
+    if handshake.error_code:
+        raise _refused_handshake(config.mechanism, handshake)
+    if isinstance(config.credentials, PasswordCredentials):
+        hidden = [config.credentials.password]
+        messages = _password_mechanism(config.mechanism, config.credentials)
+    else:
+        assert token is not None
+        hidden = [token()]
+        messages = oauthbearer(hidden[0], config.credentials)
+    message = next(messages)
+    while True:
+        answer: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
+        if answer.error_code:
+            token_refused()
+            raise _refused(config.mechanism, answer, hidden)
+        try:
+            message = messages.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return answer.session_lifetime_ms
+
+
+def _password_mechanism(mechanism: str, credentials: PasswordCredentials) -> Messages:
+    if mechanism == "PLAIN":
+        return plain(credentials)
+    return scram({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism], credentials)
+
+
+def _refused_handshake(mechanism: str, handshake: SaslHandshakeResponse) -> AuthenticationError:
+    error = ErrorCode.of(handshake.error_code)
+    if error is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(_printable(name) for name in handshake.mechanisms) or "none"
+        return AuthenticationError(
+            "UNSUPPORTED_SASL_MECHANISM",
+            f"the listener does not take sasl.mechanism={mechanism}; it offers {offered}",
+        )
+    return AuthenticationError(
+        "ILLEGAL_SASL_STATE",
+        f"SaslHandshake was answered {error.name}: the listener takes no SASL, or not now; check security.protocol "
+        "and the port",
+    )
+
+
+def _refused(mechanism: str, answer: SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
+    error = ErrorCode.of(answer.error_code)
+    said = without(hidden, answer.error_message or error.message)
+    named = "" if error is ErrorCode.SASL_AUTHENTICATION_FAILED else f" ({error.name})"
+    given = "the token and its source" if mechanism == "OAUTHBEARER" else "user name and password"
+    return AuthenticationError(
+        "ILLEGAL_SASL_STATE" if error is ErrorCode.ILLEGAL_SASL_STATE else "SASL_AUTHENTICATION_FAILED",
+        f"{mechanism} was refused{named}: {said.rstrip('.')}; check {given}, and sasl.mechanism",
+    )
+
+
+def without(hidden: Iterable[Secret], text: str) -> str:
+    """`text` of a peer for people to read: short, printable, and without secrets that the peer may have sent back."""
+    for secret in hidden:
+        if secret.reveal():
+            text = text.replace(secret.reveal(), repr(secret))
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text[:SHOWN_CHARACTERS])
+
+
+# the mechanisms
+
+
+def plain(credentials: PasswordCredentials) -> Messages:
+    """PLAIN (RFC 4616): the password as it is, so the connection must be encrypted."""
+    yield b"\0".join((b"", credentials.username.encode(), credentials.password.reveal().encode()))
+
+
+def oauthbearer(token: Secret, credentials: TokenCredentials) -> Messages:
+    """OAUTHBEARER (RFC 7628), with extensions (KIP-342)."""
+    pairs = (("auth", f"Bearer {token.reveal()}"), *credentials.extensions)
+    reason = yield ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs) + "\x01").encode()
+    if reason:
+        # The server has refused; it says so in Kafka's own answer after this empty message (RFC 7628, 3.2.3).
+        yield b"\x01"
+        raise AuthenticationError(
+            "SASL_AUTHENTICATION_FAILED",
+            f"the token was refused: {without([token], reason.decode(errors='replace'))}; check the token and its "
+            "source",
+        )
+
+
+_SERVER_FIRST = re.compile(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/]+=*),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
+_SERVER_FINAL = re.compile(r"(v|e)=([^,]+)(?:,.*)?", re.DOTALL)
+
+
+def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = None) -> Messages:
+    """SCRAM (RFC 5802, RFC 7677) without channel binding; `nonce` is random unless given.
+
+    Both sides prove that they know the password, so a server that does not is refused. Like Kafka's own clients it
+    takes names and passwords as they are, without SASLprep: the broker has salted them so.
+    """
+    nonce = nonce or secrets.token_urlsafe(24)
+    name = credentials.username.replace("=", "=3D").replace(",", "=2C")
+    client_first = f"n={name},r={nonce}"
+    server_first = _text((yield f"n,,{client_first}".encode()))
+    server_nonce, salt, iterations = _read_server_first(server_first, nonce)
+    without_proof = f"c=biws,r={server_nonce}"
+    signed = f"{client_first},{server_first},{without_proof}".encode()
+    salted = hashlib.pbkdf2_hmac(hash_name, credentials.password.reveal().encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    client_signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
+    proof = bytes(left ^ right for left, right in zip(client_key, client_signature, strict=True))
+    server_final = _text((yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()))
+    found = _SERVER_FINAL.fullmatch(server_final)
+    if found is None:
+        raise _untrusted("its last message is not one")
+    if found[1] == "e":
+        raise AuthenticationError(
+            "SASL_AUTHENTICATION_FAILED",
+            f"SCRAM was refused: {without([credentials.password], found[2])}; check user name and password",
+        )
+    expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
+    if not hmac.compare_digest(_base64(found[2]), expected):
+        raise _untrusted("its signature is wrong, so it does not know the password")
+
+
+def _read_server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
+    """The nonce of both, the salt, the iterations; an extension that must be understood (m=) is none of these."""
+    found = _SERVER_FIRST.fullmatch(message)
+    if found is None:
+        raise _untrusted("its first message is not one")
+    both, salt, iterations = found[1], _base64(found[2]), int(found[3])
+    # A nonce that is not ours is an old exchange played back, one that adds nothing a server without randomness.
+    if not hmac.compare_digest(both[: len(nonce)].encode(), nonce.encode()) or len(both) == len(nonce):
+        raise _untrusted("it did not add to this client's nonce")
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise _untrusted(f"it asks for {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted")
+    return both, salt, iterations
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise _untrusted("a message is not UTF-8") from None
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _untrusted("a message holds no valid base 64") from None
+
+
+def _untrusted(reason: str) -> AuthenticationError:
+    return AuthenticationError("SASL_SERVER_UNTRUSTED", f"the broker's side of SCRAM cannot be trusted: {reason}")
