@@ -170,12 +170,11 @@ class TlsContext:
         context.check_hostname = config.verify_host_name
         _trust(context, config.trusted_certificates)
         if config.cipher_suites:
-            try:
-                context.set_ciphers(":".join(config.cipher_suites))
-            except ssl.SSLError:
-                raise ConfigurationError(
-                    "TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has none of {', '.join(config.cipher_suites)}"
-                ) from None
+            for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
+                try:
+                    context.set_ciphers(names)  # of several unknown names OpenSSL passes over all but the last
+                except ssl.SSLError:
+                    raise ConfigurationError("TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}") from None
         if config.certificate_chain is not None and config.private_key is not None:
             _identify(context, config)
         self._context = context

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.security import PLAINTEXT, SecurityConfig
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.sink.key_stores import JKS_WAY_OUT
 from kafka_eos_sink.sink.property_tables import (
+    CHOSEN_SECURITY,
     COMPRESSION_LEVEL_NAMES,
     COMPRESSION_LEVELS,
     CONTRADICTIONS,
@@ -28,11 +31,12 @@ from kafka_eos_sink.sink.property_tables import (
     WITHOUT_EFFECT,
 )
 from kafka_eos_sink.sink.secrets import HIDDEN, has_reference, resolve
+from kafka_eos_sink.sink.security_properties import read_security
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
 # Values of these are numbers, choices and addresses; every other value stays out of messages and reprs, also those of
 # unknown names, which may be a password under a mistyped name.
-_SHOWN = frozenset({*PROPERTIES, *COMPRESSION_LEVEL_NAMES, *CONTRADICTIONS, "security.protocol", "sasl.mechanism"})
+_SHOWN = frozenset({*PROPERTIES, *COMPRESSION_LEVEL_NAMES, *CONTRADICTIONS, *CHOSEN_SECURITY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,15 @@ def _read_file(path: str | Path) -> dict[str, str]:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None
 
 
+def _refused_security(name: str, value: str) -> str | None:
+    """Why a value that is right in Java is not possible here, with the way out; else None."""
+    if name == "sasl.mechanism" and value.upper() == "GSSAPI":
+        return f"sasl.mechanism=GSSAPI is not possible: {KERBEROS}"
+    if name in ("ssl.truststore.type", "ssl.keystore.type") and value.upper() == "JKS":
+        return f"{name}=JKS is not possible: {JKS_WAY_OUT.format(type=name)}"
+    return None
+
+
 class _Reader:
     """Reads one set of properties; collects problems and warnings on the way."""
 
@@ -127,12 +140,12 @@ class _Reader:
             self._read_one(name, properties[name])
         if required and "bootstrap.servers" not in properties:
             self._problems.append(f"{self._prefix}bootstrap.servers is required: host:port of some brokers")
-        self._check_security(properties)
+        security = self._read_security(properties)
         self._check_delivery_timeout()
         if len(self._problems) > before:
             return None
         return KafkaProperties(
-            client=ClientConfig(**self._fields("client")),
+            client=ClientConfig(**self._fields("client"), security=security),
             producer=ProducerConfig(**self._fields("producer")),
             given=frozenset(properties),
             warnings=tuple(self._warnings),
@@ -174,40 +187,25 @@ class _Reader:
             return
         self._values[name] = value
 
-    def _check_security(self, properties: Mapping[str, str]) -> None:
-        given = sorted(name for name in properties if name in SECURITY)
-        resolved = {name: self._resolved(name, properties[name]) for name in given}
-        protocol = (resolved.get("security.protocol") or "PLAINTEXT").upper()
-        if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            self._problems.append(
-                f"{self._prefix}security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, "
-                f"not {shown('security.protocol', properties['security.protocol'])!r}"
-            )
-        elif protocol != "PLAINTEXT":
-            self._problems.append(
-                f"{self._prefix}security.protocol={protocol} is not available in this version, which speaks to "
-                "PLAINTEXT listeners only"
-            )
-        if resolved.get("sasl.mechanism", "").upper() == "GSSAPI":
-            self._problems.append(f"{self._prefix}sasl.mechanism=GSSAPI is not possible: {KERBEROS}")
-        for store in ("truststore", "keystore"):
-            if resolved.get(f"ssl.{store}.type", "").upper() == "JKS":
+    def _read_security(self, properties: Mapping[str, str]) -> SecurityConfig:
+        values: dict[str, Any] = {}
+        given = frozenset(name for name in properties if name in SECURITY)
+        for name in sorted(given):
+            try:
+                text = resolve(properties[name]).strip()
+                refused = _refused_security(name, text)
+                if refused is None:
+                    values[name] = SECURITY[name].parse(text)
+                else:
+                    self._problems.append(f"{self._prefix}{refused}")
+            except ConfigurationError as error:
+                self._problems.append(f"{self._prefix}{name}: {error.message}")
+            except ValueError:
                 self._problems.append(
-                    f"{self._prefix}ssl.{store}.type=JKS is not possible: only Java reads JKS; convert it with keytool "
-                    f"-importkeystore -deststoretype PKCS12 and openssl pkcs12, and give ssl.{store}.type=PEM"
+                    f"{self._prefix}{name} must be {SECURITY[name].expected}, not {shown(name, properties[name])!r}"
                 )
-        without_effect = [f"{self._prefix}{name}" for name in given if name != "security.protocol"]
-        if protocol == "PLAINTEXT" and without_effect:
-            self._warnings.append(
-                f"{', '.join(without_effect)}: no effect while {self._prefix}security.protocol is PLAINTEXT"
-            )
-
-    def _resolved(self, name: str, text: str) -> str:
-        try:
-            return resolve(text).strip()
-        except ConfigurationError as error:
-            self._problems.append(f"{self._prefix}{name}: {error.message}")
-            return ""
+        broken = given - values.keys()
+        return read_security(values, broken, self._prefix, self._problems, self._warnings) or PLAINTEXT
 
     def _check_delivery_timeout(self) -> None:
         """Java's rule: the delivery timeout holds at least one wait and one request."""

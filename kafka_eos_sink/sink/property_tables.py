@@ -234,6 +234,7 @@ REFUSED: dict[str, str] = {
 _NO_JVM_METRICS = "the sink has no JVM metrics"
 _CHECKED_BY_BROKER = "the broker validates the token"
 _LOGIN = "tokens are fetched anew by their own expiry"
+_LOGIN_RETRY = "a token is asked for again when its connection is tried again, by reconnect.backoff.ms"
 
 WITHOUT_EFFECT: dict[str, str] = {
     "partitioner.class": "choose the partitioner with the option partitioner",
@@ -248,6 +249,8 @@ WITHOUT_EFFECT: dict[str, str] = {
     "ssl.keymanager.algorithm": "TLS is Python's OpenSSL",
     "ssl.trustmanager.algorithm": "TLS is Python's OpenSSL",
     "ssl.secure.random.implementation": "TLS is Python's OpenSSL",
+    "sasl.login.retry.backoff.max.ms": _LOGIN_RETRY,
+    "sasl.login.retry.backoff.ms": _LOGIN_RETRY,
     "sasl.login.refresh.buffer.seconds": _LOGIN,
     "sasl.login.refresh.min.period.seconds": _LOGIN,
     "sasl.login.refresh.window.factor": _LOGIN,
@@ -264,43 +267,66 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 """Names that change nothing a user would miss: one warning."""
 
-SECURITY: frozenset[str] = frozenset(
-    {
-        "security.protocol",
-        "ssl.ca.location",
-        "ssl.cipher.suites",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.protocol",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-        "sasl.jaas.config",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
-        "sasl.mechanism",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.header.urlencode",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.oauthbearer.token.provider",
-        "sasl.password",
-        "sasl.username",
-    }
+
+def _upper_choice(*choices: str) -> Kind:
+    def parse(text: str) -> str:
+        if text.upper() not in choices:
+            raise ValueError(text)
+        return text.upper()
+
+    return Kind(parse=parse, expected="one of " + ", ".join(choices))
+
+
+def _tls_versions_of(text: str) -> tuple[str, ...]:
+    versions = tuple(part.strip() for part in text.split(","))
+    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
+        raise ValueError(text)
+    return versions
+
+
+_TLS_VERSIONS = Kind(parse=_tls_versions_of, expected="TLSv1.2, TLSv1.3 or both: older ones are broken")
+_ENDPOINT_IDENTIFICATION = Kind(
+    parse=_choice("https", "", any_case=True).parse,
+    expected="https, or empty to take a certificate for another host's name",
 )
-"""TLS and SASL: known, and without effect on a PLAINTEXT connection as in Java."""
+_STORE_TYPE = _upper_choice("PEM", "PKCS12")
+
+SECURITY: dict[str, Kind] = {
+    "security.protocol": _upper_choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "ssl.ca.location": _TEXT,
+    "ssl.cipher.suites": _TEXT,
+    "ssl.enabled.protocols": _TLS_VERSIONS,
+    "ssl.endpoint.identification.algorithm": _ENDPOINT_IDENTIFICATION,
+    "ssl.key.password": _TEXT,
+    "ssl.keystore.certificate.chain": _TEXT,
+    "ssl.keystore.key": _TEXT,
+    "ssl.keystore.location": _TEXT,
+    "ssl.keystore.password": _TEXT,
+    "ssl.keystore.type": _STORE_TYPE,
+    "ssl.protocol": _choice("TLS", "TLSv1.2", "TLSv1.3"),
+    "ssl.truststore.certificates": _TEXT,
+    "ssl.truststore.location": _TEXT,
+    "ssl.truststore.password": _TEXT,
+    "ssl.truststore.type": _STORE_TYPE,
+    "sasl.jaas.config": _TEXT,
+    "sasl.login.connect.timeout.ms": _POSITIVE_INT,
+    "sasl.login.read.timeout.ms": _POSITIVE_INT,
+    "sasl.mechanism": _upper_choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "sasl.oauthbearer.client.credentials.client.id": _TEXT,
+    "sasl.oauthbearer.client.credentials.client.secret": _TEXT,
+    "sasl.oauthbearer.client.id": _TEXT,
+    "sasl.oauthbearer.client.secret": _TEXT,
+    "sasl.oauthbearer.header.urlencode": _BOOLEAN,
+    "sasl.oauthbearer.scope": _TEXT,
+    "sasl.oauthbearer.token.endpoint.url": _TEXT,
+    "sasl.oauthbearer.token.provider": _TEXT,
+    "sasl.password": _TEXT,
+    "sasl.username": _TEXT,
+}
+"""TLS and SASL: together they come to one `SecurityConfig`; without effect on a PLAINTEXT connection as in Java."""
+
+CHOSEN_SECURITY: frozenset[str] = frozenset(name for name, kind in SECURITY.items() if kind is not _TEXT)
+"""Those of `SECURITY` whose values are numbers and choices: no secret stands there."""
 
 COMPRESSION_LEVEL_NAMES = {f"compression.{codec}.level": codec for codec in COMPRESSION_LEVELS}
 """The codec of each ``compression.<codec>.level``."""

@@ -164,7 +164,6 @@ def test_what_agrees_with_exactly_once_may_be_given(name: str, value: str) -> No
         ("config.providers", "file", "${file:/path:key}"),
         ("config.providers.file.class", "X", "${file:/path:key}"),
         ("ssl.engine.factory.class", "X", "OpenSSL"),
-        ("security.protocol", "SASL_SSL", "PLAINTEXT"),
     ],
 )
 def test_what_is_not_possible_is_refused_with_the_way_out(name: str, value: str, way_out: str) -> None:
