@@ -18,10 +18,11 @@ from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, resolve, resolve_coordinates
 from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, in_one_sentence, quiet_spark, spark_folder
+from kafka_eos_sink.cli.quiet_spark import in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.cli.step_progress import Steps
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def bench(
     console = output_console(stderr=print_json)
     steps = Steps(console)
     with shown_progress() as progress:
-        jars = resolve_coordinates(built_in_kafka_coordinates(), progress=progress)
+        jars = resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
         resolve(kafka_version, progress=progress)
     kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
     with steps.step(f"Apache Kafka {kafka_version}"):

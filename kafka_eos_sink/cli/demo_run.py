@@ -22,11 +22,12 @@ from kafka_eos_sink.cli.demo_report import DemoWrite
 from kafka_eos_sink.cli.download_progress import shown_progress
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.kafka_distribution import resolve, resolve_coordinates
-from kafka_eos_sink.cli.quiet_spark import built_in_kafka_coordinates, quiet_spark, run_watched
+from kafka_eos_sink.cli.quiet_spark import quiet_spark, run_watched
 from kafka_eos_sink.cli.step_progress import Step, Steps
 from kafka_eos_sink.cli.topic_census import compare, read_topic
 from kafka_eos_sink.commit import failpoints
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,7 +114,7 @@ class Demo:
         """The jars of Spark's own Kafka sink; without them the comparison uses our own at-least-once mode."""
         try:
             with shown_progress() as progress:
-                return resolve_coordinates(built_in_kafka_coordinates(), progress=progress)
+                return resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
         except KafkaEosError as failure:
             self._steps.console.print(f"[yellow]Spark's built-in Kafka sink cannot be had[/] ({failure.message})")
             return []

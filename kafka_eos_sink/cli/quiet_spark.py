@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import kafka_eos_sink
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.failure_sentence import code_and_sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["built_in_kafka_coordinates", "in_one_sentence", "quiet_spark", "run_watched", "spark_folder"]
+__all__ = ["in_one_sentence", "quiet_spark", "run_watched", "spark_folder"]
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -43,19 +43,6 @@ _SETTINGS = {
 _LOG_NAME = "spark.log"
 _LOOK_INTERVAL_S = 0.2
 _END_PATIENCE_S = 15.0
-
-
-def built_in_kafka_coordinates() -> tuple[str, ...]:
-    """Spark's own Kafka sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies.
-
-    Newer token providers cannot be resolved, and the sink's declared dependencies would bring a second Spark.
-    """
-    return (
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-        "org.apache.commons:commons-pool2:2.12.0",
-        "org.apache.kafka:kafka-clients:3.9.1",
-    )
 
 
 @contextmanager
@@ -174,21 +161,13 @@ def _watch(spark: SparkSession, ended: threading.Event, look: Callable[[int, int
                 look(done, total, sum(failed for _, _, failed in stages.values()))
 
 
-_OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")
-
-
 def in_one_sentence(error: Exception) -> KafkaEosError:
     """What Spark raised, as an error of ours: with our code and sentence if it holds one, else SPARK_FAILED.
 
     To be called while the JVM lives, out of which the text of Spark's errors comes.
     """
-    text = str(error)
-    if ours := _OURS.search(text):
-        return KafkaEosError(ours[1], ours[2].strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Py4J puts a line of its own first: what the JVM said follows ": ".
-    said = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "an error without a text")
-    return KafkaEosError("SPARK_FAILED", said)
+    code, sentence = code_and_sentence(error)
+    return KafkaEosError(code or "SPARK_FAILED", sentence or "an error without a text")
 
 
 @contextmanager

@@ -1,0 +1,208 @@
+"""What was meant to be in a topic against what is in it: two multisets of records, compared in Spark.
+
+Records are grouped by all compared columns, so that nothing but the groups' counts and a few examples reaches the
+driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
+
+from kafka_eos_sink.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+"""What can be compared."""
+
+ORDER = "source_order"
+SOURCE_PARTITION = "source_partition"
+"""Columns of the expected side for the order of keys."""
+
+_HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+Kind = Literal["missing", "duplicated", "unexpected", "out of order"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One differing record, the number of times it was expected and found, and where in the topic (partition, offset).
+
+    `record` holds the compared columns. A record out of order was expected before the one that stands before it.
+    """
+
+    kind: Kind
+    record: dict[str, Any]
+    expected: int
+    found: int
+    first: tuple[int, int] | None
+    last: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Numbers of records. An altered record is one missing and one unexpected; out_of_order is None if not asked for."""
+
+    expected: int
+    found: int
+    missing: int
+    duplicated: int
+    unexpected: int
+    out_of_order: int | None = None
+    differences: tuple[Difference, ...] = field(default=(), repr=False)
+
+    @property
+    def equal(self) -> bool:
+        return not (self.missing or self.duplicated or self.unexpected or self.out_of_order)
+
+
+def compared_columns(expected: DataFrame, asked_for: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns to compare: those asked for, else key and value, and headers and timestamp where they are expected.
+
+    Raises:
+        SchemaError: INVALID_COLUMNS, where something is asked for that the expected records do not have.
+    """
+    there = set(expected.columns) | {"key"}  # records without a key have the key null
+    wanted = ("key", "value", *(name for name in ("headers", "timestamp") if name in there))
+    columns = wanted if asked_for is None else tuple(asked_for)
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise SchemaError(
+            "INVALID_COLUMNS",
+            f"the expected records have no column {', '.join(missing)} to compare; they have {', '.join(expected.columns)}",
+        )
+    return columns
+
+
+def compare(expected: DataFrame, found: DataFrame, columns: Sequence[str], *, examples: int = 5) -> Comparison:
+    """Compares the records `expected` with those `found` in a topic, which have a partition and an offset beside.
+
+    Values and keys are compared byte by byte, timestamps to the ms that Kafka keeps. Where `expected` has a column
+    `ORDER`, the records of each key must stand in its order within each partition of the topic; a column
+    `SOURCE_PARTITION` says between which expected records there is an order at all. `examples` per kind of difference
+    are kept.
+    """
+    position = f.struct(f.col("partition").cast("int").alias("partition"), f.col("offset").alias("offset"))
+    nowhere = f.lit(None).cast("struct<partition: int, offset: bigint>")
+
+    def counted(frame: DataFrame, side: str, where: Column) -> DataFrame:
+        counts = (f.lit(int(side == name)).alias(name) for name in ("expected", "found"))
+        return frame.select(*_comparable(frame, columns), *counts, where.alias("position"))
+
+    tallied = (
+        counted(expected, "expected", nowhere)
+        .unionByName(counted(found, "found", position))
+        .groupBy(*columns)
+        .agg(
+            f.sum("expected").alias("expected"),
+            f.sum("found").alias("found"),
+            f.min("position").alias("first"),
+            f.max("position").alias("last"),
+        )
+    )
+    surplus = f.col("found") - f.col("expected")
+    kinds: dict[Kind, Column] = {
+        "missing": surplus < 0,
+        "duplicated": (surplus > 0) & (f.col("expected") > 0),
+        "unexpected": (surplus > 0) & (f.col("expected") == 0),
+    }
+    sums = {"expected": f.col("expected"), "found": f.col("found")} | {
+        kind: f.when(is_kind, f.abs(surplus)) for kind, is_kind in kinds.items()
+    }
+    (totals,) = tallied.agg(*(f.coalesce(f.sum(each), f.lit(0)).alias(name) for name, each in sums.items())).collect()
+    differences = [
+        _difference(kind, row, columns)
+        for kind, is_kind in kinds.items()
+        if totals[kind] and examples
+        for row in tallied.where(is_kind).orderBy("first", *columns).limit(examples).collect()
+    ]
+    out_of_order = None
+    if ORDER in expected.columns:
+        out_of_order, disordered = _out_of_order(expected, found, columns, examples)
+        differences += disordered
+    return Comparison(**totals.asDict(), out_of_order=out_of_order, differences=tuple(differences))
+
+
+def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
+    """The columns in one form each, however they came."""
+
+    def comparable(name: str) -> Column:
+        if name not in frame.columns:
+            return f.lit(None).cast("binary")
+        column = f.col(name)
+        match name:
+            case "headers":
+                # Spark's Kafka source has null for no headers, others an empty array.
+                return f.when(f.size(column) > 0, column.cast(_HEADERS))
+            case "timestamp":
+                return f.unix_millis(column)
+            case "partition":
+                return column.cast("int")
+            case _:
+                return column.cast("binary")
+
+    return [comparable(name).alias(name) for name in columns]
+
+
+def _out_of_order(
+    expected: DataFrame, found: DataFrame, columns: Sequence[str], examples: int
+) -> tuple[int, list[Difference]]:
+    """How many records with a key stand right behind one of the same key that they should stand before, and some of them.
+
+    Equal records cannot be told apart, so the first of them in the topic is the first of them expected, and so on.
+    """
+    source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
+    ordered = expected.select(*_comparable(expected, columns), ORDER, *source)
+    ordered = ordered.withColumn("number", f.row_number().over(Window.partitionBy(*columns).orderBy(*source, ORDER)))
+    place = [f.col("partition").alias("topic_partition"), f.col("offset").alias("topic_offset")]
+    placed = found.select(*_comparable(found, columns), *place)
+    placed = placed.withColumn(
+        "number", f.row_number().over(Window.partitionBy(*columns).orderBy("topic_partition", "topic_offset"))
+    )
+    same = [f.col(f"expected.{name}").eqNullSafe(f.col(f"found.{name}")) for name in (*columns, "number")]
+    paired = (
+        ordered.alias("expected")
+        .join(placed.alias("found"), reduce(and_, same))
+        .select("found.*", *(f"expected.{name}" for name in (ORDER, *source)))
+    )
+    of_a_key = Window.partitionBy("key", "topic_partition", *source).orderBy("topic_offset")
+    disordered = (
+        paired.where(f.col("key").isNotNull())
+        .withColumn("before", f.lag(ORDER).over(of_a_key))
+        .where(f.col("before") > f.col(ORDER))
+    )
+    number = disordered.count()
+    rows = disordered.orderBy("topic_partition", "topic_offset").limit(examples).collect() if number else []
+    return number, [
+        Difference(
+            kind="out of order",
+            record={name: row[name] for name in columns},
+            expected=1,
+            found=1,
+            first=(row["topic_partition"], row["topic_offset"]),
+            last=(row["topic_partition"], row["topic_offset"]),
+        )
+        for row in rows
+    ]
+
+
+def _difference(kind: Kind, row: Row, columns: Sequence[str]) -> Difference:
+    def place(position: Row | None) -> tuple[int, int] | None:
+        return None if position is None else (position["partition"], position["offset"])
+
+    return Difference(
+        kind=kind,
+        record={name: row[name] for name in columns},
+        expected=row["expected"],
+        found=row["found"],
+        first=place(row["first"]),
+        last=place(row["last"]),
+    )

@@ -1,0 +1,101 @@
+"""From the rows of a source to the columns of records, by the SQL expressions of a command line.
+
+The three jobs in ``spark_jobs/`` take the same arguments for this, so that what a command wrote can be verified with
+the same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SOURCE_VIEW = "source"
+
+KAFKA_COLUMNS = {"key": "key", "value": "value", "headers": "headers", "timestamp": "timestamp"}
+"""What is made of the rows of Spark's Kafka source unless an expression says otherwise: the same records."""
+
+_COLUMNS = ("value", "key", "headers", "timestamp")
+_EXCLUDED = {"sql": ("select", *_COLUMNS, "where"), "select": _COLUMNS}
+
+
+def add_record_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --key, --value, --headers, --timestamp and --where, --select, and --sql."""
+    group = parser.add_argument_group(
+        "records",
+        "What becomes of each row of the source: an expression per column, or --select, or a whole query with --sql. "
+        "A key or value that is neither string nor binary is cast to string; structs, arrays and maps become JSON. "
+        "Without --value: a file's row as JSON, a Kafka record as it is (key, value, headers, timestamp).",
+    )
+    group.add_argument("--key", metavar="SQL", help="column or expression")
+    group.add_argument("--value", metavar="SQL", help="column or expression")
+    group.add_argument("--headers", metavar="SQL", help="expression of type array<struct<key:string,value:binary>>")
+    group.add_argument("--timestamp", metavar="SQL", help="column or expression of type timestamp")
+    group.add_argument("--where", metavar="SQL", help="only the rows for which this holds")
+    group.add_argument(
+        "--select",
+        action="append",
+        metavar="SQL",
+        help="instead of these: an expression with AS and one of key, value, headers, timestamp, topic, partition; "
+        "once per column",
+    )
+    group.add_argument(
+        "--sql", metavar="QUERY", help=f"instead of all these: a query over the view {SOURCE_VIEW} with such columns"
+    )
+
+
+def check_record_arguments(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """Ends with wrong usage where arguments exclude each other."""
+    for name, excluded in _EXCLUDED.items():
+        besides = [f"--{other}" for other in excluded if getattr(given, other) is not None]
+        if getattr(given, name) is not None and besides:
+            parser.error(f"--{name} says all that {' and '.join(besides)} would say: give one or the other")
+
+
+def records(
+    rows: DataFrame,
+    given: argparse.Namespace,
+    *,
+    defaults: Mapping[str, str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The columns that the sink writes, of rows of a source.
+
+    `defaults` are expressions for columns that no argument names; without one the value is the row as JSON. `beside`
+    adds further columns (name and expression over the rows of the source, with --sql over the query's).
+    """
+    further = [f.expr(expression).alias(name) for name, expression in (beside or {}).items()]
+    if given.sql is not None:
+        rows.createOrReplaceTempView(SOURCE_VIEW)
+        made = rows.sparkSession.sql(given.sql)
+        return _as_text(made.select("*", *further) if further else made)
+    if given.where is not None:
+        rows = rows.where(given.where)
+    if given.select is not None:
+        return _as_text(rows.select(*map(f.expr, given.select), *further))
+    expressions = dict(defaults or {})
+    expressions |= {name: written for name in _COLUMNS if (written := getattr(given, name)) is not None}
+    columns = {name: f.expr(expressions[name]) for name in _COLUMNS if name in expressions}
+    columns.setdefault("value", _row_as_json(rows))
+    return _as_text(rows.select(*(column.alias(name) for name, column in columns.items()), *further))
+
+
+def _row_as_json(rows: DataFrame) -> Column:
+    return f.to_json(f.struct(*(f.col(f"`{name.replace('`', '``')}`") for name in rows.columns)))
+
+
+def _as_text(made: DataFrame) -> DataFrame:
+    """Keys and values of other types than Kafka's two, as text."""
+    for name in ("key", "value"):
+        types = [field.dataType for field in made.schema.fields if field.name == name]
+        if len(types) != 1 or isinstance(types[0], StringType | BinaryType):
+            continue  # a column that is there twice is for the sink to refuse
+        nested = isinstance(types[0], StructType | ArrayType | MapType)
+        made = made.withColumn(name, f.to_json(name) if nested else f.col(name).cast("string"))
+    return made

@@ -1,0 +1,267 @@
+"""Streams a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once.
+
+    spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> \
+        spark_jobs/stream_to_kafka.py --bootstrap-servers localhost:9092 --topic totals --checkpoint /data/checkpoints/totals \
+        --files /data/orders --format json --schema 'order_id BIGINT, amount DOUBLE' \
+        --key order_id --where 'amount > 0' --trigger available-now
+
+What is written already stands in the checkpoint and in the commit log: the same command goes on where it stopped,
+however it ended. A Kafka topic as source needs Spark's Kafka source, four jars that PySpark does not bring: --help
+names them. Exit status: 0 all written, or stopped by SIGTERM or SIGINT where no end was asked for; 1 a failure (one
+sentence on standard error), or stopped before the end that --trigger asked for; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark import java_gateway
+
+from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.sink.record_expressions import (
+    KAFKA_COLUMNS,
+    add_record_arguments,
+    check_record_arguments,
+    records,
+)
+from kafka_eos_sink.sink.secrets import resolve
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_HELP, connection_options, require_kafka_source
+from kafka_eos_sink.sink.submit_job import (
+    JobFailed,
+    add_cluster_arguments,
+    add_read_arguments,
+    check_cluster_arguments,
+    cluster_options,
+    end,
+    job_parser,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+NAME = "stream_to_kafka"
+FORMATS_WITH_SCHEMA = ("json", "csv", "parquet")
+
+# Without these a copy would begin at the topic's end, hold records of aborted transactions, and have no headers.
+KAFKA_SOURCE_DEFAULTS = {
+    "startingoffsets": "earliest",
+    "kafka.isolation.level": "read_committed",
+    "includeheaders": "true",
+}
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, checked as far as it can be without Spark."""
+    parser = job_parser(
+        NAME,
+        "Streams a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once. The same command "
+        "with the same checkpoint goes on where it stopped.",
+        f"{KAFKA_SOURCE_HELP}\n"
+        "Exit status: 0 all written, or stopped by a signal where no end was asked for; 1 a failure said in one sentence on "
+        "standard error, or stopped before the end that --trigger asked for; 2 wrong usage.",
+    )
+    add_cluster_arguments(parser, of="the sink")
+    parser.add_argument("--topic", help="the topic to write to; without it the records need a column topic")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="where Spark keeps how far the query is; one per query"
+    )
+    parser.add_argument("--name", help="name of the query in Spark's logs and metrics")
+    parser.add_argument(
+        "--trigger",
+        nargs="+",
+        metavar=("WHEN", "INTERVAL"),
+        help="available-now: all that is there, then end; once: the same in one batch; processing-time '10 seconds': "
+        "a batch every 10 seconds; default: a batch as soon as there is something",
+    )
+    source = parser.add_argument_group("source", "One of --from-topic and --files.")
+    either = source.add_mutually_exclusive_group(required=True)
+    either.add_argument("--from-topic", metavar="TOPIC", help="topics to read, comma-separated")
+    either.add_argument("--files", metavar="DIR", help="directory (or glob) into which complete files are moved")
+    source.add_argument(
+        "--from-bootstrap-servers",
+        metavar="S",
+        help="brokers of the topics to read; default: the sink's, reached as by it",
+    )
+    source.add_argument(
+        "--from-properties",
+        metavar="FILE",
+        help="Java-style consumer properties file for the topics to read",
+    )
+    source.add_argument(
+        "--source-offsets-group",
+        metavar="GROUP",
+        help="commit the offsets of --from-topic to this consumer group, in the transaction that decides the batch",
+    )
+    source.add_argument("--format", choices=(*FORMATS_WITH_SCHEMA, "text"), help="format of --files")
+    add_read_arguments(
+        source,
+        "startingOffsets=latest, maxOffsetsPerTrigger=100000, maxFilesPerTrigger=10 (a topic is read from its earliest "
+        "offset, with headers, under read_committed, and csv files have a header, unless said otherwise here)",
+    )
+    add_record_arguments(parser)
+    given = parser.parse_args(argv)
+    check_cluster_arguments(parser, given)
+    check_record_arguments(parser, given)
+    given.trigger = checked_trigger(parser, given.trigger)
+    only_for_topics = ("from_bootstrap_servers", "from_properties", "source_offsets_group")
+    for name in ("format", "schema") if given.files is None else only_for_topics:
+        if getattr(given, name) is not None:
+            other = "--files" if given.files is None else "--from-topic"
+            parser.error(f"--{name.replace('_', '-')} belongs to {other}")
+    if given.files is not None:
+        if given.format is None:
+            parser.error("--files needs --format")
+        if (given.schema is None) != (given.format == "text"):
+            parser.error(
+                "--format text has one column, value, and takes no --schema"
+                if given.format == "text"
+                else f"--format {given.format} needs --schema: a stream cannot look into files that are still to come"
+            )
+    return given
+
+
+def checked_trigger(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict[str, Any]:
+    """The arguments of Spark's ``trigger``; none where a batch is to begin as soon as there is something."""
+    match words:
+        case None:
+            return {}
+        case ["available-now"]:
+            return {"availableNow": True}
+        case ["once"]:
+            return {"once": True}
+        case ["processing-time", interval] if re.fullmatch(r"\s*\d+\s+[a-z]+\s*", interval, re.ASCII | re.IGNORECASE):
+            return {"processingTime": interval}
+        case _:
+            parser.error(f"--trigger {' '.join(words)}: must be available-now, once or processing-time 'N seconds'")
+
+
+def sink_options(given: argparse.Namespace) -> dict[str, str]:
+    """The options of the sink."""
+    options = cluster_options(given)
+    if given.topic is not None:
+        options["topic"] = given.topic
+    if given.source_offsets_group is not None:
+        options["source.offsets.group"] = given.source_offsets_group
+    return options
+
+
+def source_options(given: argparse.Namespace, sink: dict[str, str]) -> dict[str, str]:
+    """The options of Spark's reader; --read-option goes before all others."""
+    if given.from_topic is None:
+        options = {"header": "true"} if given.format == "csv" else {}
+    else:
+        options = {**KAFKA_SOURCE_DEFAULTS, "subscribe": given.from_topic}
+        if given.from_properties is not None:
+            file = read_properties(given.from_properties)
+            options.update({f"kafka.{name}": resolve(value) for name, value in file.items()})
+        elif given.from_bootstrap_servers is None:
+            options.update(connection_options(sink))
+        if given.from_bootstrap_servers is not None:
+            options["kafka.bootstrap.servers"] = given.from_bootstrap_servers
+        options.setdefault("kafka.bootstrap.servers", resolve(sink.get("kafka.bootstrap.servers", "")))
+    return options | {name.lower(): value for name, value in given.read_option}
+
+
+def read(spark: SparkSession, given: argparse.Namespace, sink: dict[str, str]) -> DataFrame:
+    """The rows of the source."""
+    if given.from_topic is not None:
+        require_kafka_source(spark)
+    reader = spark.readStream.format("kafka" if given.from_topic is not None else given.format)
+    reader = reader.options(**source_options(given, sink))
+    if given.schema is not None:
+        reader = reader.schema(given.schema)
+    return reader.load() if given.from_topic is not None else reader.load(given.files)
+
+
+def write(rows: DataFrame, given: argparse.Namespace, sink: dict[str, str]) -> DataStreamWriter:
+    """The query, not yet started."""
+    made = records(rows, given, defaults=KAFKA_COLUMNS if given.from_topic is not None else None)
+    writer = made.writeStream.format("kafka-eos").options(**sink).option("checkpointLocation", given.checkpoint)
+    if given.name is not None:
+        writer = writer.queryName(given.name)
+    return writer.trigger(**given.trigger) if given.trigger else writer
+
+
+class StopOnSignal:
+    """Turns SIGTERM and SIGINT into a request to stop, wherever they arrive.
+
+    Under spark-submit this process is a child of the JVM: a signal for the job reaches the JVM, one from the terminal
+    both. The JVM would tear down Spark under the running query, so it asks us instead. A second signal of a kind does
+    what it always did.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.asked = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._python_signal)
+        context: Any = spark.sparkContext
+        java_gateway.ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+        self._signals = context._jvm.sun.misc
+        for name in ("TERM", "INT"):
+            # A JVM that was started with -Xrs leaves signals alone; then those that reach this process must do.
+            with suppress(Exception):
+                self._signals.Signal.handle(self._signals.Signal(name), self)
+
+    def _python_signal(self, number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        self.asked.set()
+
+    def handle(self, received: Any) -> None:
+        """Called by the JVM."""
+        self._signals.Signal.handle(received, self._signals.SignalHandler.SIG_DFL)
+        self.asked.set()
+
+    class Java:
+        """What Py4J has to know: the interface that the JVM sees."""
+
+        implements = ("sun.misc.SignalHandler",)
+
+
+def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
+    """Waits for the end of the query; False where it was stopped by a signal. Raises what ended it."""
+    while not stop.asked.is_set():
+        if query.awaitTermination(1):
+            return True
+    query.stop()
+    return False
+
+
+def run(given: argparse.Namespace) -> str:
+    from pyspark.sql import SparkSession
+
+    from kafka_eos_sink import KafkaEosDataSource
+
+    options = sink_options(given)
+    what = f"{given.from_topic or given.files} to {given.topic or 'the topics of the column topic'}"
+    spark = SparkSession.builder.appName(given.name or what).getOrCreate()
+    try:
+        # A package given by --py-files is not seen by Spark's look-up of data sources.
+        spark.dataSource.register(KafkaEosDataSource)
+        writer = write(read(spark, given, options), given, options)
+        stop = StopOnSignal(spark)
+        ended = wait(writer.start(), stop)
+    finally:
+        spark.stop()
+    if ended:
+        return f"all written, {what}"
+    if given.trigger.keys() & {"availableNow", "once"}:
+        raise JobFailed("stopped by a signal before all was written; the same command goes on from here")
+    return f"stopped by a signal, {what}; the same command goes on from here"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = arguments(argv)
+    return end(NAME, lambda: run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

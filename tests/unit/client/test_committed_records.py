@@ -1,0 +1,88 @@
+"""Which batches of a Fetch answer a read_committed consumer is shown."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.client.admin import AbortedTransaction
+from kafka_eos_sink.client.committed_records import committed_batches
+from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, ControlRecord, RecordBatch
+
+
+def batch(
+    base_offset: int, producer_id: int, *, records: int = 1, transactional: bool = True, marker: int | None = None
+) -> RecordBatch:
+    control = () if marker is None else (ControlRecord(offset=base_offset, type=marker, coordinator_epoch=0),)
+    return RecordBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + records - 1,
+        partition_leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=transactional,
+        control=marker is not None,
+        compression=Codec.NONE,
+        log_append_time=False,
+        base_timestamp=0,
+        max_timestamp=0,
+        size_in_bytes=100,
+        control_records=control,
+    )
+
+
+def shown(batches: list[RecordBatch], *aborted: tuple[int, int]) -> list[int]:
+    transactions = [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in aborted]
+    return [each.base_offset for each in committed_batches(batches, transactions)]
+
+
+def test_markers_are_left_out_and_everything_else_is_shown() -> None:
+    log = [
+        batch(0, 1),
+        batch(1, -1, transactional=False),
+        batch(2, 1, marker=CONTROL_COMMIT),
+        batch(3, 9, transactional=False),
+    ]
+    assert shown(log) == [0, 1, 3]
+
+
+def test_an_aborted_transaction_is_left_out_from_its_first_offset_to_its_marker() -> None:
+    log = [
+        batch(0, 1),
+        batch(1, 1, marker=CONTROL_COMMIT),
+        batch(2, 1, records=3),
+        batch(5, 2),
+        batch(6, 1),
+        batch(7, 1, marker=CONTROL_ABORT),
+        batch(8, 1),
+        batch(9, 1, marker=CONTROL_COMMIT),
+        batch(10, 2, marker=CONTROL_COMMIT),
+    ]
+    assert shown(log, (1, 2)) == [0, 5, 8]
+
+
+def test_the_broker_may_name_a_transaction_that_began_before_the_answer_or_ends_after_it() -> None:
+    assert shown([batch(10, 1), batch(11, 1, marker=CONTROL_ABORT), batch(12, 1)], (1, 3)) == [12]
+    assert shown([batch(10, 2), batch(11, 1)], (1, 11)) == [10]
+    assert shown([batch(10, 1)], (1, 11)) == [10]
+
+
+def test_two_aborted_transactions_of_one_producer_named_in_any_order() -> None:
+    log = [
+        batch(0, 1),
+        batch(1, 1, marker=CONTROL_ABORT),
+        batch(2, 1),
+        batch(3, 1, marker=CONTROL_COMMIT),
+        batch(4, 1),
+        batch(5, 1, marker=CONTROL_ABORT),
+    ]
+    assert shown(log, (1, 4), (1, 0)) == [2]
+
+
+def test_a_marker_of_which_compaction_left_the_batch_alone_ends_its_transaction() -> None:
+    emptied = batch(1, 1, marker=CONTROL_ABORT)
+    object.__setattr__(emptied, "control_records", ())
+    assert shown([batch(0, 1), emptied, batch(2, 1)], (1, 0)) == [2]
+
+
+def test_an_idempotent_batch_of_an_aborting_producer_is_no_part_of_the_transaction() -> None:
+    assert shown([batch(0, 1), batch(1, 1, transactional=False)], (1, 0)) == [1]

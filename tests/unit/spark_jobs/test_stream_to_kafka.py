@@ -1,0 +1,132 @@
+"""The command line of stream_to_kafka.py, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.errors import ConfigurationError
+from spark_jobs.stream_to_kafka import arguments, sink_options, source_options
+
+CLUSTER = ("--bootstrap-servers", "a:1", "--checkpoint", "c")
+FILES = ("--files", "in", "--format", "json", "--schema", "a INT")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        arguments(argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("stream_to_kafka.py: error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "trigger"),
+    [
+        ((), {}),
+        (("--trigger", "available-now"), {"availableNow": True}),
+        (("--trigger", "once"), {"once": True}),
+        (("--trigger", "processing-time", "10 seconds"), {"processingTime": "10 seconds"}),
+    ],
+)
+def test_triggers(words: tuple[str, ...], trigger: dict[str, object]) -> None:
+    assert arguments((*CLUSTER, *FILES, "--topic", "t", *words)).trigger == trigger
+
+
+@pytest.mark.parametrize(
+    "words", [("continuous", "1 second"), ("processing-time",), ("processing-time", "soon"), ("once", "more")]
+)
+def test_other_triggers_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, *CLUSTER, *FILES, "--trigger", *words)
+    assert said == f"--trigger {' '.join(words)}: must be available-now, once or processing-time 'N seconds'"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((*CLUSTER,), "one of the arguments --from-topic --files is required"),
+        ((*CLUSTER, *FILES, "--from-topic", "s"), "argument --from-topic: not allowed with argument --files"),
+        (("--bootstrap-servers", "a:1", *FILES), "the following arguments are required: --checkpoint"),
+        (("--checkpoint", "c", *FILES), "--bootstrap-servers is required (or bootstrap.servers in --properties)"),
+        ((*CLUSTER, "--files", "in"), "--files needs --format"),
+        ((*CLUSTER, "--files", "in", "--format", "csv"),
+         "--format csv needs --schema: a stream cannot look into files that are still to come"),
+        ((*CLUSTER, "--files", "in", "--format", "text", "--schema", "a INT"),
+         "--format text has one column, value, and takes no --schema"),
+        ((*CLUSTER, "--from-topic", "s", "--format", "json"), "--format belongs to --files"),
+        ((*CLUSTER, "--from-topic", "s", "--schema", "a INT"), "--schema belongs to --files"),
+        ((*CLUSTER, *FILES, "--source-offsets-group", "g"), "--source-offsets-group belongs to --from-topic"),
+        ((*CLUSTER, *FILES, "--from-bootstrap-servers", "b:1"), "--from-bootstrap-servers belongs to --from-topic"),
+        ((*CLUSTER, *FILES, "--sql", "SELECT 1", "--key", "a", "--where", "b"),
+         "--sql says all that --key and --where would say: give one or the other"),
+        ((*CLUSTER, *FILES, "--select", "a AS value", "--value", "a"),
+         "--select says all that --value would say: give one or the other"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, *argv) == said
+
+
+def test_the_options_of_the_sink() -> None:
+    given = arguments((*CLUSTER, "--from-topic", "s", "--source-offsets-group", "g", "--option", "dead.letter.topic=d"))
+    assert sink_options(given) == {
+        "kafka.bootstrap.servers": "a:1",
+        "source.offsets.group": "g",
+        "dead.letter.topic": "d",
+    }
+    assert sink_options(arguments((*CLUSTER, *FILES, "--topic", "t")))["topic"] == "t"
+
+
+def test_a_topic_is_read_whole_and_committed_unless_options_say_otherwise() -> None:
+    given = arguments((*CLUSTER, "--from-topic", "s,t"))
+    defaults = {
+        "subscribe": "s,t",
+        "startingoffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        "includeheaders": "true",
+        "kafka.bootstrap.servers": "a:1",
+    }
+    assert source_options(given, sink_options(given)) == defaults
+    given = arguments((*CLUSTER, "--from-topic", "s,t", "--read-option", "startingOffsets=latest"))
+    assert source_options(given, sink_options(given)) == {**defaults, "startingoffsets": "latest"}
+
+
+def test_the_cluster_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERS", "from-environment:1")
+    given = arguments(("--option", "kafka.bootstrap.servers=${env:BROKERS}", "--checkpoint", "c", "--from-topic", "s"))
+    sink = sink_options(given)
+    assert sink["kafka.bootstrap.servers"] == "${env:BROKERS}"
+    # Spark's source knows no references.
+    assert source_options(given, sink)["kafka.bootstrap.servers"] == "from-environment:1"
+
+    file = tmp_path / "consumer.properties"
+    file.write_text("bootstrap.servers=b:1\nsecurity.protocol=SSL\nssl.key.password=${env:BROKERS}\n", "utf-8")
+    other = (*CLUSTER, "--from-topic", "s", "--from-properties", str(file))
+    given = arguments(other)
+    found = source_options(given, sink_options(given))
+    assert found["kafka.bootstrap.servers"] == "b:1"
+    assert found["kafka.security.protocol"] == "SSL"
+    assert found["kafka.ssl.key.password"] == "from-environment:1"
+    given = arguments((*other, "--from-bootstrap-servers", "c:1"))
+    assert source_options(given, sink_options(given))["kafka.bootstrap.servers"] == "c:1"
+
+
+def test_the_cluster_of_the_sink_is_reached_as_by_the_sink_where_java_can() -> None:
+    secured = ("--option", "kafka.security.protocol=SASL_SSL", "--option", "kafka.linger.ms=1")
+    given = arguments((*CLUSTER, "--from-topic", "s", *secured))
+    found = source_options(given, sink_options(given))
+    assert found["kafka.security.protocol"] == "SASL_SSL"
+    assert "kafka.linger.ms" not in found
+    given = arguments((*CLUSTER, "--from-topic", "s", *secured, "--from-bootstrap-servers", "b:1"))
+    assert "kafka.security.protocol" not in source_options(given, sink_options(given))
+    given = arguments((*CLUSTER, "--from-topic", "s", "--option", "kafka.sasl.username=me"))
+    with pytest.raises(ConfigurationError, match=r"kafka\.sasl\.username: not known to Java.* has sasl\.jaas\.config"):
+        source_options(given, sink_options(given))
+
+
+def test_csv_files_have_a_header_unless_said_otherwise() -> None:
+    csv = (*CLUSTER, "--files", "in", "--format", "csv", "--schema", "a INT")
+    given = arguments((*csv, "--read-option", "maxFilesPerTrigger=1"))
+    assert source_options(given, {}) == {"header": "true", "maxfilespertrigger": "1"}
+    assert source_options(arguments((*csv, "--read-option", "header=false")), {}) == {"header": "false"}
+    assert source_options(arguments((*CLUSTER, *FILES)), {}) == {}

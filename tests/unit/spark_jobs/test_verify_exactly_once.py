@@ -1,0 +1,125 @@
+"""The command line and the report of verify_exactly_once.py, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.sink.record_comparison import Comparison, Difference
+from kafka_eos_sink.sink.topic_frame import Offsets, TopicFrame
+from spark_jobs.verify_exactly_once import arguments, report, shown, source_options, table
+
+TOPIC = ("--bootstrap-servers", "a:1", "--topic", "t")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        arguments(argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("verify_exactly_once.py: error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((*TOPIC,), "one of the arguments --from-topic --files is required"),
+        (("--bootstrap-servers", "a:1", "--files", "f"), "the following arguments are required: --topic"),
+        ((*TOPIC, "--files", "f", "--from-properties", "p"), "--from-properties belongs to --from-topic"),
+        ((*TOPIC, "--from-topic", "s", "--format", "json"), "--format belongs to --files"),
+        ((*TOPIC, "--from-topic", "s", "--read-option", "a=b"), "--read-option belongs to --files"),
+        ((*TOPIC, "--files", "f", "--compare", "value,offset"),
+         "argument --compare: 'offset' is not among key, value, headers, timestamp, partition"),
+        ((*TOPIC, "--files", "f", "--compare", "value", "--order-by", "id"),
+         "--order-by is about keys: --compare must have key among its columns"),
+        ((*TOPIC, "--files", "f", "--show", "-1"), "--show -1: must be 0 or more"),
+        ((*TOPIC, "--files", "f", "--sql", "SELECT 1", "--select", "a"),
+         "--sql says all that --select would say: give one or the other"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, *argv) == said
+
+
+def test_what_is_compared_is_named_once_each() -> None:
+    given = arguments((*TOPIC, "--files", "f", "g", "--compare", "value, key,value"))
+    assert (given.compare, given.files, given.format) == (("value", "key"), ["f", "g"], "parquet")
+
+
+def test_the_cluster_of_the_source(tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "x"}
+    assert source_options(arguments((*TOPIC, "--from-topic", "s")), options) == options
+    given = arguments((*TOPIC, "--from-topic", "s", "--from-bootstrap-servers", "b:1"))
+    assert source_options(given, options) == {"kafka.bootstrap.servers": "b:1"}
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=y\n", "utf-8")
+    given = arguments((*TOPIC, "--from-topic", "s", "--from-properties", str(file)))
+    assert source_options(given, options) == {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "y"}
+
+
+def test_values_are_shown_as_text_where_they_are_and_not_without_end() -> None:
+    assert shown(bytearray("grün", "utf-8")) == "grün"
+    assert shown(b"\xff\x00") == "0xff00"
+    assert shown(b"x" * 1_000) == "x" * 80 + "... (1,000 bytes)"
+    assert shown(None) is None
+    assert shown([{"key": "h", "value": b"1"}, {"key": "i", "value": None}]) == {"h": "1", "i": None}
+
+
+def test_the_report_names_places_and_what_is_held_back() -> None:
+    given = arguments((*TOPIC, "--files", "f"))
+    offsets = (
+        Offsets(partition=0, first=0, last_stable=7, high_watermark=7),
+        Offsets(partition=1, first=0, last_stable=5, high_watermark=17),
+    )
+    topic = TopicFrame(frame=None, reader="somebody", offsets=offsets)  # type: ignore[arg-type]
+    found = Comparison(
+        expected=1_000,
+        found=1_001,
+        missing=1,
+        duplicated=2,
+        unexpected=0,
+        out_of_order=3,
+        differences=(
+            Difference(
+                kind="duplicated",
+                record={"key": bytearray(b"k"), "value": None},
+                expected=1,
+                found=3,
+                first=(0, 4),
+                last=(1, 2),
+            ),
+            Difference(kind="missing", record={"key": None, "value": b"v"}, expected=1, found=0, first=None, last=None),
+        ),
+    )
+    as_json = report(given, topic, ("key", "value"), found)
+    assert as_json["exactly_once"] is False
+    assert as_json["held_back"] == {"1": 12}
+    assert as_json["differences"][0] == {
+        "kind": "duplicated",
+        "record": {"key": "k", "value": None},
+        "expected": 1,
+        "found": 3,
+        "first": {"partition": 0, "offset": 4},
+        "last": {"partition": 1, "offset": 2},
+    }
+    assert list(table(as_json)) == [
+        "topic t under read_committed, read by somebody; compared: key, value",
+        "  expected               1,000",
+        "  found                  1,001",
+        "  missing                    1",
+        "  duplicated                 2",
+        "  unexpected                 0",
+        "  out of order               3",
+        "  12 offsets of partition 1 are not visible yet: a transaction is open there",
+        "  duplicated: key 'k', value None; expected 1, found 3, at partition 0 offset 4 and partition 1 offset 2",
+        "  missing: key None, value 'v'; expected 1, found 0",
+    ]
+
+
+def test_only_counts_of_zero_are_exactly_once() -> None:
+    right = {"expected": 2, "found": 2, "missing": 0, "duplicated": 0, "unexpected": 0}
+    assert Comparison(**right).equal
+    assert Comparison(**right, out_of_order=0).equal
+    assert not Comparison(**right, out_of_order=1).equal
+    for name in ("missing", "duplicated", "unexpected"):
+        assert not Comparison(**{**right, name: 1}).equal
