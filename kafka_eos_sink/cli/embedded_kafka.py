@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
-from kafka_eos_sink.cli import kafka_distribution
+from kafka_eos_sink.cli import broker_security, kafka_distribution
+from kafka_eos_sink.cli.broker_security import BrokerSecurity
 from kafka_eos_sink.cli.free_ports import choose_free_ports, is_free
 from kafka_eos_sink.cli.java import find_java
 from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION, Progress
@@ -33,7 +34,9 @@ from kafka_eos_sink.cli.kafka_node import (
 from kafka_eos_sink.cli.kafka_readiness import wait_until_ready
 from kafka_eos_sink.cli.process_guard import ProcessGuard
 from kafka_eos_sink.client.network_client import monotonic_ms
+from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.java_properties import read_properties
 
 __all__ = ["EmbeddedKafka"]
 
@@ -51,6 +54,7 @@ class EmbeddedKafka:
     port                 of the first node, the others follow; None takes free ones
     heap                 of each node, in Java's notation
     properties           server properties that win over the ones chosen here
+    security             TLS and SASL of the listener for clients; None is plaintext
     tuned_for            "start" for tests, "throughput" where speed is measured or the broker runs for long
     start_timeout_ms     until all nodes must be ready
 
@@ -69,6 +73,7 @@ class EmbeddedKafka:
         port: int | None = None,
         heap: str = "384m",
         properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
         tuned_for: Literal["start", "throughput"] = "start",
         start_timeout_ms: int = 120_000,
         progress: Callable[[Progress], None] | None = None,
@@ -86,6 +91,8 @@ class EmbeddedKafka:
         self._kept_directory = None if directory is None else Path(directory).absolute()
         self._heap = heap
         self._properties = dict(properties or {})
+        self._security = security
+        self._users: dict[str, Secret] = {}
         self._tuned_for = tuned_for
         self._start_timeout_ms = start_timeout_ms
         self._progress = progress
@@ -150,6 +157,24 @@ class EmbeddedKafka:
     def bootstrap_servers(self) -> str:
         """``host:port,...`` of all nodes, also of those that are down at the moment."""
         return ",".join(node.address.server for node in self._nodes.values())
+
+    @property
+    def plaintext_servers(self) -> str:
+        """As `bootstrap_servers`, of the listener without TLS and SASL that the nodes use among themselves."""
+        return ",".join(f"{HOST}:{node.address.plaintext_port}" for node in self._nodes.values())
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """What a client is to be told to reach this cluster, secrets included; also in the file of this name."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        trusted = self._running_root() / "cluster" / "client-truststore.pem"
+        return broker_security.client_properties(self._security, self._users, self.bootstrap_servers, trusted)
+
+    @property
+    def client_properties_file(self) -> Path:
+        """`client_properties`, readable by this user only."""
+        return self._running_root() / "cluster" / "client.properties"
 
     @property
     def cluster_id(self) -> str:
@@ -266,10 +291,12 @@ class EmbeddedKafka:
                 )
         self.transaction_version = description["transaction_version"]
         self._cluster_id = description["cluster_id"]
+        self._reuse_users()
         addresses = [NodeAddress(**address) for address in description["nodes"]]
         wanted = None if self._port is None else [self._port + index for index in range(self._brokers)]
-        free = all(is_free(HOST, port) for node in addresses for port in (node.port, node.controller_port))
-        if free and wanted in (None, [node.port for node in addresses]):
+        free = all(is_free(HOST, port) for node in addresses for port in node.ports)
+        as_before = all((node.broker_port is None) == (self._security is None) for node in addresses)
+        if free and as_before and wanted in (None, [node.port for node in addresses]):
             self._place(addresses)
         else:
             self._place(self._choose_ports(()))
@@ -286,9 +313,14 @@ class EmbeddedKafka:
                     raise KafkaEosError(
                         "EMBEDDED_KAFKA_FAILED", f"Port {port} on {HOST} is in use; choose another one or none at all."
                     )
-        controller_ports = choose_free_ports(HOST, self._brokers, avoid=avoid.union(ports))
+        others = choose_free_ports(HOST, 2 * self._brokers, avoid=avoid.union(ports))
         return [
-            NodeAddress(node_id=index + 1, port=ports[index], controller_port=controller_ports[index])
+            NodeAddress(
+                node_id=index + 1,
+                port=ports[index],
+                controller_port=others[2 * index],
+                broker_port=None if self._security is None else others[2 * index + 1],
+            )
             for index in range(self._brokers)
         ]
 
@@ -305,7 +337,7 @@ class EmbeddedKafka:
             "kafka_version": self.version,
             "transaction_version": self.transaction_version,
             "nodes": [
-                {name: getattr(node.address, name) for name in ("node_id", "port", "controller_port")}
+                {name: getattr(node.address, name) for name in ("node_id", "port", "controller_port", "broker_port")}
                 for node in self._nodes.values()
             ],
         }
@@ -321,6 +353,7 @@ class EmbeddedKafka:
         formatting = root / "formatting"
         shutil.rmtree(formatting, ignore_errors=True)
         formatting.mkdir()
+        self._choose_users(formatting)
         first, *others = self._nodes.values()
         first_data = self._format_first(first, formatting)
         for node in others:
@@ -346,10 +379,12 @@ class EmbeddedKafka:
         folder.mkdir()
         settings = folder / "server.properties"
         quorum = [each.address for each in self._nodes.values()]
-        write_properties(settings, server_properties(node.address, quorum, folder, self._properties))
+        properties = server_properties(node.address, quorum, folder, self._properties, self._client_protocol)
+        write_properties(settings, properties)
         command = self._jvm.command("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(settings))
         if self.transaction_version is not None:
             command += ["--feature", f"transaction.version={self.transaction_version}"]
+        command += broker_security.scram_arguments(self._users)
         answer = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
         )
@@ -360,6 +395,54 @@ class EmbeddedKafka:
                 f"Kafka {self.version} could not format its data folder; it said:\n{said}",
             )
         return folder / "data"
+
+    # ---- security
+
+    @property
+    def _client_protocol(self) -> str:
+        return "PLAINTEXT" if self._security is None else self._security.protocol
+
+    def _choose_users(self, folder: Path) -> None:
+        """Kafka keeps the users' SCRAM credentials in its data, so who they are is settled when that is formatted."""
+        if self._security is None or not self._security.uses_sasl:
+            return
+        self._users = dict(self._security.users) or {
+            broker_security.DEFAULT_USER: broker_security.new_password(),
+        }
+        write_properties(folder / "users", {name: password.reveal() for name, password in self._users.items()})
+
+    def _reuse_users(self) -> None:
+        if self._security is None or not self._security.uses_sasl:
+            return
+        found = self._running_root() / "cluster" / "users"
+        if found.is_file():
+            self._users = {name: Secret(password) for name, password in read_properties(found).items()}
+        if not self._users or (self._security.users and dict(self._security.users) != self._users):
+            raise KafkaEosError(
+                "EMBEDDED_KAFKA_FAILED",
+                f"The folder {self._running_root()} was made with {'other' if self._users else 'no'} users; they cannot "
+                "be changed: ask for the same or name another folder.",
+            )
+
+    def _secure(self, security: BrokerSecurity) -> dict[str, str]:
+        """The properties of the clients' listener; writes what clients need to reach it."""
+        assert self._jvm is not None
+        folder = self._running_root() / "cluster"
+        store: dict[str, str] = {}
+        if security.certificate is not None:
+            store = {"type": "PEM", "location": str(security.certificate.absolute())}
+            # The last certificate of the chain has signed the others, or is the only one.
+            last = security.certificate.read_text(encoding="ascii").rpartition("-----BEGIN CERTIFICATE-----")
+            (folder / "client-truststore.pem").write_text(last[1] + last[2], encoding="ascii")
+        elif security.uses_tls:
+            password = folder / "keystore-password"
+            if not password.is_file():
+                write_properties(password, {"password": broker_security.new_password().reveal()})
+            store = broker_security.make_certificate(
+                self._jvm.java, folder, Secret(read_properties(password)["password"])
+            )
+        write_properties(self.client_properties_file, self.client_properties)
+        return broker_security.listener_properties(security, self._users, store)
 
     def _start_nodes(self) -> None:
         tried: set[int] = set()
@@ -375,9 +458,7 @@ class EmbeddedKafka:
                 if not lost_a_port or self._port is not None or attempt == _START_ATTEMPTS:
                     raise
             self._end(self._nodes.values(), signal.SIGKILL)
-            tried.update(
-                port for node in self._nodes.values() for port in (node.address.port, node.address.controller_port)
-            )
+            tried.update(port for node in self._nodes.values() for port in node.address.ports)
             self._place(self._choose_ports(tried))
             self._describe(self._running_root() / "cluster")
 
@@ -385,8 +466,9 @@ class EmbeddedKafka:
         assert self._guard is not None
         assert self._jvm is not None
         quorum = [node.address for node in self._nodes.values()]
+        overrides = self._properties if self._security is None else self._secure(self._security) | self._properties
         for node in nodes:
-            properties = server_properties(node.address, quorum, node.directory, self._properties)
+            properties = server_properties(node.address, quorum, node.directory, overrides, self._client_protocol)
             write_properties(node.directory / "server.properties", properties)
             node.start(self._jvm, self._guard)
 

@@ -22,34 +22,58 @@ _PORT_CONFLICT = re.compile(r"BindException|Address already in use|failed to bin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """Where one node listens on the loopback interface: for clients and brokers, and for the controllers."""
+    """Where one node listens on the loopback interface: for clients and brokers, and for the controllers.
+
+    `broker_port` is where clients are asked for more than to come: brokers have a listener of their own then.
+    """
 
     node_id: int
     port: int
     controller_port: int
+    broker_port: int | None = None
 
     @property
     def server(self) -> str:
         return f"{HOST}:{self.port}"
 
+    @property
+    def plaintext_port(self) -> int:
+        """Of the listener that is neither encrypted nor asks who comes."""
+        return self.port if self.broker_port is None else self.broker_port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return tuple({self.port, self.controller_port, self.plaintext_port})
+
 
 def server_properties(
-    address: NodeAddress, quorum: Sequence[NodeAddress], directory: Path, overrides: Mapping[str, str]
+    address: NodeAddress,
+    quorum: Sequence[NodeAddress],
+    directory: Path,
+    overrides: Mapping[str, str],
+    client_protocol: str = "PLAINTEXT",
 ) -> dict[str, str]:
     """Kafka's settings for one node that is broker and controller at once; `overrides` win.
+
+    `client_protocol` is the security protocol of the clients' listener where that is another than the brokers'.
 
     Replication is the number of nodes (internal topics stay writable with one of three down); buffers, threads and
     internal partitions are as few as a machine with two cores wants; waits that only make sense among many are short.
     """
     replicas = len(quorum)
     in_sync = max(1, replicas - 1)
+    listeners = f"BROKER://{HOST}:{address.plaintext_port}"
+    protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    if address.broker_port is not None:
+        listeners += f",CLIENT://{address.server}"
+        protocols += f",CLIENT:{client_protocol}"
     properties = {
         "node.id": str(address.node_id),
         "process.roles": "broker,controller",
         "controller.quorum.voters": ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in quorum),
-        "listeners": f"BROKER://{address.server},CONTROLLER://{HOST}:{address.controller_port}",
-        "advertised.listeners": f"BROKER://{address.server}",
-        "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{listeners},CONTROLLER://{HOST}:{address.controller_port}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": protocols,
         "inter.broker.listener.name": "BROKER",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
@@ -80,8 +104,13 @@ def server_properties(
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Writes a Java properties file; Kafka reads it as UTF-8, so only backslashes and line ends need escaping."""
+    """Writes a Java properties file; Kafka reads it as UTF-8, so only backslashes and line ends need escaping.
+
+    Nobody else can read it: passwords may stand there.
+    """
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in sorted(properties.items()))
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -41,7 +41,7 @@ def _knows_all(
     node: NodeAddress, expected: set[int], cluster_id: str, *, deadline_ms: int, check_alive: Callable[[], None]
 ) -> bool:
     config = ClientConfig(
-        bootstrap_servers=((HOST, node.port),),
+        bootstrap_servers=((HOST, node.plaintext_port),),
         client_id="kafka-eos-readiness",
         reconnect_backoff_ms=_RECONNECT_MS,
         reconnect_backoff_max_ms=_RECONNECT_MS,
