@@ -51,16 +51,16 @@ def read_store(path: str) -> bytes:
 def certificates_at(path: str) -> str:
     """All certificates of a PEM file, or of the PEM files in a folder (librdkafka's ``ssl.ca.location``)."""
     if not Path(path).is_dir():
-        return trusted_certificates(read_store(path), "PEM", None, "ssl.ca")
+        return trusted_certificates(read_store(path), None, "ssl.ca")
     found = [pem_certificates(_ascii(read_store(str(file)))) for file in sorted(Path(path).iterdir()) if file.is_file()]
     if not any(found):
         raise StoreProblem(f"no file in {path} holds a certificate in PEM")
     return "\n".join(filter(None, found))
 
 
-def trusted_certificates(data: bytes, store_type: str | None, password: Secret | None, option: str) -> str:
+def trusted_certificates(data: bytes, password: Secret | None, option: str) -> str:
     """All certificates of a trust store. `option` is what its options begin with, such as ``ssl.truststore``."""
-    if _kind(data, store_type, option) == "PKCS12":
+    if _kind(data, option) == "PKCS12":
         _key, certificates = _open_pkcs12(data, password, option)
         found = "\n".join(certificates)
     else:
@@ -70,9 +70,9 @@ def trusted_certificates(data: bytes, store_type: str | None, password: Secret |
     return found
 
 
-def key_material(data: bytes, store_type: str | None, password: Secret | None, option: str) -> KeyMaterial:
+def key_material(data: bytes, password: Secret | None, option: str) -> KeyMaterial:
     """The private key of a key store and its certificates."""
-    if _kind(data, store_type, option) == "PKCS12":
+    if _kind(data, option) == "PKCS12":
         key, certificates = _open_pkcs12(data, password, option)
         if key is None or not certificates:
             raise StoreProblem("it holds no private key with a certificate")
@@ -114,15 +114,15 @@ def _ascii(data: bytes) -> str:
     return data.decode("ascii", errors="replace")
 
 
-def _kind(data: bytes, store_type: str | None, option: str) -> str:
-    """PEM or PKCS12, by what it is: a type that is not given, or is wrong, is no reason to fail."""
+def _kind(data: bytes, option: str) -> str:
+    """PEM or PKCS12, by what it is: a type that is not given, or is another, is no reason to fail."""
     if data.startswith((b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")):
         raise StoreProblem(f"it is a JKS store: {JKS_WAY_OUT.format(type=f'{option}.type')}")
     if b"-----BEGIN " in data:
         return "PEM"
     if data.startswith(b"\x30"):
         return "PKCS12"
-    raise StoreProblem(f"it is not {store_type or 'PEM or PKCS12'}")
+    raise StoreProblem("it is neither PEM nor PKCS12")
 
 
 def _open_pkcs12(data: bytes, password: Secret | None, option: str) -> tuple[str | None, list[str]]:

@@ -84,7 +84,7 @@ class _SecurityReader:
         self._warn_of_names_without_effect(asks_endpoint)
         tls = self._tls() if self._with_tls or asks_endpoint else TlsConfig()
         sasl = self._sasl() if self._with_sasl else None
-        if len(self._problems) > before:
+        if self._broken or len(self._problems) > before:
             return None
         if self._protocol == "SASL_PLAINTEXT" and self._mechanism == "PLAIN":
             self._warnings.append(
@@ -150,12 +150,9 @@ class _SecurityReader:
             if not (found := key_stores.pem_certificates(value)):
                 self._problem(source, "must be certificates in PEM")
             return found
-        store_type = self._values.get("ssl.truststore.type")
         return self._from_store(
             source,
-            lambda: key_stores.trusted_certificates(
-                key_stores.read_store(value), store_type, password, "ssl.truststore"
-            ),
+            lambda: key_stores.trusted_certificates(key_stores.read_store(value), password, "ssl.truststore"),
         )
 
     def _key_material(self) -> key_stores.KeyMaterial | None:
@@ -168,10 +165,8 @@ class _SecurityReader:
             return None
         value = self._values[source]
         if source == "ssl.keystore.location":
-            store_type = self._values.get("ssl.keystore.type")
             return self._from_store(
-                source,
-                lambda: key_stores.key_material(key_stores.read_store(value), store_type, password, "ssl.keystore"),
+                source, lambda: key_stores.key_material(key_stores.read_store(value), password, "ssl.keystore")
             )
         missing = [name for name in inline if name not in self._values]
         if missing:

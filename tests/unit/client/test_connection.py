@@ -82,10 +82,10 @@ def end_txn_answer(correlation_id: int, error_code: int = 0, version: int = 5) -
     return frame(correlation_id, bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=error_code), version)))
 
 
-def events(peer: Connection, data: bytes, chunk: int | None = None) -> list[Event]:
+def events(peer: Connection, data: bytes, chunk: int | None = None, now: int = 1) -> list[Event]:
     found: list[Event] = []
     for at in range(0, len(data), chunk or len(data)):
-        peer.receive_data(data[at : at + (chunk or len(data))], now=1)
+        peer.receive_data(data[at : at + (chunk or len(data))], now=now)
         while (event := peer.next_event()) is not None:
             found.append(event)
     return found
@@ -277,6 +277,76 @@ def test_a_refused_authentication_is_raised_as_the_dialogue_says_it() -> None:
     events(peer, handshake_answer())
     with pytest.raises(BrokerRefusedError, match="no such user"):
         events(peer, authenticate_answer(error_code=58, error_message="no such user"))
+
+
+# sessions that end (KIP-368)
+
+
+def session_dialogue() -> Generator[Any, Any, int]:
+    yield SaslHandshakeRequest(mechanism="PLAIN")
+    answer = yield SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
+    if answer.error_code:
+        raise BrokerRefusedError("SASL_AUTHENTICATION_FAILED", answer.error_message)
+    lifetime: int = answer.session_lifetime_ms
+    return lifetime
+
+
+def sasl_answers(first: int, **fields: Any) -> tuple[bytes, bytes]:
+    """The answers to handshake and token, the first with this correlation id."""
+    handshake = bytes(encode(SaslHandshakeResponse(error_code=0, mechanisms=("PLAIN",)), 1))
+    defaults = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 0}
+    token = bytes(encode(SaslAuthenticateResponse(**(defaults | fields)), 2))
+    return frame(first, handshake, flexible_header=False), frame(first + 1, token)
+
+
+def session(lifetime_ms: int) -> Connection:
+    peer = connection(session_dialogue)
+    events(peer, api_versions())
+    handshake, token = sasl_answers(1, session_lifetime_ms=lifetime_ms)
+    assert events(peer, handshake) == []
+    assert events(peer, token) == [ConnectionReady()]
+    peer.data_to_send()
+    return peer
+
+
+def test_a_session_is_prolonged_in_the_last_part_of_its_life() -> None:
+    peer = session(10_000)
+    due = next(now for now in range(20_000) if peer.reauthentication_due(now))
+    assert 8_500 <= due <= 9_501
+    assert len({peer._reauthenticate_at for peer in (session(10_000_000) for _ in range(20))}) > 1
+    assert not session(0).reauthentication_due(10**12)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 9])
+def test_answers_to_earlier_requests_come_in_while_a_session_is_prolonged(chunk: int | None) -> None:
+    peer = session(10_000)
+    earlier = send(peer), send(peer)
+    peer.reauthenticate(9_600)
+    assert peer.state is ConnectionState.REAUTHENTICATING
+    with pytest.raises(RuntimeError, match="authenticating again"):
+        send(peer)
+    handshake, token = sasl_answers(5, session_lifetime_ms=10_000)
+    answers = events(peer, end_txn_answer(3) + end_txn_answer(4) + handshake, chunk, now=9_610)
+    assert [event.pending for event in answers if isinstance(event, ResponseReceived)] == list(earlier)
+    assert events(peer, token, chunk, now=9_620) == [ConnectionReady()]
+    assert [request[0] for request in sent_requests(peer)] == [26, 26, 17, 36]
+    assert not peer.reauthentication_due(9_700)
+    assert peer.reauthentication_due(9_610 + 9_501)
+    assert send(peer).correlation_id == 7
+
+
+def test_a_session_that_may_not_go_on_loses_the_requests_and_none_of_its_own() -> None:
+    peer = session(10_000)
+    lost = send(peer)
+    peer.reauthenticate(9_600)
+    assert peer.in_flight == 2
+    assert peer.abandon() == (lost,)
+    refused = session(10_000)
+    refused.reauthenticate(9_600)
+    handshake, token = sasl_answers(3, error_code=58, error_message="another principal")
+    events(refused, handshake)
+    with pytest.raises(BrokerRefusedError, match="another principal"):
+        events(refused, token)
 
 
 def test_versions_are_asked_for_with_the_name_of_the_client() -> None:

@@ -1,0 +1,296 @@
+"""SASL mechanisms as dialogues: the exchanges of the RFCs, and servers that are not what they should be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_eos_sink.client.sasl import MAX_ITERATIONS, Messages, authenticate, oauthbearer, plain, scram
+from kafka_eos_sink.client.security import (
+    PasswordCredentials,
+    SaslConfig,
+    Secret,
+    TokenCredentials,
+    UnsecuredToken,
+)
+from kafka_eos_sink.errors import AuthenticationError, ConfigurationError
+from kafka_eos_sink.protocol.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+UNSUPPORTED_SASL_MECHANISM = 33
+ILLEGAL_SASL_STATE = 34
+SASL_AUTHENTICATION_FAILED = 58
+
+RFC_USER = PasswordCredentials(username="user", password=Secret("pencil"))
+ALICE = PasswordCredentials(username="alice", password=Secret("correct horse"))
+TOKENS = TokenCredentials(source=UnsecuredToken(principal="alice"))
+
+
+def ends(messages: Messages, last: bytes) -> bool:
+    try:
+        messages.send(last)
+    except StopIteration:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("hash_name", "client_nonce", "server_first", "client_final", "server_final"),
+    [
+        pytest.param(
+            "sha1",
+            "fyko+d2lbbFgONRv9qkxdawL",
+            "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096",
+            "c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=",
+            "v=rmF9pqV8S7suAoZWja4dJRkFsKQ=",
+            id="RFC 5802, section 5",
+        ),
+        pytest.param(
+            "sha256",
+            "rOprNGfwEbeRWgbNEkqO",
+            "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+            "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+            "p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+            "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+            id="RFC 7677, section 3",
+        ),
+    ],
+)
+def test_scram_says_what_the_rfc_says(
+    hash_name: str, client_nonce: str, server_first: str, client_final: str, server_final: str
+) -> None:
+    messages = scram(hash_name, RFC_USER, client_nonce)
+    assert next(messages) == f"n,,n=user,r={client_nonce}".encode()
+    assert messages.send(server_first.encode()) == client_final.encode()
+    assert ends(messages, server_final.encode())
+
+
+class ScramServer:
+    """The server's side by RFC 5802, from its formulas: StoredKey and ServerKey, never the password again."""
+
+    def __init__(self, hash_name: str, password: str, *, iterations: int = 4_096) -> None:
+        self.hash_name, self.iterations, self.salt = hash_name, iterations, b"some salt"
+        salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), self.salt, iterations)
+        self.stored_key = hashlib.new(hash_name, hmac.digest(salted, b"Client Key", hash_name)).digest()
+        self.server_key = hmac.digest(salted, b"Server Key", hash_name)
+        self.first_bare = self.first = ""
+
+    def answer_first(self, message: bytes) -> bytes:
+        self.first_bare = message.decode().removeprefix("n,,")
+        nonce = self.first_bare.rpartition("r=")[2]
+        salt = base64.b64encode(self.salt).decode()
+        self.first = f"r={nonce}server-part,s={salt},i={self.iterations}"
+        return self.first.encode()
+
+    def answer_final(self, message: bytes) -> bytes:
+        without_proof, _, proof = message.decode().rpartition(",p=")
+        signed = ",".join((self.first_bare, self.first, without_proof)).encode()
+        signature = hmac.digest(self.stored_key, signed, self.hash_name)
+        key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
+        if hashlib.new(self.hash_name, key).digest() != self.stored_key:
+            return b"e=invalid-proof"
+        return b"v=" + base64.b64encode(hmac.digest(self.server_key, signed, self.hash_name))
+
+
+@pytest.mark.parametrize("hash_name", ["sha256", "sha512"])
+def test_scram_and_a_server_that_knows_the_password_agree(hash_name: str) -> None:
+    server, messages = ScramServer(hash_name, "correct horse"), scram(hash_name, ALICE)
+    final = messages.send(server.answer_first(next(messages)))
+    assert ends(messages, server.answer_final(final))
+
+
+def test_names_are_escaped_and_nonces_are_fresh() -> None:
+    awkward = PasswordCredentials(username="a=b,ü", password=Secret("p"))
+    first, second = (next(scram("sha256", awkward)).decode() for _ in range(2))
+    assert first.startswith("n,,n=a=3Db=2Cü,r=")
+    assert first != second
+    assert re.fullmatch(r"n,,n=[^,]+,r=[\x21-\x2b\x2d-\x7e]{20,}", first)
+
+
+def test_a_server_that_does_not_know_the_password_is_refused() -> None:
+    """It may take any proof; what it signs gives it away."""
+    server, messages = ScramServer("sha256", "another password"), scram("sha256", ALICE)
+    final = messages.send(server.answer_first(next(messages)))
+    forged = hmac.digest(server.server_key, b"whatever", "sha256")
+    assert server.answer_final(final) == b"e=invalid-proof"
+    with pytest.raises(AuthenticationError, match="signature is wrong") as refused:
+        messages.send(b"v=" + base64.b64encode(forged))
+    assert refused.value.code == "SASL_SERVER_UNTRUSTED"
+
+
+def test_an_error_of_the_server_is_said_without_the_password() -> None:
+    messages = scram("sha256", ALICE)
+    messages.send(ScramServer("sha256", "other").answer_first(next(messages)))
+    with pytest.raises(AuthenticationError, match=r"e is wrong: \[hidden\]") as refused:
+        messages.send(b"e=e is wrong: correct horse\x1b[31m")
+    assert refused.value.code == "SASL_AUTHENTICATION_FAILED"
+    assert "correct horse" not in str(refused.value)
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"r=nonceX,s=c2FsdA==,i=4095", "4095 iterations"),
+        (b"r=nonceX,s=c2FsdA==,i=1", "1 iterations"),
+        (b"r=nonceX,s=c2FsdA==,i=%d" % (MAX_ITERATIONS + 1), "1000001 iterations"),
+        (b"r=nonceX,s=c2FsdA==,i=9999999999", "iterations"),
+        (b"r=nonceX,s=c2FsdA==,i=99999999999999999999", "not one"),
+        (b"r=nonceX,s=c2FsdA==,i=0", "not one"),
+        (b"r=nonceX,s=c2FsdA==,i=-4096", "not one"),
+        (b"r=nonceX,s=c2FsdA==,i=4096.0", "not one"),
+        (b"r=nonce,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=nonc,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=Nonce-other,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=X-nonce,s=c2FsdA==,i=4096", "nonce"),
+        (b"r=nonceX,s=c2FsdA,i=4096", "base 64"),
+        (b"r=nonceX,s=,i=4096", "not one"),
+        (b"r=nonceX,s=****,i=4096", "not one"),
+        (b"s=c2FsdA==,r=nonceX,i=4096", "not one"),
+        (b"m=must,r=nonceX,s=c2FsdA==,i=4096", "not one"),
+        (b"r=nonce X,s=c2FsdA==,i=4096", "not one"),
+        (b"r=nonceX,s=c2FsdA==", "not one"),
+        (b"e=other-error", "not one"),
+        (b"", "not one"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"\0" * 60_000, "not one"),
+    ],
+)
+def test_a_first_message_that_a_server_may_not_send_is_refused(answer: bytes, reason: str) -> None:
+    messages = scram("sha256", ALICE, "nonce")
+    next(messages)
+    with pytest.raises(AuthenticationError, match=reason) as refused:
+        messages.send(answer)
+    assert refused.value.code == "SASL_SERVER_UNTRUSTED"
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_no_server_makes_scram_fail_otherwise(first: bytes, final: bytes) -> None:
+    messages = scram("sha256", ALICE, "nonce")
+    next(messages)
+    with pytest.raises(AuthenticationError):
+        messages.send(first)
+    messages = scram("sha256", ALICE, "nonce")
+    messages.send(ScramServer("sha256", "correct horse").answer_first(next(messages)))
+    with pytest.raises(AuthenticationError):
+        messages.send(final)
+
+
+def test_every_bit_of_the_server_signature_counts() -> None:
+    server = ScramServer("sha256", "correct horse")
+    for position in range(32):
+        messages = scram("sha256", ALICE, "nonce")
+        final = messages.send(server.answer_first(next(messages)))
+        signature = bytearray(base64.b64decode(server.answer_final(final)[2:]))
+        signature[position] ^= 1
+        with pytest.raises(AuthenticationError, match="signature"):
+            messages.send(b"v=" + base64.b64encode(signature))
+
+
+def test_plain_sends_name_and_password_once() -> None:
+    messages = plain(ALICE)
+    assert next(messages) == b"\0alice\0correct horse"
+    assert ends(messages, b"")
+
+
+def test_oauthbearer_sends_the_token_with_its_extensions() -> None:
+    credentials = TokenCredentials(source=TOKENS.source, extensions=(("logicalCluster", "lkc-1"),))
+    messages = oauthbearer(Secret("abc.def."), credentials)
+    assert next(messages) == b"n,,\x01auth=Bearer abc.def.\x01logicalCluster=lkc-1\x01\x01"
+    assert ends(messages, b"")
+
+
+def test_oauthbearer_asks_for_the_reason_of_a_refusal() -> None:
+    messages = oauthbearer(Secret("abc.def."), TOKENS)
+    next(messages)
+    assert messages.send(b'{"status":"invalid_token","token":"abc.def."}') == b"\x01"
+    with pytest.raises(AuthenticationError, match="invalid_token") as refused:
+        messages.send(b"")
+    assert "abc.def." not in str(refused.value)
+
+
+# the whole dialogue in Kafka's requests
+
+
+def sasl(mechanism: Any, credentials: Any = ALICE) -> SaslConfig:
+    return SaslConfig(mechanism=mechanism, credentials=credentials)
+
+
+def taken(mechanism: str) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(error_code=0, mechanisms=(mechanism,))
+
+
+def answer(auth_bytes: bytes = b"", **fields: Any) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        **{"error_code": 0, "error_message": None, "auth_bytes": auth_bytes, "session_lifetime_ms": 0, **fields}
+    )
+
+
+def test_the_mechanism_is_named_first_and_the_lifetime_comes_last() -> None:
+    server, dialogue = ScramServer("sha512", "correct horse"), authenticate(sasl("SCRAM-SHA-512"))
+    assert next(dialogue) == SaslHandshakeRequest(mechanism="SCRAM-SHA-512")
+    first = dialogue.send(taken("SCRAM-SHA-512"))
+    assert isinstance(first, SaslAuthenticateRequest)
+    final = dialogue.send(answer(server.answer_first(first.auth_bytes)))
+    assert isinstance(final, SaslAuthenticateRequest)
+    with pytest.raises(StopIteration) as end:
+        dialogue.send(answer(server.answer_final(final.auth_bytes), session_lifetime_ms=60_000))
+    assert end.value.value == 60_000
+
+
+def test_a_mechanism_that_is_not_offered_is_refused_with_those_that_are() -> None:
+    dialogue = authenticate(sasl("PLAIN"))
+    next(dialogue)
+    offered = ("SCRAM-SHA-512", "GSSAPI\x1b")
+    with pytest.raises(AuthenticationError, match=r"PLAIN; it offers SCRAM-SHA-512, GSSAPI\?") as refused:
+        dialogue.send(SaslHandshakeResponse(error_code=UNSUPPORTED_SASL_MECHANISM, mechanisms=offered))
+    assert refused.value.code == "UNSUPPORTED_SASL_MECHANISM"
+
+
+def test_a_listener_without_sasl_is_said_to_be_one() -> None:
+    dialogue = authenticate(sasl("PLAIN"))
+    next(dialogue)
+    with pytest.raises(AuthenticationError, match=r"takes no SASL.*security\.protocol") as refused:
+        dialogue.send(SaslHandshakeResponse(error_code=ILLEGAL_SASL_STATE, mechanisms=()))
+    assert refused.value.code == "ILLEGAL_SASL_STATE"
+
+
+@pytest.mark.parametrize("code", [SASL_AUTHENTICATION_FAILED, ILLEGAL_SASL_STATE, -1, 12_345])
+def test_a_refusal_carries_the_words_of_kafka_and_no_secret(code: int) -> None:
+    dialogue = authenticate(sasl("PLAIN"))
+    next(dialogue)
+    dialogue.send(taken("PLAIN"))
+    said = "Authentication failed: alice may not come in with correct horse" + "!" * 5_000
+    with pytest.raises(AuthenticationError, match="may not come in with \\[hidden\\]!!!") as refused:
+        dialogue.send(answer(error_code=code, error_message=said))
+    assert refused.value.code in ("SASL_AUTHENTICATION_FAILED", "ILLEGAL_SASL_STATE")
+    assert "correct horse" not in str(refused.value)
+    assert len(str(refused.value)) < 1_000
+
+
+def test_a_refused_token_is_not_used_again() -> None:
+    refusals: list[str] = []
+    dialogue = authenticate(sasl("OAUTHBEARER", TOKENS), lambda: Secret("abc"), lambda: refusals.append("refused"))
+    next(dialogue)
+    dialogue.send(taken("OAUTHBEARER"))
+    assert dialogue.send(answer(b"{}")) == SaslAuthenticateRequest(auth_bytes=b"\x01")
+    with pytest.raises(AuthenticationError):
+        dialogue.send(answer(error_code=SASL_AUTHENTICATION_FAILED, error_message="no"))
+    assert refusals == ["refused"]
+
+
+@pytest.mark.parametrize(("mechanism", "credentials"), [("PLAIN", TOKENS), ("OAUTHBEARER", ALICE)])
+def test_credentials_of_another_kind_are_refused(mechanism: Any, credentials: Any) -> None:
+    with pytest.raises(ConfigurationError, match="another kind of credentials"):
+        SaslConfig(mechanism=mechanism, credentials=credentials)
