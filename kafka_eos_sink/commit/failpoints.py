@@ -2,7 +2,7 @@
 
 ``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. Actions: ``kill`` (SIGKILL to this process), ``raise``,
 ``hang`` (go no further: the test kills the whole driver), each with ``:FILE``, which acts once: only for the process that
-manages to create that file. The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each
+manages to create that file; and ``wait:FILE``, which goes on once the file that it made is removed. The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each
 delivered batch of rows) and ``commit.between_ends`` (after the first EndTxn of a pass).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 
 from ..errors import KafkaEosError
@@ -40,4 +41,8 @@ def reached(point: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while kind == "hang":
         signal.pause()
+    if kind == "wait":
+        while os.path.exists(once):
+            time.sleep(0.02)
+        return
     raise KafkaEosError("FAILPOINT", f"{VARIABLE} asks for a failure at {point}")

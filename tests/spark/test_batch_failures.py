@@ -5,14 +5,7 @@ Nothing is lost then, nothing is there twice and nothing stays open.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,68 +13,29 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.write_rows import rows_to_write, writer_of
+from tests.spark.killable_job import KillableJob
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
 ROWS, PARTITIONS = 4_000, 4
-DEADLINE_S = 180
 
 
-def descendants(pid: int) -> list[int]:
-    """The process and all that it started, by what the kernel says; Spark's Python daemons leave its process group."""
-    found = [pid]
-    for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found.extend(int(child) for child in task.read_text().split())
-    return found
-
-
-def kill_all(pid: int) -> None:
-    for found in descendants(pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(found, signal.SIGKILL)
-
-
-class Job:
+class Job(KillableJob):
     """The write in a process of its own."""
 
     def __init__(self, environment: dict[str, str], cluster: EmbeddedKafka, topic: str, folder: Path) -> None:
-        self._environment, self._cluster, self._topic, self._folder = environment, cluster, topic, folder
-        self.log = folder / "job.log"
+        super().__init__(JOB, environment, folder)
+        self._cluster, self._topic = cluster, topic
 
-    @contextlib.contextmanager
-    def started(self, fail: str = "", *options: str) -> Iterator[subprocess.Popen[bytes]]:
-        arguments = [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), "app", "1", *options]
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, str(JOB), *arguments],
-                env={**os.environ, **self._environment, failpoints.VARIABLE: fail},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-            )
-        try:
-            yield process
-        finally:
-            kill_all(process.pid)
-            process.wait()
+    def _arguments(self, options: tuple[str, ...]) -> list[str]:
+        return [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), "app", "1", *options]
 
-    def run(self, fail: str = "", *options: str) -> int:
-        with self.started(fail, *options) as process:
-            return process.wait(DEADLINE_S)
+    def run_once(self, fail: str) -> int:
+        return self.run(self._arguments(()), fail)
 
-    def die_at(self, point: str, *options: str) -> None:
-        """Everything of the driver is killed at once when the point is reached."""
-        mark = self._folder / "reached"
-        with self.started(f"{point}=hang:{mark}", *options) as process:
-            give_up_at = time.monotonic() + DEADLINE_S
-            while not mark.exists():
-                assert process.poll() is None, f"the job ended before {point}: {self.log.read_text()[-3000:]}"
-                assert time.monotonic() < give_up_at, f"{point} was not reached: {self.log.read_text()[-3000:]}"
-                time.sleep(0.05)
+    def die(self, point: str, *options: str) -> None:
+        self.die_at(point, self._arguments(options))
 
     def run_again(self, spark: SparkSession, value: str = "value") -> None:
         """The same version once more, by a driver that lives; `value` is what it makes of the values."""
@@ -91,9 +45,6 @@ class Job:
     def stay_away_until_nothing_is_open(self) -> None:
         """For longer than the transaction timeout: until the coordinator has aborted what the driver left."""
         assert_nothing_open(self._cluster.bootstrap_servers, patience_s=60)
-
-    def said(self) -> str:
-        return self.log.read_text()
 
 
 @pytest.fixture
@@ -124,21 +75,21 @@ DRIVER_POINTS = ["commit.before_decision", "commit.decided", "commit.between_end
 
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_the_driver_dies(job: Job, spark: SparkSession, point: str) -> None:
-    job.die_at(point)
+    job.die(point)
     job.run_again(spark)
     assert_every_row_once(job)
 
 
 @pytest.mark.parametrize("point", ["task.prepared", "commit.between_ends"])
 def test_the_driver_dies_on_an_older_cluster(old_job: Job, spark: SparkSession, point: str) -> None:
-    old_job.die_at(point)
+    old_job.die(point)
     old_job.run_again(spark)
     assert_every_row_once(old_job)
 
 
 @pytest.mark.parametrize(("point", "action"), [("task.writing", "kill"), ("task.flushed", "raise")])
 def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: str, action: str) -> None:
-    assert job.run(f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
+    assert job.run_once(f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
     assert (tmp_path / "once").exists()
     assert_every_row_once(job)
 
@@ -147,7 +98,7 @@ def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: st
 def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
     job: Job, spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
-    assert job.run(f"{point}=raise:{tmp_path / 'once'}") != 0
+    assert job.run_once(f"{point}=raise:{tmp_path / 'once'}") != 0
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
     assert_every_row_once(job)  # Spark has called abort, which found the decision
     job.run_again(spark)
@@ -157,7 +108,7 @@ def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
 def test_a_commit_that_fails_before_the_decision_leaves_nothing(
     old_job: Job, spark: SparkSession, tmp_path: Path
 ) -> None:
-    assert old_job.run(f"commit.before_decision=raise:{tmp_path / 'once'}") != 0
+    assert old_job.run_once(f"commit.before_decision=raise:{tmp_path / 'once'}") != 0
     assert read_committed(old_job._cluster.bootstrap_servers, old_job._topic) == []
     assert_nothing_open(old_job._cluster.bootstrap_servers)
     old_job.run_again(spark)
@@ -165,7 +116,7 @@ def test_a_commit_that_fails_before_the_decision_leaves_nothing(
 
 
 def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark: SparkSession, tmp_path: Path) -> None:
-    assert job.run(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
+    assert job.run_once(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
     job.run_again(spark)
     assert_every_row_once(job)
 
@@ -174,7 +125,7 @@ SHORT = "kafka.transaction.timeout.ms=10000"
 
 
 def test_parts_that_timed_out_after_the_decision_are_written_again(job: Job, spark: SparkSession) -> None:
-    job.die_at("commit.between_ends", SHORT)
+    job.die("commit.between_ends", SHORT)
     job.stay_away_until_nothing_is_open()
     assert 0 < len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
     job.run_again(spark)
@@ -184,7 +135,7 @@ def test_parts_that_timed_out_after_the_decision_are_written_again(job: Job, spa
 
 
 def test_lost_parts_that_come_back_with_other_rows_are_refused(job: Job, spark: SparkSession) -> None:
-    job.die_at("commit.between_ends", SHORT)
+    job.die("commit.between_ends", SHORT)
     job.stay_away_until_nothing_is_open()
     committed = read_committed(job._cluster.bootstrap_servers, job._topic)
     with pytest.raises(Exception, match=r"KAFKA_EOS\.NOT_THE_SAME_ROWS"):
@@ -196,7 +147,7 @@ def test_lost_parts_that_come_back_with_other_rows_are_refused(job: Job, spark: 
 
 
 def test_a_decision_of_which_nothing_was_committed_is_void(old_job: Job, spark: SparkSession) -> None:
-    old_job.die_at("commit.decided", SHORT)
+    old_job.die("commit.decided", SHORT)
     old_job.stay_away_until_nothing_is_open()
     assert read_committed(old_job._cluster.bootstrap_servers, old_job._topic) == []
     old_job.run_again(spark)

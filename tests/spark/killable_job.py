@@ -1,0 +1,79 @@
+"""A Spark job in a process of its own, so that a test can kill everything of it at once at a named point of the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kafka_eos_sink.commit import failpoints
+
+DEADLINE_S = 180
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that it started, by what the kernel says; Spark's Python daemons leave its process group."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.extend(int(child) for child in task.read_text().split())
+    return found
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    for found in descendants(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found, number)
+
+
+class KillableJob:
+    """A script under tests/spark/jobs; ``folder`` is for its log and working directory."""
+
+    def __init__(self, script: Path, environment: dict[str, str], folder: Path) -> None:
+        self._script, self._environment, self._folder = script, environment, folder
+        self.log = folder / "job.log"
+
+    @contextlib.contextmanager
+    def started(self, arguments: Sequence[str], fail: str = "") -> Iterator[subprocess.Popen[bytes]]:
+        """The job while the block runs; killed with all that it started when the block ends."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(self._script), *arguments],
+                env={**os.environ, **self._environment, failpoints.VARIABLE: fail},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+        try:
+            yield process
+        finally:
+            signal_all(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def run(self, arguments: Sequence[str], fail: str = "") -> int:
+        """The exit status."""
+        with self.started(arguments, fail) as process:
+            return process.wait(DEADLINE_S)
+
+    def die_at(self, point: str, arguments: Sequence[str]) -> None:
+        """Everything of the driver is killed at once when the point is reached."""
+        mark = self._folder / f"reached-{len(list(self._folder.glob('reached-*')))}"
+        with self.started(arguments, f"{point}=hang:{mark}") as process:
+            self.await_mark(mark, process, point)
+
+    def await_mark(self, mark: Path, process: subprocess.Popen[bytes], point: str) -> None:
+        """Wait until a failpoint has made its file."""
+        give_up_at = time.monotonic() + DEADLINE_S
+        while not mark.exists():
+            assert process.poll() is None, f"the job ended before {point}: {self.said()[-3000:]}"
+            assert time.monotonic() < give_up_at, f"{point} was not reached: {self.said()[-3000:]}"
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        return self.log.read_text()
