@@ -232,6 +232,9 @@ def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
         if query.awaitTermination(1):
             return True
     query.stop()
+    failure = query.exception()
+    if failure is not None:
+        raise failure
     return False
 
 
