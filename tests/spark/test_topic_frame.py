@@ -1,0 +1,105 @@
+"""A topic's committed records as a DataFrame, read by this package's client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import confluent_kafka
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
+from kafka_eos_sink.sink.topic_frame import SCHEMA, topic_frame
+from kafka_testing import create_topic, read_committed, unique_topic
+
+
+def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"test-{uuid.uuid4()}"}
+    )
+    producer.init_transactions(60)
+    return producer
+
+
+def test_it_holds_what_a_consumer_is_shown_up_to_the_open_transaction(
+    kafka: EmbeddedKafka, spark: SparkSession
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=3)
+    producer = transactional_producer(kafka)
+    started_ms = int(time.time() * 1_000) - 1_000
+    for committed in (True, False, True):
+        producer.begin_transaction()
+        for number in range(30):
+            headers = [("h", str(number)), ("none", None)] if number % 2 else None
+            key = None if number % 5 == 0 else str(number)
+            value = None if number % 7 == 0 else f"{committed} {number}"
+            producer.produce(topic, value, key, partition=number % 2, headers=headers, timestamp=started_ms + number)
+        producer.flush(60)
+        (producer.commit_transaction if committed else producer.abort_transaction)(60)
+    last = transactional_producer(kafka)
+    last.begin_transaction()
+    last.produce(topic, "open", partition=1)
+    last.flush(60)
+    try:
+        found = topic_frame(spark, topic, {"kafka.bootstrap.servers": kafka.bootstrap_servers}, "client")
+        assert found.reader == "this package's client"
+        assert [(each.partition, each.high_watermark - each.last_stable) for each in found.offsets] == [
+            (0, 0),
+            (1, 1),
+            (2, 0),
+        ]
+        assert found.frame.schema == spark.createDataFrame([], SCHEMA).schema
+        rows = [
+            (
+                row["topic"],
+                row["partition"],
+                row["offset"],
+                row["key"] and bytes(row["key"]),
+                row["value"] and bytes(row["value"]),
+                round(row["timestamp"].timestamp() * 1_000),
+                row["timestampType"],
+                tuple((header["key"], header["value"] and bytes(header["value"])) for header in row["headers"]),
+            )
+            for row in found.frame.orderBy("partition", "offset").collect()
+        ]
+        shown = read_committed(kafka.bootstrap_servers, topic)
+    finally:
+        last.abort_transaction(60)
+    assert len(rows) == 60
+    assert rows == [
+        (topic, each.partition, each.offset, each.key, each.value, each.timestamp, 0, each.headers) for each in shown
+    ]
+
+
+def test_a_topic_that_logs_the_time_of_appending_says_so(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
+    producer = transactional_producer(kafka)
+    producer.begin_transaction()
+    said_ms = int(time.time() * 1_000) - 3_600_000
+    producer.produce(topic, "v", timestamp=said_ms)
+    producer.commit_transaction(60)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    (row,) = topic_frame(spark, topic, options, "auto").frame.collect()
+    assert row["timestampType"] == 1
+    assert row["timestamp"].timestamp() * 1_000 > said_ms + 1_800_000
+
+
+def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    topic = create_topic(kafka.bootstrap_servers, partitions=2)
+    assert topic_frame(spark, topic, options).frame.collect() == []
+    with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\] there is no topic 'topic-"):
+        topic_frame(spark, unique_topic(), options)
+
+
+def test_what_a_reader_cannot_use_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] topic has no meaning for a reader.*kafka\.acks=1"):
+        topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
+
+
+def test_the_jars_are_named_where_spark_is_to_read_without_them(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    with pytest.raises(ConfigurationError, match=r"KAFKA_SOURCE_MISSING\] .*spark-sql-kafka-0-10_2\.13:4\.2\.0"):
+        topic_frame(spark, topic, {"kafka.bootstrap.servers": kafka.bootstrap_servers}, "spark")
