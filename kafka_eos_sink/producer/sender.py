@@ -50,7 +50,10 @@ SEQUENCE_ERRORS: Final = frozenset(
 
 
 class Acknowledged(NamedTuple):
-    """Records of one partition that its leader has acknowledged; offsets are -1 where no answer named any."""
+    """Records of one partition that its leader has acknowledged.
+
+    ``first_offset`` is -1 where the answer to the first of them named none, ``last_offset`` the last one that was named.
+    """
 
     first_offset: int
     last_offset: int
@@ -310,8 +313,9 @@ class Sender:
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
         first, last, count = self.acknowledged.get(key, Acknowledged(-1, -1, 0))
+        if count == 0:
+            first = base_offset
         if base_offset >= 0:
-            first = base_offset if first < 0 else min(first, base_offset)
             last = max(last, base_offset + batch.record_count - 1)
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors:

@@ -159,6 +159,21 @@ def test_duplicate_is_success_for_a_resend_without_an_offset(bench: Any, answer:
     assert b.sender.acknowledged["t", 0] == (-1, -1, 10)
 
 
+def test_where_the_first_records_lie_is_not_guessed_from_later_ones(bench: Any, answer: Any) -> None:
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.lose()
+    b.turn(ms=100)
+    b.client.answer(answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    b.turn()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.NONE, base_offset=70))
+    b.turn()
+    assert b.sender.acknowledged["t", 0] == (-1, 79, 20)
+
+
 def test_duplicate_of_something_never_sent_before_is_another_writer(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
