@@ -66,13 +66,20 @@ def create_topic(
 
 
 def read_committed(
-    bootstrap_servers: str, topic: str, *, reader: Literal["confluent", "kafka-python"] = "confluent"
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    reader: Literal["confluent", "kafka-python"] = "confluent",
+    security: Mapping[str, str] | None = None,
 ) -> list[ReadRecord]:
     """All records of `topic` up to its last stable offsets, as a read_committed consumer gets them.
 
     In order of partition, then offset. Where a transaction is open, that is less than the topic holds; see
-    `assert_nothing_open`.
+    `assert_nothing_open`. `security` are librdkafka's own properties for a listener that is not plaintext.
     """
+    if security is not None:
+        records = _read_with_confluent(bootstrap_servers, topic, "read_committed", security)
+        return sorted(records, key=lambda record: (record.partition, record.offset))
     return _read(bootstrap_servers, topic, reader, "read_committed")
 
 
@@ -90,9 +97,12 @@ def _read(bootstrap_servers: str, topic: str, reader: str, isolation: str) -> li
     return sorted(read(bootstrap_servers, topic, isolation), key=lambda record: (record.partition, record.offset))
 
 
-def _read_with_confluent(bootstrap_servers: str, topic: str, isolation: str) -> Iterable[ReadRecord]:
+def _read_with_confluent(
+    bootstrap_servers: str, topic: str, isolation: str, security: Mapping[str, str] | None = None
+) -> Iterable[ReadRecord]:
     consumer = confluent_kafka.Consumer(
         {
+            **(security or {}),
             "bootstrap.servers": bootstrap_servers,
             "group.id": f"reader-{uuid.uuid4()}",
             "isolation.level": isolation,

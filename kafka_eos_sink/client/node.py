@@ -89,6 +89,8 @@ class Node:
         self._authentication = authentication
         self._reauthentication_wanted = False
         self._transport: Transport | None = None
+        # Metadata may move the broker to another host while addresses of this one are still being tried.
+        self._host = broker.host
         self._addresses: list[Address] = []
         self._next_attempt_at = 0
         self._setup_expires_at = NEVER
@@ -140,8 +142,9 @@ class Node:
     def connect(self, now: int) -> None:
         """Begin an attempt: the next address, those of a fresh look-up where none is left."""
         self.last_attempt_at = self.last_active_at = now
+        self._host = self.broker.host
         try:
-            self._addresses = list(resolve(self.broker.host, self.broker.port))
+            self._addresses = list(resolve(self._host, self.broker.port))
         except OSError as error:
             self._fail_round(f"{self.broker}: cannot resolve the host name: {error}", now)
             return
@@ -165,7 +168,7 @@ class Node:
     def _new_transport(self, address: Address) -> Transport:
         if self._tls is None:
             return Transport(address, self._config)
-        return TlsTransport(address, self._config, self._tls, self.broker.host)
+        return TlsTransport(address, self._config, self._tls, self._host)
 
     def _fail_round(self, reason: str, now: int) -> None:
         self.last_error = reason

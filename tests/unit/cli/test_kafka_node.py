@@ -23,6 +23,17 @@ def test_replication_follows_the_number_of_nodes() -> None:
     assert three["listeners"] == "BROKER://127.0.0.1:9002,CONTROLLER://127.0.0.1:9102"
 
 
+def test_a_secured_listener_is_for_clients_and_the_brokers_keep_one_of_their_own() -> None:
+    address = NodeAddress(node_id=1, port=9_001, controller_port=9_101, broker_port=9_201)
+    properties = server_properties(address, [address], Path("/d"), {}, "SASL_SSL")
+    assert address.server == "127.0.0.1:9001"
+    assert address.plaintext_port == 9_201
+    assert sorted(address.ports) == [9_001, 9_101, 9_201]
+    assert properties["inter.broker.listener.name"] == "BROKER"
+    assert properties["advertised.listeners"] == "BROKER://127.0.0.1:9201,CLIENT://127.0.0.1:9001"
+    assert properties["listener.security.protocol.map"] == "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENT:SASL_SSL"
+
+
 def test_given_properties_win() -> None:
     assert server_properties(NODES[0], NODES[:1], Path("/d"), {"num.partitions": "9"})["num.partitions"] == "9"
 

@@ -1,0 +1,160 @@
+"""``kafka-eos broker --security``: what it writes for clients lets the other commands in, and librdkafka too."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from certificates import Authority
+from dead_writes import tasks, write_settings
+from kafka_eos_sink.cli.broker_security import BrokerSecurity
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+PASSWORD = "correct-horse"
+
+
+@contextmanager
+def broker(*options: str, folder: Path) -> Iterator[Path]:
+    """The command in the foreground of another process; the file of client properties that it wrote."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--dir", str(folder), "--heap", "384m", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert command.stdout is not None
+    try:
+        servers = command.stdout.readline().strip()
+        file = folder / "cluster" / "client.properties"
+        if servers:
+            assert read_properties(file)["bootstrap.servers"] == servers
+        yield file
+    finally:
+        command.send_signal(signal.SIGTERM)
+        _, said = command.communicate(timeout=60)
+    assert command.returncode == 0, said
+    assert f"Clients get in with the properties in {file}" in said
+    assert PASSWORD not in said
+
+
+def everything_works(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--properties", str(file)]) == 0
+    captured = capsys.readouterr()
+    assert "transaction.version" in captured.out
+    assert PASSWORD not in captured.out + captured.err
+
+
+def test_sasl_and_tls_without_any_file_and_again_on_the_same_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    with broker("--security", "sasl_ssl", folder=folder) as file:
+        everything_works(file, capsys)
+        first = read_properties(file)
+        assert first["security.protocol"] == "SASL_SSL"
+        assert first["sasl.mechanism"] == "SCRAM-SHA-512"
+    with broker("--security", "sasl_ssl", folder=folder) as file:
+        everything_works(file, capsys)
+        assert read_properties(file) == first
+    for path in folder.rglob("*"):
+        if path.name in ("client.properties", "server.properties", "users", "keystore-password"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_sasl_with_given_users(
+    mechanism: str, given_users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    properties = read_properties(given_users) | {
+        "sasl.mechanism": mechanism,
+        "sasl.username": "bob",
+        "sasl.password": "${env:PASSWORD_OF_BOB}",
+    }
+    del properties["sasl.jaas.config"]
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), "utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PASSWORD_OF_BOB", PASSWORD)
+        everything_works(file, capsys)
+        patched.setenv("PASSWORD_OF_BOB", "battery-staple")
+        assert main(["check", "--properties", str(file)]) == 1
+    captured = capsys.readouterr()
+    assert "SASL_AUTHENTICATION_FAILED" in captured.out + captured.err
+    assert "battery-staple" not in captured.out + captured.err
+
+
+@pytest.fixture(scope="module")
+def given_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("broker")
+    users = folder / "users.properties"
+    users.write_text(f"alice=another.password\nbob={PASSWORD}\n", "utf-8")
+    with broker("--security", "sasl_plaintext", "--users", str(users), folder=folder / "data") as file:
+        yield file
+
+
+def test_users_and_security_of_a_kept_folder_stay_what_they_were(tmp_path: Path) -> None:
+    """Kafka keeps SCRAM credentials in its data; to give others would only seem to work."""
+    alice = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("alice", Secret(PASSWORD)),))
+    mallory = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("mallory", Secret(PASSWORD)),))
+    with EmbeddedKafka(directory=tmp_path / "kept", security=alice) as first:
+        servers = first.bootstrap_servers
+    with pytest.raises(KafkaEosError, match="was made with other users"):
+        EmbeddedKafka(directory=tmp_path / "kept", security=mallory).start()
+    with EmbeddedKafka(directory=tmp_path / "kept", security=alice) as again:
+        assert again.bootstrap_servers == servers
+        client = kafka_properties_from_file(again.client_properties_file).client
+        assert client.security.sasl is not None
+
+
+def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
+    """Brokers that metadata names are reached as the bootstrap servers are."""
+    authority = Authority(tmp_path)
+    certificate = authority.issue("127.0.0.1").file
+    security = BrokerSecurity(protocol="SSL", certificate=certificate)
+    with EmbeddedKafka(brokers=3, security=security, heap="256m") as three:
+        topic = create_topic(three.plaintext_servers, partitions=6)
+        client = kafka_properties_from_file(three.client_properties_file).client
+        settings = replace(write_settings(three, topic), client=client)
+        plan = write.plan(settings)
+        write.commit(settings, plan, tasks(settings, plan, 2))
+        trusted = {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
+        found = read_committed(three.bootstrap_servers, topic, security=trusted)
+        assert sorted(int(record.value or b"") for record in found) == list(range(20))
+        assert_nothing_open(three.plaintext_servers)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--users", "FILE"], "need --security"),
+        (["--security", "ssl", "--users", "FILE"], "SSL takes no users"),
+        (["--security", "sasl_plaintext", "--certificate", "FILE"], "SASL_PLAINTEXT takes no certificates"),
+        (["--security", "sasl_ssl", "--users", "FILE"], "letters, digits"),
+        (["--security", "tls"], "tls"),
+    ],
+)
+def test_what_makes_no_listener_is_wrong_usage(
+    options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("alice=with a blank, hunter2\n", "utf-8")
+    assert main(["broker", *(str(file) if each == "FILE" else each for each in options)]) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert reason in said
+    assert "hunter2" not in said

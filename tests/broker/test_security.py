@@ -1,0 +1,487 @@
+"""TLS and SASL against real brokers: who is let in, who is not, and what is said then.
+
+Topics are made and looked at over the brokers' plaintext listener; what is tested goes through the clients' one.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import Authority, Certificate
+from dead_writes import rows_of, tasks, write_settings
+from kafka_eos_sink.cli.broker_security import BrokerSecurity
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.connection import Connection
+from kafka_eos_sink.client.network_client import ConnectionLost, NetworkClient
+from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
+from kafka_eos_sink.sink.kafka_properties import read_kafka_properties
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+PASSWORD = "correct-horse"
+WRONG = "battery-staple"
+SESSION_MS = 1_500
+PATIENCE_MS = 60_000
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def sasl_ssl(authority: Authority) -> Iterator[EmbeddedKafka]:
+    """All mechanisms but PLAIN; sessions of SCRAM-SHA-256 are short. The certificate holds 127.0.0.1 and no name."""
+    security = BrokerSecurity(
+        protocol="SASL_SSL",
+        certificate=authority.issue("127.0.0.1").file,
+        users=(("alice", Secret(PASSWORD)),),
+        mechanisms=("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    )
+    short = {"listener.name.client.scram-sha-256.connections.max.reauth.ms": str(SESSION_MS)}
+    with EmbeddedKafka(security=security, properties=short, transaction_version=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def mutual_tls(authority: Authority) -> Iterator[EmbeddedKafka]:
+    security = BrokerSecurity(
+        protocol="SSL",
+        certificate=authority.issue("127.0.0.1", "localhost").file,
+        client_authorities=authority.file,
+    )
+    with EmbeddedKafka(security=security) as started:
+        yield started
+
+
+def config(properties: Mapping[str, str]) -> ClientConfig:
+    problems: list[str] = []
+    found = read_kafka_properties({"client.id": "test", **properties}, problems)
+    assert problems == []
+    assert found is not None
+    return found.client
+
+
+def scram(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.file),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+        **{name.replace("__", "."): value for name, value in others.items()},
+    }
+
+
+def ssl(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str, str]:
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.file),
+        **{name.replace("__", "."): value for name, value in others.items()},
+    }
+
+
+def reached(properties: Mapping[str, str]) -> int:
+    """The transaction version that the cluster says, once a broker that metadata named has been asked."""
+    with NetworkClient(config(properties)) as client:
+        connected_broker(client)
+        return Admin(client).transaction_version(client.clock() + PATIENCE_MS)
+
+
+def connected_broker(client: NetworkClient) -> int:
+    """A broker that metadata has named, not a bootstrap server, and that is ready."""
+    until = client.clock() + PATIENCE_MS
+    assert client.wait_for_metadata(until)
+    assert min(client.metadata.brokers) >= 0
+    return client.any_node(until)
+
+
+def refused(properties: Mapping[str, str]) -> AuthenticationError:
+    """The error of the first attempt; there is no second one, however much patience there is."""
+    with NetworkClient(config(properties)) as client:
+        began = client.clock()
+        with pytest.raises(AuthenticationError) as error:
+            client.any_node(began + PATIENCE_MS)
+        assert client.clock() - began < PATIENCE_MS / 2
+    for text in (str(error.value), repr(error.value)):
+        assert PASSWORD not in text
+        assert WRONG not in text
+        assert "PRIVATE KEY" not in text
+    return error.value
+
+
+def unsecured_token(principal: str) -> dict[str, str]:
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{OAUTH} unsecuredLoginStringClaim_sub="{principal}";',
+    }
+
+
+def oauth(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str, str]:
+    properties = scram(kafka, authority, **others)
+    return {name: properties[name] for name in properties if name not in ("sasl.username", "sasl.password")}
+
+
+# SASL
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_lets_in(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
+    assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
+
+
+def test_a_token_lets_in(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+    assert reached({**oauth(sasl_ssl, authority), **unsecured_token("alice")}) == 2
+
+
+def expired_token() -> tuple[str, float]:
+    """Header {"alg":"none"}, claims {"sub":"alice","iat":1,"exp":2}: a token that no broker takes."""
+    return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ.", time.time() + 3_600
+
+
+def test_a_token_that_the_broker_does_not_take_is_refused_and_forgotten(
+    sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token_provider_of_test.py").write_text(
+        "import time\nasked = []\n"
+        "def token():\n"
+        "    asked.append(1)\n"
+        f"    return {expired_token()[0]!r}, time.time() + 3600\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    provider = {**oauth(sasl_ssl, authority), "sasl.oauthbearer.token.provider": "token_provider_of_test:token"}
+    provider["sasl.mechanism"] = "OAUTHBEARER"
+    for _ in range(2):
+        error = refused(provider)
+        assert error.code == "SASL_AUTHENTICATION_FAILED"
+        assert "eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ" not in str(error)
+    import token_provider_of_test  # type: ignore[import-not-found]
+
+    assert len(token_provider_of_test.asked) == 2
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("wrong", [{"sasl.password": WRONG}, {"sasl.username": "mallory"}])
+def test_a_wrong_password_is_refused_in_the_words_of_kafka(
+    sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str, wrong: dict[str, str]
+) -> None:
+    error = refused({**scram(sasl_ssl, authority, sasl__mechanism=mechanism), **wrong})
+    assert error.code == "SASL_AUTHENTICATION_FAILED"
+    assert (
+        f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+        in str(error)
+    )
+    assert f"127.0.0.1:{sasl_ssl.bootstrap_servers.rpartition(':')[2]}" in str(error)
+
+
+def test_a_wrong_password_fails_a_write_before_it_begins(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+    settings = write_settings(sasl_ssl, "never-written")
+    client = config(scram(sasl_ssl, authority, sasl__password=WRONG))
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED\].*invalid credentials"):
+        write.plan(replace(settings, client=client))
+    assert time.monotonic() - began < settings.producer.max_block_ms / 2_000
+
+
+def test_a_mechanism_that_the_broker_does_not_offer_is_refused_with_those_it_does(
+    sasl_ssl: EmbeddedKafka, authority: Authority
+) -> None:
+    error = refused(scram(sasl_ssl, authority, sasl__mechanism="PLAIN"))
+    assert error.code == "UNSUPPORTED_SASL_MECHANISM"
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"):
+        assert mechanism in str(error)
+
+
+def test_a_listener_without_sasl_is_called_so(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
+    shown = {"ssl.keystore.location": str(authority.issue("client").file)}
+    error = refused({**scram(mutual_tls, authority), **shown})
+    assert error.code == "ILLEGAL_SASL_STATE"
+    assert "takes no SASL" in str(error)
+
+
+# TLS
+
+
+def test_a_broker_of_another_authority_is_not_trusted(
+    sasl_ssl: EmbeddedKafka, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path)
+    error = refused(scram(sasl_ssl, other))
+    assert error.code == "TLS_FAILED"
+    assert "its certificate is not trusted" in str(error)
+    assert "ssl.truststore" in str(error)
+    # Nor by the authorities of the system, which are asked where no other is named.
+    system = {name: value for name, value in scram(sasl_ssl, authority).items() if not name.startswith("ssl.")}
+    assert refused(system).code == "TLS_FAILED"
+
+
+def test_a_certificate_of_another_host_is_not_trusted_unless_that_is_switched_off(
+    sasl_ssl: EmbeddedKafka, authority: Authority
+) -> None:
+    port = sasl_ssl.bootstrap_servers.rpartition(":")[2]
+    other_name = scram(sasl_ssl, authority, bootstrap__servers=f"localhost:{port}")
+    error = refused(other_name)
+    assert error.code == "TLS_FAILED"
+    assert "certificate is not valid for 'localhost'" in str(error)
+    assert reached({**other_name, "ssl.endpoint.identification.algorithm": ""}) == 2
+
+
+def key_stores(certificate: Certificate) -> dict[str, dict[str, str]]:
+    return {
+        "PEM file": {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificate.file)},
+        "PEM in the options": {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": certificate.key(PASSWORD),
+            "ssl.keystore.certificate.chain": certificate.chain,
+            "ssl.key.password": PASSWORD,
+        },
+        "PKCS12": {
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": str(certificate.pkcs12(PASSWORD)),
+            "ssl.keystore.password": PASSWORD,
+        },
+    }
+
+
+@pytest.mark.parametrize("store", ["PEM file", "PEM in the options", "PKCS12"])
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_a_client_with_a_certificate_is_let_in(
+    mutual_tls: EmbeddedKafka, authority: Authority, store: str, version: str
+) -> None:
+    shown = key_stores(authority.issue("client"))[store]
+    assert reached({**ssl(mutual_tls, authority), **shown, "ssl.enabled.protocols": version}) == 2
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_a_client_without_a_certificate_or_with_a_foreign_one_is_refused(
+    mutual_tls: EmbeddedKafka, authority: Authority, tmp_path: Path, version: str
+) -> None:
+    """In TLS 1.3 the client is done before the broker has looked at its certificate: the refusal comes later."""
+    base = ssl(mutual_tls, authority, ssl__enabled__protocols=version)
+    foreign = Authority(tmp_path).issue("client")
+    for shown in ({}, key_stores(foreign)["PEM file"]):
+        error = refused({**base, **shown})
+        assert error.code == "TLS_FAILED"
+        assert "it refused TLS" in str(error)
+        assert "ssl.keystore" in str(error)
+
+
+def test_a_chosen_cipher_suite_is_spoken(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
+    shown = key_stores(authority.issue("client"))["PEM file"]
+    suite = {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}
+    assert reached({**ssl(mutual_tls, authority), **shown, **suite}) == 2
+
+
+def unreachable(properties: Mapping[str, str], patience_ms: int = 1_500) -> str:
+    with NetworkClient(config(properties)) as client, pytest.raises(BrokerUnavailableError) as error:
+        client.any_node(client.clock() + patience_ms)
+    assert error.value.code == "BROKER_UNREACHABLE"
+    return str(error.value)
+
+
+def test_a_listener_of_another_protocol_is_named_as_the_likely_reason(
+    mutual_tls: EmbeddedKafka, authority: Authority
+) -> None:
+    plaintext = unreachable({"bootstrap.servers": mutual_tls.bootstrap_servers})
+    assert "kafka.security.protocol=PLAINTEXT" in plaintext
+    tls = unreachable(ssl(mutual_tls, authority, bootstrap__servers=mutual_tls.plaintext_servers))
+    assert "kafka.security.protocol=SSL" in tls
+    assert "during the TLS handshake" in tls
+
+
+def test_a_peer_that_answers_without_tls_is_called_so(authority: Authority) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        servers = f"127.0.0.1:{listener.getsockname()[1]}"
+        with NetworkClient(config(ssl(Servers(servers), authority))) as client:
+            until = client.clock() + PATIENCE_MS
+            assert client.ready(-1) is False
+            peer, _ = listener.accept()
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            with closing(peer), pytest.raises(AuthenticationError, match="does not speak TLS"):
+                client.any_node(until)
+
+
+def test_a_peer_that_keeps_silent_in_the_handshake_is_given_up(authority: Authority) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        servers = f"127.0.0.1:{listener.getsockname()[1]}"
+        limits = {"socket.connection.setup.timeout.ms": "200", "socket.connection.setup.timeout.max.ms": "200"}
+        said = unreachable({**ssl(Servers(servers), authority), **limits})
+    assert "within the setup timeout" in said
+
+
+class Servers:
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+
+
+# bytes
+
+
+def test_requests_and_answers_larger_than_any_buffer_pass_through_tls(
+    sasl_ssl: EmbeddedKafka, authority: Authority
+) -> None:
+    ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
+    with NetworkClient(config(scram(sasl_ssl, authority))) as client:
+        node_id = connected_broker(client)
+        until = client.clock() + PATIENCE_MS
+        response = client.call(node_id, DescribeTransactionsRequest(transactional_ids=tuple(ids)), deadline_ms=until)
+        small = [(node_id, DescribeTransactionsRequest(transactional_ids=(f"{n}",)), None) for n in range(200)]
+        answers = client.call_all(small, until)
+    assert sorted(state.transactional_id for state in response.transaction_states) == ids
+    assert [answer.transaction_states[0].transactional_id for answer in answers] == [f"{n}" for n in range(200)]
+
+
+# sessions that end
+
+
+@pytest.fixture
+def prolonged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows whenever a connection authenticates again."""
+    times: list[int] = []
+    begin = Connection.reauthenticate
+
+    def counted(connection: Connection, now: int) -> None:
+        times.append(now)
+        begin(connection, now)
+
+    monkeypatch.setattr(Connection, "reauthenticate", counted)
+    return times
+
+
+def describe(client: NetworkClient, node_id: int) -> Any:
+    until = client.clock() + PATIENCE_MS
+    (answer,) = client.call_all([(node_id, DescribeTransactionsRequest(transactional_ids=("a",)), None)], until)
+    return answer
+
+
+def describe_for(client: NetworkClient, node_id: int, seconds: float) -> None:
+    give_up_at = time.monotonic() + seconds
+    while time.monotonic() < give_up_at:
+        describe(client, node_id)
+
+
+def test_a_session_is_prolonged_on_the_same_connection(
+    sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
+) -> None:
+    with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
+        node_id = connected_broker(client)
+        connection = client._nodes[node_id].connection
+        give_up_at = time.monotonic() + PATIENCE_MS / 1_000
+        while len(prolonged) < 3:
+            assert time.monotonic() < give_up_at
+            assert describe(client, node_id).transaction_states
+        assert client._nodes[node_id].connection is connection
+
+
+def test_a_session_that_is_not_prolonged_is_ended_by_the_broker(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+    """What the tests around this one would see if nothing were prolonged."""
+    with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
+        node_id = connected_broker(client)
+        connection = client._nodes[node_id].connection
+        assert connection is not None
+        connection._reauthenticate_at = None
+        give_up_at = time.monotonic() + PATIENCE_MS / 1_000
+        while not isinstance(describe(client, node_id), ConnectionLost):
+            assert time.monotonic() < give_up_at
+
+
+def test_an_idle_connection_is_of_use_after_its_session_has_ended(
+    sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
+) -> None:
+    with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
+        node_id = connected_broker(client)
+        ended = client.clock() + 2 * SESSION_MS
+        while client.clock() < ended:
+            client.poll(ended - client.clock())
+        assert prolonged == []
+        assert describe(client, node_id).transaction_states
+        assert len(prolonged) == 1
+
+
+def test_a_password_that_is_no_longer_right_ends_the_session_and_what_is_in_flight(
+    sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256")
+    with NetworkClient(config(properties)) as client:
+        node_id = connected_broker(client)
+        connection = client._nodes[node_id].connection
+        assert connection is not None
+        with NetworkClient(config({**properties, "sasl.password": WRONG})) as other:
+            connection._authentication = other._authentication
+        with pytest.raises(AuthenticationError, match="invalid credentials"):
+            describe_for(client, node_id, PATIENCE_MS / 1_000)
+        assert client.in_flight(node_id) == 0
+
+
+# a whole write
+
+
+def librdkafka(kafka: EmbeddedKafka, authority: Authority) -> dict[str, str]:
+    names = ("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password")
+    properties = scram(kafka, authority)
+    return {"ssl.ca.location": str(authority.file)} | {name: properties[name] for name in names}
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_a_transactional_write_is_read_back_through_sasl_and_tls(
+    sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str
+) -> None:
+    topic = create_topic(sasl_ssl.plaintext_servers)
+    properties = scram(sasl_ssl, authority)
+    if mechanism == "OAUTHBEARER":
+        properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
+    settings = replace(write_settings(sasl_ssl, topic), client=config(properties))
+    plan = write.plan(settings)
+    write.commit(settings, plan, tasks(settings, plan, 3))
+    found = read_committed(sasl_ssl.bootstrap_servers, topic, security=librdkafka(sasl_ssl, authority))
+    assert sorted(int(record.value or b"") for record in found) == list(range(30))
+    assert_nothing_open(sasl_ssl.plaintext_servers)
+
+
+def test_sessions_are_prolonged_while_a_task_writes(
+    sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
+) -> None:
+    topic = create_topic(sasl_ssl.plaintext_servers)
+    client = config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))
+    settings = write_settings(sasl_ssl, topic)
+    settings = replace(settings, client=client, producer=replace(settings.producer, linger_ms=0))
+    plan = write.plan(settings)
+    written: list[int] = []
+
+    def rows() -> Iterator[Rows]:
+        give_up_at = time.monotonic() + PATIENCE_MS / 1_000
+        prolonged.clear()
+        while len(prolonged) < 3:
+            assert time.monotonic() < give_up_at
+            written.append(len(written))
+            yield rows_of(topic, len(written))
+            time.sleep(0.01)
+
+    identity = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    message = write.write_task(settings, plan, identity, rows())
+    write.commit(settings, plan, [message])
+    found = read_committed(sasl_ssl.bootstrap_servers, topic, security=librdkafka(sasl_ssl, authority))
+    values = [int(record.value or b"") for record in found]
+    assert sorted(values) == list(range(10, 10 * len(written) + 10))
+    for partition in range(4):
+        in_order = [int(record.value or b"") for record in found if record.partition == partition]
+        assert in_order == sorted(in_order)
+    assert_nothing_open(sasl_ssl.plaintext_servers)

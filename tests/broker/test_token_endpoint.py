@@ -1,0 +1,227 @@
+"""Tokens from an https endpoint, from a function and from nobody: what is asked, kept, and said when there is none."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from certificates import Authority
+from kafka_eos_sink.client.oauth_token import REFRESH_AT, Tokens
+from kafka_eos_sink.client.security import ClientCredentials, Secret, TlsConfig, TokenProvider, UnsecuredToken
+from kafka_eos_sink.errors import AuthenticationError
+
+SECRET = "hunter2/+&="
+
+
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, *_: Any) -> None:
+        """A client that goes away in the handshake is part of these tests."""
+
+
+class Endpoint:
+    """An https server that answers every POST with `answer` and keeps what it was asked."""
+
+    def __init__(self, authority: Authority, host: str = "localhost") -> None:
+        self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b"")
+        self.asked: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                endpoint.asked.append((self.path, dict(self.headers), parse_qs(body)))
+                status, headers, content = endpoint.answer
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.issue(host).file)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"https://localhost:{self.server.server_port}/oauth/token?tenant=1"
+
+    def says(self, status: int = 200, **fields: Any) -> None:
+        self.answer = status, {"Content-Type": "application/json"}, json.dumps(fields).encode()
+
+
+@contextmanager
+def running(endpoint: Endpoint) -> Iterator[Endpoint]:
+    thread = threading.Thread(target=endpoint.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.server.shutdown()
+        thread.join()
+        endpoint.server.server_close()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def endpoint(authority: Authority) -> Iterator[Endpoint]:
+    with running(Endpoint(authority)) as started:
+        yield started
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def tokens(endpoint: Endpoint, authority: Authority, clock: Callable[[], float] | None = None, **others: Any) -> Tokens:
+    source = ClientCredentials(
+        token_endpoint_url=endpoint.url, client_id="the client", client_secret=Secret(SECRET), **others
+    )
+    return Tokens(source, TlsConfig(trusted_certificates=authority.pem), clock or Clock())
+
+
+@pytest.mark.parametrize(
+    ("url_encoded", "pair"),
+    [(False, f"the client:{SECRET}"), (True, "the+client:hunter2%2F%2B%26%3D")],
+)
+def test_the_endpoint_is_asked_by_the_client_credentials_grant(
+    endpoint: Endpoint, authority: Authority, url_encoded: bool, pair: str
+) -> None:
+    endpoint.says(access_token="abc.def", expires_in=100, token_type="Bearer")
+    assert tokens(endpoint, authority, scope="a b", url_encoded=url_encoded).current() == Secret("abc.def")
+    ((path, headers, form),) = endpoint.asked
+    assert path == "/oauth/token?tenant=1"
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")).decode() == pair
+    assert form == {"grant_type": ["client_credentials"], "scope": ["a b"]}
+
+
+def test_a_token_is_used_by_all_until_most_of_its_life_is_over(endpoint: Endpoint, authority: Authority) -> None:
+    clock = Clock()
+    endpoint.says(access_token="first", expires_in=100)
+    one, other = tokens(endpoint, authority, clock), tokens(endpoint, authority, clock)
+    assert one.current() == other.current() == Secret("first")
+    endpoint.says(access_token="second", expires_in=100)
+    clock.now += 100 * REFRESH_AT - 1
+    assert one.current() == Secret("first")
+    clock.now += 1
+    assert other.current() == one.current() == Secret("second")
+    assert len(endpoint.asked) == 2
+    endpoint.says(access_token="third", expires_in=100)
+    one.forget()
+    assert other.current() == Secret("third")
+
+
+def test_a_token_whose_life_is_not_known_is_used_once(endpoint: Endpoint, authority: Authority) -> None:
+    endpoint.says(access_token="abc")
+    source = tokens(endpoint, authority)
+    assert source.current() == source.current()
+    assert len(endpoint.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "reason"),
+    [
+        (400, {}, b'{"error":"invalid_client","error_description":"no hunter2/+&= here"}', "invalid_client no \\[hidden\\]"),
+        (401, {}, b"", "status 401: nothing more"),
+        (302, {"Location": "https://evil.example/"}, b"", "redirects are not followed"),
+        (307, {"Location": "/elsewhere"}, b"", "redirects are not followed"),
+        (200, {}, b"<html>", "without an access_token"),
+        (200, {}, b"[1]", "without an access_token"),
+        (200, {}, b'{"access_token": 7}', "without an access_token"),
+        (200, {}, b'{"access_token": "a\\u0001auth=Bearer b"}', "no bearer token"),
+        (200, {}, b'{"access_token": ""}', "no bearer token"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_no_token_is_not_asked_for_again(
+    endpoint: Endpoint, authority: Authority, status: int, headers: dict[str, str], body: bytes, reason: str
+) -> None:
+    endpoint.answer = status, headers, body
+    with pytest.raises(AuthenticationError, match=reason) as error:
+        tokens(endpoint, authority).current()
+    assert error.value.code == "TOKEN_UNAVAILABLE"
+    assert SECRET not in str(error.value)
+    assert len(endpoint.asked) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_an_endpoint_that_is_not_well_may_be_asked_again(endpoint: Endpoint, authority: Authority, status: int) -> None:
+    endpoint.says(status)
+    source = tokens(endpoint, authority)
+    with pytest.raises(OSError, match=f"answered with status {status}"):
+        source.current()
+    endpoint.says(access_token="abc", expires_in=10)
+    assert source.current() == Secret("abc")
+
+
+def test_an_endless_answer_is_cut_off(endpoint: Endpoint, authority: Authority) -> None:
+    endpoint.answer = 200, {}, b" " * 10_000_000
+    with pytest.raises(OSError, match="too long or too slow"):
+        tokens(endpoint, authority).current()
+
+
+def test_an_endpoint_that_is_not_there_or_silent_may_be_asked_again(endpoint: Endpoint, authority: Authority) -> None:
+    endpoint.server.socket.close()
+    with pytest.raises(OSError, match="token endpoint https://localhost"):
+        tokens(endpoint, authority, connect_timeout_ms=500, read_timeout_ms=500).current()
+
+
+def test_an_endpoint_with_a_foreign_certificate_gets_no_secret(authority: Authority, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    for endpoint in (Endpoint(other), Endpoint(authority, host="elsewhere.example")):
+        with running(endpoint), pytest.raises(AuthenticationError, match="certificate is not trusted") as error:
+            tokens(endpoint, authority).current()
+        assert error.value.code == "TOKEN_UNAVAILABLE"
+        assert endpoint.asked == []
+
+
+def provided(provide: Callable[[], object]) -> Tokens:
+    return Tokens(TokenProvider(name="a:b", provide=provide), TlsConfig(), Clock())
+
+
+def test_a_function_gives_the_token_and_when_it_expires() -> None:
+    given = iter([("one", 1_000_100), ("two", 1_000_200.5)])
+    source = provided(lambda: next(given))
+    assert [source.current().reveal() for _ in range(3)] == ["one"] * 3
+    source.forget()
+    assert source.current().reveal() == "two"
+
+
+@pytest.mark.parametrize("given", [None, "abc", ("abc",), ("abc", "soon"), (b"abc", 1), ("abc", True), ("a\n", 1)])
+def test_a_function_that_gives_something_else_is_named(given: object) -> None:
+    with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no bearer token") as error:
+        provided(lambda: given).current()
+    assert "abc" not in str(error.value)
+
+
+def test_what_a_function_raises_is_said() -> None:
+    with pytest.raises(AuthenticationError, match="a:b raised ZeroDivisionError"):
+        provided(lambda: 1 / 0).current()
+
+
+def test_a_token_that_nobody_signed_says_who_and_until_when() -> None:
+    header, claims, signature = (
+        Tokens(UnsecuredToken(principal="alice"), TlsConfig(), Clock()).current().reveal().split(".")
+    )
+    assert json.loads(base64.urlsafe_b64decode(header + "==")) == {"alg": "none"}
+    assert json.loads(base64.urlsafe_b64decode(claims + "==")) == {"sub": "alice", "iat": 1_000_000, "exp": 1_003_600}
+    assert signature == ""
