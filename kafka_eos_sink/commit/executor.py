@@ -277,6 +277,9 @@ class Executor:
                         pass
                     case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
                         raise refusal(type(request), last, about)
+                    case Reaction.FENCED if last == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                        # A right that was taken away, not another owner: a new run meets the same.
+                        raise refusal(type(request), last, about)
                     case _:
                         return last
             if self.client.clock() >= deadline:
@@ -369,7 +372,7 @@ class Executor:
 
     def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
         where = (self.log_topic, self.log_partition)
-        result = self._fetch(where, step.offset, "read_uncommitted", LOG_FETCH_WAIT_MS)
+        result = self._fetch(where, step.offset, "read_uncommitted", LOG_FETCH_WAIT_MS if step.wait else 0)
         if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             start = self.admin.list_offsets((where,), self._deadline, isolation="read_uncommitted", timestamp=-2)[where]
             if step.offset >= start:
@@ -378,7 +381,8 @@ class Executor:
                     f"offset {step.offset} of the commit log's partition {where[0]}-{where[1]} is beyond its end: the topic was "
                     "deleted and created anew, or an unclean leader election lost records",
                 )
-            return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start)
+            end = max(start, result.high_watermark)
+            return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end)
         entries: list[ReadRecord | Marker] = []
         next_offset = step.offset
         for batch in read_record_batches(result.records):
@@ -408,7 +412,12 @@ class Executor:
                             value=record.value,
                         )
                     )
-        return steps.LogChunk(entries=tuple(entries), next_offset=next_offset, log_start_offset=result.log_start_offset)
+        return steps.LogChunk(
+            entries=tuple(entries),
+            next_offset=next_offset,
+            log_start_offset=result.log_start_offset,
+            end_offset=result.high_watermark,
+        )
 
     def _log_policy(self, _: steps.LogPolicy) -> str | None:
         try:
