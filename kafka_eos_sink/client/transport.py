@@ -48,9 +48,12 @@ def resolve(host: str, port: int) -> tuple[Address, ...]:
 
     This blocks, as it does in the Java client; it happens once per round of connection attempts.
     """
+    # A broker may say any text to be the name of another, and any number to be its port.
+    if not 0 < port < 65_536:
+        raise OSError(f"{port} is no port")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a broker may say any text to be the name of another
+    except ValueError as error:
         raise OSError(f"{host!r} is no host name: {error}") from None
     return tuple(dict.fromkeys(Address(family, sockaddr) for family, _, _, _, sockaddr in found))
 

@@ -196,6 +196,10 @@ def test_before_it_is_ready_a_peer_may_not_send_much() -> None:
     size = struct.pack(">i", MAX_FRAME_BYTES_BEFORE_READY + 1)
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         events(connection(), size)
+    authenticating = connection(plain_dialogue)
+    events(authenticating, api_versions())
+    with pytest.raises(ProtocolError, match=r"security\.protocol"):
+        events(authenticating, size)
     assert events(ready_connection(), size) == []
 
 
