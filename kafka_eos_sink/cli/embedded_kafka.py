@@ -37,6 +37,7 @@ from kafka_eos_sink.client.network_client import monotonic_ms
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.sink.key_stores import pem_certificates
 
 __all__ = ["EmbeddedKafka"]
 
@@ -431,9 +432,7 @@ class EmbeddedKafka:
         store: dict[str, str] = {}
         if security.certificate is not None:
             store = {"type": "PEM", "location": str(security.certificate.absolute())}
-            # The last certificate of the chain has signed the others, or is the only one.
-            last = security.certificate.read_text(encoding="ascii").rpartition("-----BEGIN CERTIFICATE-----")
-            (folder / "client-truststore.pem").write_text(last[1] + last[2], encoding="ascii")
+            (folder / "client-truststore.pem").write_text(_last_certificate(security.certificate), encoding="ascii")
         elif security.uses_tls:
             password = folder / "keystore-password"
             if not password.is_file():
@@ -511,6 +510,18 @@ def _ended(node: KafkaNode) -> KafkaEosError:
     return KafkaEosError(
         "EMBEDDED_KAFKA_FAILED", f"Kafka's node {node.node_id} ended by itself ({how}); its log says:\n{said}"
     )
+
+
+def _last_certificate(file: Path) -> str:
+    """The certificate that has signed the others of a chain, or is the only one."""
+    try:
+        certificates = pem_certificates(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as failure:
+        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} cannot be read ({failure.strerror}).") from None
+    if not certificates:
+        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} holds no certificate in PEM.")
+    _, begin, last = certificates.rpartition("-----BEGIN ")
+    return f"{begin}{last}\n"
 
 
 def _directory_id() -> str:

@@ -125,10 +125,13 @@ def test_users_and_security_of_a_kept_folder_stay_what_they_were(tmp_path: Path)
 def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
     """Brokers that metadata names are reached as the bootstrap servers are."""
     authority = Authority(tmp_path)
-    certificate = authority.issue("127.0.0.1").file
+    issued = authority.issue("127.0.0.1")
+    certificate = tmp_path / "key-behind-the-chain.pem"
+    certificate.write_text(issued.chain + authority.pem + issued.key())
     security = BrokerSecurity(protocol="SSL", certificate=certificate)
     with EmbeddedKafka(brokers=3, security=security, heap="256m") as three:
         topic = create_topic(three.plaintext_servers, partitions=6)
+        assert Path(three.client_properties["ssl.truststore.location"]).read_text() == authority.pem
         client = kafka_properties_from_file(three.client_properties_file).client
         settings = replace(write_settings(three, topic), client=client)
         plan = write.plan(settings)
