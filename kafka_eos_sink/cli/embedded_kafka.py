@@ -46,6 +46,13 @@ _STOP_PATIENCE_S = 15.0
 _FAILURE_LINES = 12
 
 
+def new_cluster_id(random_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
+    """A random id as Kafka writes it; none begins with a dash, which Kafka's tools would take for an option (Uuid.randomUuid)."""
+    while (found := base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return found
+
+
 class EmbeddedKafka:
     """A Kafka of `brokers` nodes (1 or 3, each broker and controller), to be used as a context manager.
 
@@ -275,7 +282,7 @@ class EmbeddedKafka:
                 "EMBEDDED_KAFKA_FAILED",
                 f"The folder {root} holds other things ({', '.join(sorted(strangers)[:3])}); name an empty or new one.",
             )
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._cluster_id = new_cluster_id()
         self._place(self._choose_ports(()))
         self._format()
 
