@@ -14,9 +14,9 @@ from enum import Enum
 
 from ..client.admin import ProducerState, TransactionMarker
 from .commit_log import LogView, Outcome, barrier_record, outcome_of
+from .log_reading import read_to
 from .open_transactions import ONGOING, PREPARE_STATES
 from .prepared_transaction import ProducerIdentity
-from .recovery import read_to
 from .steps import Append, DescribeTransactions, Procedure, TransactionDescription
 from .transactional_id import driver_transactional_id
 

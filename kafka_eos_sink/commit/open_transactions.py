@@ -61,16 +61,17 @@ def open_identities(
     )
 
 
-def end_open(identities: Collection[ProducerIdentity], named: Collection[ProducerIdentity]) -> Procedure[None]:
-    """Abort what was open before the fence and is named by no decision.
+def end_open(identities: Collection[ProducerIdentity], undecided_ids: Collection[str] = ()) -> Procedure[None]:
+    """Abort what was open before the fence, but for `undecided_ids`: those of decisions that are not proven finished.
 
-    A refusal means that it ended meanwhile or lives on under another identity: both are fine, the next list finds the latter.
+    Of these a transaction under a later epoch is left alone, too: where a marker of the decided one was passed over (KAFKA-20734) it has
+    joined it, and its ABORT would discard committed records. A refusal means that it ended meanwhile or lives on under another
+    identity: both are fine, the next list finds the latter.
     """
-    decided = {(identity.transactional_id, identity.producer_id, identity.producer_epoch) for identity in named}
     ends = tuple(
         End(identity=identity, commit=False)
         for identity in identities
-        if (identity.transactional_id, identity.producer_id, identity.producer_epoch) not in decided
+        if identity.transactional_id not in undecided_ids
     )
     if ends:
         yield EndTransactions(ends)

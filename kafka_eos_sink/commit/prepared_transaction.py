@@ -85,7 +85,8 @@ class SettledDecision:
 
     ``offset`` is that of its (first) record in the commit log. ``committed`` and ``lost`` hold partitions of Spark and
     are empty for a finished decision, which is carried by version and nonce only. ``resolution`` is that of the decision: an
-    operator's word, which is compared with nothing.
+    operator's word, which is compared with nothing. ``proven`` is False where the right to Read the data topics is missing and readers
+    were held up.
     """
 
     query_id: str
@@ -99,6 +100,7 @@ class SettledDecision:
     committed: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     resolution: str | None = None
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import BrokerUnavailableError, DecisionPendingError
+from ..errors import DecisionPendingError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, outcome_of
-from .open_transactions import PREPARE_STATES
+from .log_reading import read_to
+from .open_transactions import ONGOING, PREPARE_STATES
 from .prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -52,7 +53,8 @@ ASK_THE_WITNESS = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-STUCK_LOG_MS = 120_000
+HIDDEN_READERS_MS = 10_000
+"""How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
 POLL_MS = 20
 """Between two looks at something that another machine is about to finish."""
 
@@ -92,31 +94,6 @@ def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     ]
     shown = ", ".join(ranges[:8])
     return shown if len(ranges) <= 8 else f"{shown} and {len(ranges) - 8} more"
-
-
-def read_to(view: LogView, end_offset: int) -> Procedure[None]:
-    """Feed the view up to and including an offset that is known to be in the log.
-
-    Raises `BrokerUnavailableError` ``COMMIT_LOG_UNAVAILABLE`` where nothing comes for two minutes: a new leader below
-    min.insync.replicas never shows what the old one acknowledged.
-    """
-    stuck_since: int | None = None
-    while view.next_offset <= end_offset:
-        before = view.next_offset
-        chunk: LogChunk = yield ReadLog(before)
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-        if view.next_offset > before:
-            stuck_since = None
-            continue
-        now: int = yield Now()
-        stuck_since = now if stuck_since is None else stuck_since
-        if now - stuck_since > STUCK_LOG_MS:
-            raise BrokerUnavailableError(
-                "COMMIT_LOG_UNAVAILABLE",
-                f"the commit log of write id {view.write_id!r} does not show offset {end_offset}, which was acknowledged, for "
-                f"{STUCK_LOG_MS // 1000} s (it ends at {view.next_offset}): its partition has fewer replicas in sync than "
-                "min.insync.replicas; bring a broker back",
-            )
 
 
 def settle(
@@ -166,13 +143,14 @@ def settle(
                 f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
                 f"{unresolved[0].identity.transactional_id}, its records: {describe_ranges(unresolved)})",
             )
+        yield from _require_not_readable(decision, lost)
     yield from _verify_markers(decision, answered, deadline)
-    yield from _verify_visible(decision, answered, deadline)
+    proven = yield from _verify_visible(decision, answered, deadline)
     if recovering:
-        yield from _verify_no_foreign_abort(decision, answered)
+        yield from _verify_no_foreign_abort(decision, answered, deadline)
 
     if not lost:
-        return settled(found, DecisionStatus.FINISHED)
+        return settled(found, DecisionStatus.FINISHED, proven=proven)
     if len(lost) == len(decision.transactions):
         return settled(found, DecisionStatus.VOID)
     lost_partitions = frozenset(prepared.partition for prepared in lost)
@@ -181,6 +159,7 @@ def settle(
         DecisionStatus.LOST_PARTS,
         committed=frozenset(prepared.partition for prepared in decision.transactions) - lost_partitions,
         lost=lost_partitions,
+        proven=proven,
     )
 
 
@@ -189,6 +168,7 @@ def settled(
     status: DecisionStatus,
     committed: frozenset[int] = frozenset(),
     lost: frozenset[int] = frozenset(),
+    proven: bool = True,
 ) -> SettledDecision:
     decision = found.decision
     return SettledDecision(
@@ -203,6 +183,7 @@ def settled(
         committed=committed,
         lost=lost,
         resolution=decision.resolution,
+        proven=proven,
     )
 
 
@@ -345,27 +326,34 @@ def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, i
     return last
 
 
-def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
-    """A read_committed reader can pass our last offset on every data partition, or only others hold it up."""
+def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[bool]:
+    """A read_committed reader can pass our last offset on every data partition, or only others hold it up.
+
+    False where the right to see who holds it up is missing, and only the coordinators' word stands for the rest.
+    """
     waiting = _last_offsets(committed)
+    started: int = yield Now()
     looks = 0
     while waiting:
         stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting))
         waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
         if not waiting:
-            return
+            return True
         looks += 1
+        now: int = yield Now()
         if looks > 1:  # the first time the marker is usually just on its way
-            held, others = yield from _holders(decision, committed, waiting)
+            hidden, others = yield from _holders(committed, waiting)
             for (topic, partition), producer_id in sorted(others.items()):
                 yield Warn(
                     f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
                     f"producer id {producer_id} holds up read_committed readers there; see kafka-eos transactions"
                 )
-            waiting = {where: last for where, last in waiting.items() if where in held}
+            waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
-                return
-        now: int = yield Now()
+                return True
+            if hidden.issuperset(waiting) and now - started > HIDDEN_READERS_MS:
+                yield from _require_complete(decision, committed, deadline)
+                return False
         if now > deadline:
             (topic, partition), last = next(iter(waiting.items()))
             holder = next(
@@ -375,46 +363,55 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
             )
             raise pending_error(
                 decision,
-                f"partition {topic}-{partition} does not let readers past offset {last}: the marker of transaction "
-                f"{holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
-                f"(KAFKA-20734). Repair: kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'. Do not use "
-                "the stock kafka-transactions.sh abort: it would discard committed records",
+                f"partition {topic}-{partition} does not let readers past offset {last}: its replicas are behind, or the marker of "
+                f"transaction {holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
+                f"(KAFKA-20734), or the topic was deleted. Repair a marker: kafka-eos repair --bootstrap-servers ... --write-id "
+                f"'{decision.write_id}'. Do not use the stock kafka-transactions.sh abort: it would discard committed records",
             )
         yield Wait(POLL_MS if looks < 10 else 10 * POLL_MS)
+    return True
 
 
 def _holders(
-    decision: Decision, committed: Sequence[PreparedTransaction], last_offsets: Mapping[tuple[str, int], int]
+    committed: Sequence[PreparedTransaction], last_offsets: Mapping[tuple[str, int], int]
 ) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
-    """Who still holds readers below our last offsets: the partitions where it is ourselves, and those where only others do."""
+    """Who still holds readers below our last offsets: partitions that may not be looked at, and those that only others hold.
+
+    Where nobody holds them the end of our transaction is not on all replicas yet: readers will pass, but do not yet.
+    """
     producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
         tuple(last_offsets)
     )
-    if any(producers.get(where, {}) is None for where in last_offsets):
-        yield from _require_complete(decision, committed)
     own: dict[tuple[str, int], set[int]] = {}
     for prepared in committed:
         for part in prepared.offsets:
             own.setdefault((part.topic, part.partition), set()).add(prepared.identity.producer_id)
-    held, others = set(), {}
+    hidden, others = set(), {}
     for where, last in last_offsets.items():
-        remembered = producers.get(where, {})
         if where not in producers:
-            held.add(where)  # could not be asked now
-        elif remembered:
-            holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
-            if holding & own[where]:
-                held.add(where)
-            elif holding:
-                others[where] = min(holding)
-    return frozenset(held), others
+            continue  # could not be asked now
+        remembered = producers[where]
+        if remembered is None:
+            hidden.add(where)
+            continue
+        holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
+        if holding and not holding & own[where]:
+            others[where] = min(holding)
+    return frozenset(hidden), others
 
 
-def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
-    ids = tuple(prepared.identity.transactional_id for prepared in committed)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    yield from _await_no_prepare_state(decision, committed, deadline)
+    identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
     for transactional_id, found in described.items():
-        if found is not None and found.state in (*PREPARE_STATES, "Ongoing"):
+        own = identities[transactional_id]
+        # A higher epoch is a later transaction of the id, which somebody began after ours was complete.
+        if (
+            found is not None
+            and found.state == ONGOING
+            and (found.producer_id, found.producer_epoch) == (own.producer_id, own.producer_epoch)
+        ):
             raise pending_error(decision, f"{transactional_id} is {found.state} at its coordinator")
     yield Warn(
         "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
@@ -422,7 +419,37 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
     )
 
 
-def _verify_no_foreign_abort(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
+def _require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
+    """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
+    (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
+    ranges = tuple(part for prepared in lost for part in prepared.offsets)
+    if not ranges:
+        return
+    aborted: Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None = yield AbortedTransactions(ranges)
+    if aborted is None:
+        return
+    for prepared in lost:
+        for part in prepared.offsets:
+            listed = aborted.get(part)
+            if listed is not None and not _lists(listed, prepared, part):
+                raise unresolved_error(
+                    decision,
+                    f"the commit log shows {prepared.identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
+                    f"its records from offset {part.first_offset} on",
+                )
+
+
+def _lists(listed: tuple[tuple[int, int], ...], prepared: PreparedTransaction, part: OffsetRange) -> bool:
+    """Whether a partition's list of aborted transactions holds this one."""
+    return any(
+        producer_id == prepared.identity.producer_id and part.first_offset <= first_offset <= part.last_offset
+        for producer_id, first_offset in listed
+    )
+
+
+def _verify_no_foreign_abort(
+    decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
+) -> Procedure[None]:
     """Markers can be written by hand (WriteTxnMarkers): a reader's own list of aborted transactions must not hold ours."""
     owners: dict[OffsetRange, PreparedTransaction] = {
         part: prepared for prepared in committed for part in prepared.offsets
@@ -431,14 +458,10 @@ def _verify_no_foreign_abort(decision: Decision, committed: Sequence[PreparedTra
         return
     aborted: Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None = yield AbortedTransactions(tuple(owners))
     if aborted is None:
-        yield from _require_complete(decision, committed)
+        yield from _require_complete(decision, committed, deadline)
         return
     for part, prepared in owners.items():
-        listed = aborted.get(part) or ()
-        if any(
-            producer_id == prepared.identity.producer_id and part.first_offset <= first_offset <= part.last_offset
-            for producer_id, first_offset in listed
-        ):
+        if _lists(aborted.get(part) or (), prepared, part):
             raise unresolved_error(
                 decision,
                 f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"

@@ -16,9 +16,10 @@ from typing import Literal
 from ..errors import FencedError, TransactionAbortedError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, decision_records, done_record
+from .log_reading import read_to
 from .open_transactions import ONGOING, end_open, list_open
 from .prepared_transaction import Decision, PreparedTransaction, ProducerIdentity
-from .recovery import SettleLimits, ask_witnesses, describe_ranges, read_to
+from .recovery import SettleLimits, ask_witnesses, describe_ranges
 from .steps import (
     Append,
     Appended,
@@ -102,7 +103,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         # Not where the version is void: a done record would have the next run take it for finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
-    yield from end_open(opened, _named(view, write_id))
+    yield from end_open(opened, _unfinished_ids(view, write_id))
     return Resolved(decision=decision, superseded=superseded, ended=ended)
 
 
@@ -111,10 +112,15 @@ def _read_all(view: LogView, request: ResolveRequest) -> Procedure[None]:
     yield from read_to(view, barrier)
 
 
-def _named(view: LogView, write_id: str) -> list[ProducerIdentity]:
-    """What the newest decisions of all query ids name: nobody but their own recovery ends it."""
+def _unfinished_ids(view: LogView, write_id: str) -> set[str]:
+    """The ids that unfinished decisions of any query id name: nobody but their own recovery ends what is open under them."""
     found = (view.newest_decision(write_id, query_id) for query_id in view.query_ids(write_id))
-    return [prepared.identity for each in found if each is not None for prepared in each.decision.transactions]
+    return {
+        prepared.identity.transactional_id
+        for each in found
+        if each is not None and view.done_nonce(write_id, each.decision.query_id) != each.decision.nonce
+        for prepared in each.decision.transactions
+    }
 
 
 def _target(view: LogView, request: ResolveRequest) -> tuple[str, LoggedDecision | None]:
@@ -242,8 +248,7 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
     if appended.error != ErrorCode.NONE:
         raise _not_recorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
-    if ends[0].error in FENCED_CODES:
-        raise _not_recorded(decision, ends[0].error)
+    # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
     started: int = yield Now()
     view = LogView(decision.write_id, next_offset=appended.offset)
     while True:

@@ -126,9 +126,10 @@ class EndResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read the commit log's partition, read_uncommitted, from an offset; may wait briefly for data. Answer: `LogChunk`."""
+    """Read the commit log's partition, read_uncommitted, from an offset; may wait briefly for data if asked to. Answer: `LogChunk`."""
 
     offset: int
+    wait: bool = True
 
 
 class MarkerType(Enum):
@@ -162,11 +163,12 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """Records and markers in offset order, where to read on, and where the partition starts now."""
+    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now."""
 
     entries: tuple[ReadRecord | Marker, ...]
     next_offset: int
     log_start_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 
 from ..errors import TransactionAbortedError
 from .commit_log import LoggedRecord, LogView
+from .log_reading import read_to_end
 from .open_transactions import FREE_STATES
 from .prepared_transaction import Plan
 from .steps import (
     DescribeTransactions,
-    LogChunk,
     MarkerType,
     Now,
     Procedure,
-    ReadLog,
     TransactionDescription,
 )
 from .transactional_id import SLOTS, task_transactional_id
@@ -60,12 +59,7 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
     if timeout == NEVER_TIMES_OUT_MS or elapsed <= timeout:
         return
     view = LogView(plan.write_id, next_offset=plan.log_offset)
-    while True:
-        chunk: LogChunk = yield ReadLog(view.next_offset)
-        caught_up = chunk.next_offset <= view.next_offset
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-        if caught_up:
-            break
+    yield from read_to_end(view)
     lost = tuple(
         partition
         for partition, part in view.newest_parts(plan.write_id, query_id).items()

@@ -9,14 +9,15 @@ List, fence, read, finish, end - in this order (exactly-once.md 3):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import KafkaEosError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, done_record, tombstones
+from .log_reading import read_to, read_to_end
 from .open_transactions import end_open, list_open
 from .prepared_transaction import Decision, DecisionStatus, Plan, ProducerIdentity, SettledDecision
-from .recovery import SettleLimits, read_to, settle, settled
+from .recovery import SettleLimits, settle, settled
 from .steps import (
     AddPartition,
     Append,
@@ -73,44 +74,49 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     Raises `DecisionPendingError` where a decision can neither be finished nor called void; nothing else is touched then, but
     transactions that no decision names are ended all the same, since they hold up readers.
     """
-    write_id = request.write_id
-    predecessor = request.predecessor
+    write_id, predecessor = request.write_id, request.predecessor
     started: int = yield Now()
-    opened: tuple[ProducerIdentity, ...] = ()
-    if predecessor is None:
-        opened = yield from list_open(write_id, transaction_version)
     driver_id = driver_transactional_id(write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    view = LogView(write_id) if request.view is None else request.view
+    # The fence erases what the coordinator says of the last decision, so that is held against the log before it.
+    yield from read_to_end(view)
+    for query_id in view.query_ids(write_id):
+        _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
+    opened: tuple[ProducerIdentity, ...] = ()
+    # Below version 2 an attempt whose transaction was aborted may go on in a new one: only a list finds that.
+    if predecessor is None or transaction_version < 2 or not _is_followed_by_nobody(view, predecessor, described.get(driver_id)):
+        opened = yield from list_open(write_id, transaction_version)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
     barrier: int = yield Append((barrier_record(write_id, request.nonce),))
-    view = LogView(write_id) if request.view is None else request.view
     if barrier < view.next_offset:
         view.restart()  # the log was deleted and begins anew: nothing read of the old one counts
     yield from read_to(view, barrier)
     yield Reached("plan.read")
-    if predecessor is not None and not (
-        is_held_by(predecessor.driver, described.get(driver_id)) and _is_newest(view, predecessor)
-    ):
-        # Only now is it known that a list was needed. One made after the fence would show identities of a newer driver, too.
-        return (yield from take_over(replace(request, predecessor=None), transaction_version))
 
     decisions: list[SettledDecision] = []
-    named: list[ProducerIdentity] = []
+    unproven: set[str] = set()
     failures: list[KafkaEosError] = []
     for query_id in view.query_ids(write_id):
         found = view.newest_decision(write_id, query_id)
-        if found is not None and not _is_done(view, found):
-            # What is open under the identity of a done decision was re-opened by a request that came late: end it.
-            named += [prepared.identity for prepared in found.decision.transactions]
+        named = (
+            {prepared.identity.transactional_id for prepared in found.decision.transactions}
+            if found is not None and not _is_done(view, found)
+            else set()
+        )
         try:
             _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
             if found is not None:
-                decisions.append((yield from _finish(view, found, request)))
+                settled_decision = yield from _finish(view, found, request)
+                decisions.append(settled_decision)
+                if not settled_decision.proven:
+                    unproven |= named
         except KafkaEosError as failure:
             failures.append(failure)
+            unproven |= named
     yield Reached("plan.finished")
-    yield from end_open(opened, named)
+    yield from end_open(opened, unproven)
     if failures:
         raise failures[0]
     return _plan(request, driver, started, barrier, tuple(decisions))
@@ -132,10 +138,10 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
     )
 
 
-def _is_newest(view: LogView, plan: Plan) -> bool:
-    """Whether the newest decision of some query of this write is that of `plan`."""
-    newest = (view.newest_decision(plan.write_id, query_id) for query_id in view.query_ids(plan.write_id))
-    return any(found is not None and found.decision.nonce == plan.nonce for found in newest)
+def _is_followed_by_nobody(view: LogView, plan: Plan, driver: TransactionDescription | None) -> bool:
+    """Whether `plan` was decided and finished, which ends what its batch left open, and nobody has fenced since."""
+    done = (view.done_nonce(plan.write_id, query_id) for query_id in view.query_ids(plan.write_id))
+    return is_held_by(plan.driver, driver) and plan.nonce in done
 
 
 def _plan(
@@ -160,7 +166,7 @@ def _finish(view: LogView, found: LoggedDecision, request: TakeOver) -> Procedur
     if _is_done(view, found):
         return settled(found, DecisionStatus.FINISHED)
     outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
-    if outcome.status is DecisionStatus.FINISHED:
+    if outcome.status is DecisionStatus.FINISHED and outcome.proven:
         yield from write_done(found.decision)
     return outcome
 
@@ -193,6 +199,9 @@ def _refuse_unmarked_decision(
     Spark so. A marker with an epoch that cannot be its own proves nothing either.
     """
     for record in view.undecided(write_id, query_id):
+        marker = record.marker
+        if marker is not None and marker.producer_epoch > record.producer_epoch + 1:
+            continue  # that of a later transaction of W.driver: its own was never read, so nobody acted on it
         complete = (
             described is not None
             and described.state in ("CompleteCommit", "PrepareCommit")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, decision_records
+from .log_reading import read_to, read_to_end
 from .open_transactions import ONGOING, end_open, list_open, open_identities
 from .prepared_transaction import (
     Decision,
@@ -22,7 +23,7 @@ from .prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from .recovery import POLL_MS, SettleLimits, pending_error, read_to, settle
+from .recovery import POLL_MS, SettleLimits, pending_error, settle
 from .steps import (
     Append,
     Appended,
@@ -115,8 +116,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         yield from _finish(request, found, losers, ended, sequence)
     except DecisionPendingError:
         raise
-    except KafkaEosError as failure:
-        raise pending_error(decision, str(failure)) from failure
+    except Exception as failure:  # whatever it is: it must not look like a failure before the decision
+        what = str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
+        raise pending_error(decision, what) from failure
     return decision
 
 
@@ -130,7 +132,7 @@ def _require_messages_of_one_run(
 ) -> tuple[TaskMessage, ...]:
     """Spark's continuous trigger drops rows and commits [None]; messages of two plans mean that two runs were mixed."""
     complete = tuple(message for message in messages if message is not None)
-    if len(complete) < len(messages):
+    if len(complete) < len(messages) or not complete:
         raise WriteRefusedError(
             "MISSING_MESSAGE",
             f"{len(messages) - len(complete)} of {len(messages)} tasks handed over nothing: this trigger or mode of Spark does not "
@@ -270,13 +272,8 @@ def _check_lost_parts(
         raise WriteRefusedError("MIXED_MESSAGES", "the tasks were measured against different decisions; run it again")
     # The plan says which parts are lost, the record says what was in them.
     view = LogView(plan.write_id, next_offset=newest.offset)
-    found: LoggedDecision | None = None
-    while found is None:
-        chunk: LogChunk = yield ReadLog(view.next_offset)
-        if chunk.next_offset <= view.next_offset and not chunk.entries:
-            break
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-        found = view.newest_decision(plan.write_id, batch.query_id)
+    yield from read_to_end(view)
+    found = view.newest_decision(plan.write_id, batch.query_id)
     if found is None or (found.offset, found.decision.nonce) != (newest.offset, newest.nonce):
         raise FencedError("FENCED", f"the decision of version {batch.version} was replaced by a newer driver")
 
@@ -345,12 +342,10 @@ def _decide(
         )
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
     (ended,) = ends
-    if ended.error in FENCED_CODES:
-        raise _undecided(decision, "the decision", ended.error)
-    # Any other answer, or none, leaves it to the log; so does an error on the way to it.
+    # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
     try:
-        yield from _await_marker(request, decision, appended.offset)
-    except (DecisionPendingError, TransactionAbortedError):
+        yield from _await_marker(request, decision, appended.offset, ended.error)
+    except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except KafkaEosError as failure:
         raise _decision_unknown(decision, str(failure)) from failure
@@ -381,17 +376,22 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
     )
 
 
-def _await_marker(request: CommitRequest, decision: Decision, offset: int) -> Procedure[None]:
+def _await_marker(request: CommitRequest, decision: Decision, offset: int, error: int | None) -> Procedure[None]:
+    """Returns where the decision's own COMMIT marker is read, and it is ours to finish; `error` is what its EndTxn was answered."""
     started: int = yield Now()
     view = LogView(decision.write_id, next_offset=offset)
     while True:
         chunk: LogChunk = yield ReadLog(view.next_offset)
         view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
         outcome = _own_outcome(view, decision, offset)
+        fenced = error in FENCED_CODES
+        if outcome is Outcome.COMMITTED and fenced:
+            raise pending_error(decision, "a newer driver of the write id has taken over and finishes it")
         if outcome is Outcome.COMMITTED:
             return
         if outcome is Outcome.ABORTED:
-            raise _undecided(decision, "the decision, whose transaction was aborted", ErrorCode.INVALID_TXN_STATE)
+            code = error if fenced else ErrorCode.INVALID_TXN_STATE
+            raise _undecided(decision, "the decision, whose transaction was aborted", code)
         now: int = yield Now()
         if outcome is Outcome.UNRESOLVED or now - started > request.limits.deadline_ms:
             raise _decision_unknown(decision, "its marker did not appear in the commit log")
@@ -435,7 +435,7 @@ def _finish(
         )
     if request.random_write_id:
         yield from forget(decision, driver, sequence)
-    else:
+    elif outcome.proven:
         yield from write_done(decision)
 
 
@@ -506,8 +506,12 @@ def _end_own(
     yield from read_to(view, barrier)
     for query_id in view.query_ids(plan.write_id):
         if nonce in view.nonces_not_aborted(plan.write_id, query_id):
+            yield Warn(
+                f"a batch of write id {plan.write_id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
+                "finishes it then. Do not write its rows again under another id"
+            )
             return
-    yield from end_open(own, ())
+    yield from end_open(own)
 
 
 def _still_ours(plan: Plan) -> Procedure[bool]:
@@ -516,7 +520,7 @@ def _still_ours(plan: Plan) -> Procedure[bool]:
     return is_held_by(plan.driver, described.get(driver_id))
 
 
-def sweep(plan: Plan) -> Procedure[int]:
+def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     """End what a finished batch's losing attempts opened after its check; how many were found.
 
     Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
@@ -525,5 +529,6 @@ def sweep(plan: Plan) -> Procedure[int]:
     opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
     if not opened or not (yield from _still_ours(plan)):
         return 0
-    yield from end_open(opened, ())
+    named = () if decision is None else decision.transactions
+    yield from end_open(opened, {prepared.identity.transactional_id for prepared in named})
     return len(opened)

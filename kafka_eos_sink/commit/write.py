@@ -32,6 +32,7 @@ from .task_executor import TaskExecutor
 from .two_phase_commit import GroupOffsets
 
 __all__ = [
+    "Decision",
     "GroupOffsets",
     "Plan",
     "RowsWritten",
@@ -274,10 +275,10 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         _executor(settings, admin).run(two_phase_commit.abort(request, plan, messages, version))
 
 
-def sweep(settings: WriteSettings, plan: Plan) -> int:
+def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
     """End what losing attempts of a finished batch opened after its commit had looked; how many there were."""
     with lease_admin(settings.client) as admin:
-        return _executor(settings, admin).run(two_phase_commit.sweep(plan))
+        return _executor(settings, admin).run(two_phase_commit.sweep(plan, decision))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:

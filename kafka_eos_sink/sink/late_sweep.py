@@ -10,7 +10,7 @@ import logging
 import threading
 
 from kafka_eos_sink.commit import write as two_phase
-from kafka_eos_sink.commit.write import Plan, WriteSettings
+from kafka_eos_sink.commit.write import Decision, Plan, WriteSettings
 
 log = logging.getLogger(__name__)
 
@@ -20,19 +20,21 @@ SWEEP_AFTER_S = (3.0, 5.0)
 _superseded = threading.Event()
 
 
-def sweep_later(settings: WriteSettings, plan: Plan) -> None:
+def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None) -> None:
     """Look twice in the next seconds, in a thread of its own, unless a later call supersedes this one."""
     global _superseded
     _superseded.set()
     _superseded = threading.Event()
-    threading.Thread(target=_sweep, args=(settings, plan, _superseded), name="kafka-eos sweep", daemon=True).start()
+    threading.Thread(
+        target=_sweep, args=(settings, plan, decision, _superseded), name="kafka-eos sweep", daemon=True
+    ).start()
 
 
-def _sweep(settings: WriteSettings, plan: Plan, superseded: threading.Event) -> None:
+def _sweep(settings: WriteSettings, plan: Plan, decision: Decision | None, superseded: threading.Event) -> None:
     for delay in SWEEP_AFTER_S:
         if superseded.wait(delay):
             return
         try:
-            two_phase.sweep(settings, plan)
+            two_phase.sweep(settings, plan, decision)
         except Exception as error:  # nobody waits for it; the next plan ends what this one could not
             log.warning("kafka-eos: looking for left-over transactions of %r failed: %s", plan.write_id, error)

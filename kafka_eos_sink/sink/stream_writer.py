@@ -107,8 +107,8 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
         group = options.source_offsets_group
         if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
             settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=of_kafka))
-        two_phase.commit(settings, first.plan, complete)
-        sweep_later(settings, first.plan)
+        decision = two_phase.commit(settings, first.plan, complete)
+        sweep_later(settings, first.plan, decision)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Ends what the micro-batch left open. Never raises: the user is to see why it failed, not this."""

@@ -89,6 +89,24 @@ EXHAUSTED = named(
         ),
         Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER),
         Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
+        Setting(
+            name="crash and restart in the same planner process",
+            restart="crash",
+            batches=2,
+            attempts=1,
+            remembers=lambda driver: driver - 1,
+            **EAGER,
+            **ONE,
+        ),
+        Setting(
+            name="a planner process that remembers an older driver",
+            restart="crash",
+            batches=2,
+            attempts=1,
+            remembers=lambda driver: driver - 2,
+            **EAGER,
+            **ONE,
+        ),
     )
 )
 

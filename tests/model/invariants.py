@@ -61,10 +61,21 @@ def decisions(cluster: Cluster) -> tuple[Decided, ...]:
     for offset, entry in enumerate(cluster.logs[LOG]):
         if not isinstance(entry, Data) or not ended[offset] or not entry.transactional or entry.value is None:
             continue
+        if not _ended_by_its_own(cluster, offset, entry):
+            continue  # its marker was passed over and a later transaction's closed it: nobody may take it for decided
         key = _key(entry.key)
         if key is not None and key.kind == "decision":
             found.append(Decided(key, _decision(entry.value), offset))
     return tuple(found)
+
+
+def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
+    marker = next(
+        each
+        for each in cluster.logs[LOG][offset:]
+        if isinstance(each, Control) and each.producer_id == entry.producer_id
+    )
+    return marker.producer_epoch == entry.producer_epoch + (1 if cluster.version >= 2 else 0)
 
 
 def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:

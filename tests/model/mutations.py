@@ -115,7 +115,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="act before the decision's marker was read",
         what="EndTxn of the decision was answered, so the tasks' transactions are committed at once",
-        edits=(Edit(two_phase_commit._decide, "yield from _await_marker(request, decision, appended.offset)", "pass"),),
+        edits=(Edit(two_phase_commit._decide, "yield from _await_marker(request, decision, appended.offset, ended.error)", "pass"),),
         setting=_small("no marker", eager_markers=False),
         caught=("I1",),
     ),
@@ -149,6 +149,36 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         setting=_small("no fence", drivers=2, **ONE_ROW),
         caught=("at most once", "I1", "I2", "I3", "I7", "recovery"),
+    ),
+    Mutation(
+        name="no list though the last plan was not decided",
+        what="a planner process leaves out listing, without asking whether its last plan came to a decision",
+        edits=(Edit(take_over_module._is_followed_by_nobody, " and plan.nonce in done", ""),),
+        setting=_small(
+            "not decided",
+            restart="crash",
+            remembers=lambda driver: 0,
+            # The commit of a batch looks at its own partitions: what is left over must lie in another.
+            rows=lambda driver, version: ((0,), (1,)) if driver == 0 else ((0, 1),),
+        ),
+        caught=("I8",),
+        versions=(2,),
+    ),
+    Mutation(
+        name="no list though somebody fenced since",
+        what="a planner process leaves out listing, without asking whether another driver ran since its last plan",
+        edits=(Edit(take_over_module._is_followed_by_nobody, "is_held_by(plan.driver, driver) and ", ""),),
+        setting=_small(
+            "fenced since",
+            drivers=2,
+            restart="crash",
+            batches=2,
+            remembers=lambda driver: driver - 2,
+            rows=lambda driver, version: ((0,), (1,)) if driver == 1 else ((0, 1),),
+            loud=frozenset({"NOT_THE_SAME_ROWS"}),
+        ),
+        caught=("I8",),
+        versions=(2,),
     ),
     Mutation(
         name="read before fence",

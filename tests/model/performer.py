@@ -171,7 +171,7 @@ def _read(cluster: Cluster, offset: int) -> steps.LogChunk:
                     value=entry.value,
                 )
             )
-    return steps.LogChunk(entries=tuple(entries), next_offset=max(offset, len(log)), log_start_offset=0)
+    return steps.LogChunk(entries=tuple(entries), next_offset=max(offset, len(log)), log_start_offset=0, end_offset=len(log))
 
 
 def _producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, int]], ...]:

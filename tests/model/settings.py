@@ -69,6 +69,8 @@ class Setting:
     offsets_hash: Callable[[int, int], str | None] = field(default=lambda driver, version: f"hash-{version}")
     topic: Callable[[int], str] = field(default=lambda driver: "t")
     rollback: str = "fail"
+    remembers: Callable[[int], int] = field(default=lambda driver: -1)
+    """Whose last plan a driver's planner process remembers, as after a restart of a query in one Spark session; -1 for a new process."""
     start_version: Callable[[int], int] | None = None
     """Where a driver begins, instead of after what Spark recorded."""
     loud: frozenset[str] = frozenset()

@@ -82,7 +82,7 @@ class World:
             if setting.fault(name)
         )
         self._ended_well: dict[tuple[int, int, int], str | None] = {}
-        self._recovered: dict[tuple[int, int, int], str | None] = {}
+        self._recovered: dict[tuple[int, int, int, int], str | None] = {}
         self.doing: Label = ()
         """What was about to happen when a violation was found."""
         self.told: list[Label] = []
@@ -137,7 +137,9 @@ class World:
             version = setting.start_version(number)
         if version >= setting.first_batch + setting.batches:
             version = setting.first_batch + setting.batches - 1  # the job is started once more although it was done
-        state = state._replace(drivers=(*state.drivers, Driver("plan", version)))
+        remembered = setting.remembers(number)
+        plan = state.drivers[remembered].plan if 0 <= remembered < number else -1
+        state = state._replace(drivers=(*state.drivers, Driver("plan", version, plan)))
         return self._start_plan(state, number)
 
     def _start_plan(self, state: State, number: int) -> State:
@@ -521,7 +523,7 @@ class World:
         number = len(state.drivers) - 1
         gone = {"plan", "commit", "abort"} | (set() if self.setting.zombie_tasks else {"task"})
         processes = tuple(entry for entry in state.processes if entry[0][0] != number or entry[0][1] not in gone)
-        driver = Driver("dead", state.drivers[number].version)
+        driver = Driver("dead", state.drivers[number].version, state.drivers[number].plan)
         return self._set_driver(state._replace(processes=processes), number, driver)
 
     def _record(self, state: State, number: int) -> State:
@@ -630,7 +632,7 @@ class World:
 
     def check_recovery(self, state: State) -> None:
         """Everything stops here and one more driver runs without any fault: all rows once, nothing open - or a loud error."""
-        key = (state.cluster, state.recorded, len(state.drivers))
+        key = (state.cluster, state.recorded, len(state.drivers), self._remembered_plan(state))
         if self._recovered.get(key, "") is None:
             return
         self.told = []
@@ -643,13 +645,18 @@ class World:
         if wrong is not None:
             raise Violation(wrong)
 
+    def _remembered_plan(self, state: State) -> int:
+        """The plan that the planner process of the further driver remembers."""
+        remembered = self.setting.remembers(self.setting.drivers)
+        return state.drivers[remembered].plan if 0 <= remembered < len(state.drivers) else -1
+
     def _recover(self, state: State) -> str | None:
         setting = self.setting
         budgets = (0,) * len(FAULTS)
         fresh = State(state.cluster, (), state.drivers, state.recorded, (), budgets, state.clock)
         fresh = self._settle_cluster(fresh)
         number = setting.drivers  # one more than the setting has, so that its procedures are the same from every state
-        fillers = tuple(Driver("dead", 0) for _ in range(number))
+        fillers = tuple(Driver("dead", 0, self._remembered_plan(state)) for _ in range(number))
         fresh = self._start_driver(fresh._replace(drivers=fillers))
         met: set[State] = set()
         for _ in range(2_000):

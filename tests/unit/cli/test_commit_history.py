@@ -74,7 +74,7 @@ class Log:
         step = -(-self.end // pieces)
         for start in range(0, self.end, step):
             part = tuple(self.entries[start : start + step])
-            reading.feed(LogChunk(entries=part, next_offset=start + len(part), log_start_offset=0))
+            reading.feed(LogChunk(entries=part, next_offset=start + len(part), log_start_offset=0, end_offset=9))
         return reading.writes()
 
 

@@ -133,7 +133,12 @@ class World:
                 return tuple(self.ended(each) for each in ends)
             case steps.ReadLog(offset):
                 entries = tuple(each for each in self.entries if each.offset >= offset)
-                return steps.LogChunk(entries=entries, next_offset=max(offset, self.next_offset), log_start_offset=0)
+                return steps.LogChunk(
+                    entries=entries,
+                    next_offset=max(offset, self.next_offset),
+                    log_start_offset=0,
+                    end_offset=self.next_offset,
+                )
             case steps.LogPolicy():
                 return "compact"
             case steps.Now():

@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.recovery import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import BatchIdentity
 from kafka_eos_sink.commit.two_phase_commit import CommitRequest, abort, commit
@@ -131,7 +131,7 @@ class World:
     def ReadLog(self, step: steps.ReadLog) -> steps.LogChunk:  # noqa: N802
         entries = tuple(entry for entry in self.log if entry.offset >= step.offset)
         end = entries[-1].offset + 1 if entries else step.offset
-        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0)
+        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=end)
 
     def LastStableOffsets(self, step: steps.LastStableOffsets) -> dict[Any, int]:  # noqa: N802
         return dict.fromkeys(step.partitions, PART.last_offset + 2)
@@ -211,7 +211,7 @@ def test_a_log_that_does_not_show_what_it_acknowledged_is_said_and_not_waited_fo
 
     def nothing(step: steps.ReadLog) -> steps.LogChunk:
         world.now += 1_000
-        return steps.LogChunk(entries=(), next_offset=step.offset, log_start_offset=0)
+        return steps.LogChunk(entries=(), next_offset=step.offset, log_start_offset=0, end_offset=step.offset)
 
     world.own = {"ReadLog": nothing}
     with pytest.raises(BrokerUnavailableError, match=r"COMMIT_LOG_UNAVAILABLE\].*min.insync.replicas"):
