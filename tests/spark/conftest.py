@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.spark_submit import SparkSubmit, zip_package
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -48,6 +50,20 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as a zip."""
+    path = tmp_path_factory.mktemp("package") / "kafka_eos_sink.zip"
+    zip_package(path)
+    return path
+
+
+@pytest.fixture
+def spark_submit(package: Path, spark_environment: dict[str, str], tmp_path: Path) -> SparkSubmit:
+    """Runs the jobs in spark_jobs/."""
+    return SparkSubmit(package, spark_environment, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,12 @@ from kafka_testing import create_topic, read_committed, unique_topic
 
 def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"test-{uuid.uuid4()}"}
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": f"test-{uuid.uuid4()}",
+            # Longer than reading may take on a busy machine.
+            "transaction.timeout.ms": 600_000,
+        }
     )
     producer.init_transactions(60)
     return producer

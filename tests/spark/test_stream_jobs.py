@@ -1,0 +1,301 @@
+"""stream_to_kafka.py and verify_exactly_once.py through spark-submit, against a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+from tests.spark.spark_submit import SparkSubmit, own_lines
+
+STREAM, VERIFY = "stream_to_kafka", "verify_exactly_once"
+PATIENCE_S = 180.0
+
+
+@pytest.fixture(scope="session")
+def kafka_source_jars() -> list[Path]:
+    """Spark's own source for Kafka."""
+    return resolve_coordinates(KAFKA_SOURCE_JARS)
+
+
+def add_file(folder: Path, name: str, numbers: Iterable[int]) -> None:
+    """A file of rows, moved in whole, as a stream wants its files."""
+    folder.mkdir(exist_ok=True)
+    written = folder.with_name(f"{name}.part")
+    written.write_text("".join(json.dumps({"id": n, "customer": f"c{n % 5}"}) + "\n" for n in numbers), "utf-8")
+    written.rename(folder / name)
+
+
+def produce(servers: str, topic: str, records: Iterable[tuple[str | None, str]], *, end: str | None = None) -> Any:
+    """Writes with librdkafka; `end` commit or abort makes one transaction of it, "open" leaves it so."""
+    # The timeout is longer than a job may take on a busy machine.
+    transactional = {"transactional.id": f"test-{uuid.uuid4()}", "transaction.timeout.ms": 600_000}
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers} | (transactional if end else {}))
+    if end:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for key, value in records:
+        producer.produce(topic, value, key, headers=[("from", topic)])
+    assert producer.flush(60) == 0
+    if end in ("commit", "abort"):
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(60)
+    return producer
+
+
+def verified(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The report of verify_exactly_once.py --json."""
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    report: dict[str, Any] = json.loads(line)
+    return report
+
+
+def counts(report: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(report[name] for name in ("expected", "found", "missing", "duplicated", "unexpected"))
+
+
+def assert_ended_well(done: subprocess.CompletedProcess[str], job: str, line: str) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert own_lines(done.stdout, job) == [f"{job}: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("job", "names"),
+    [
+        (STREAM, ("--checkpoint", "--trigger", "--from-topic", "--files", "--select", "--sql", "--source-offsets-group")),
+        (VERIFY, ("--topic", "--from-topic", "--files", "--compare", "--order-by", "--reader", "--json")),
+    ],
+)  # fmt: skip
+def test_help_names_the_arguments_and_the_jars(job: str, names: Sequence[str], spark_submit: SparkSubmit) -> None:
+    done = spark_submit(job, "--help")
+    assert done.returncode == 0, done.stderr
+    for name in (*names, *KAFKA_SOURCE_JARS):
+        assert name in done.stdout
+
+
+def test_files_go_to_a_topic_once_whenever_they_come(
+    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=3)
+    (tmp_path / "client.properties").write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n", "utf-8")
+    words = (
+        *("--properties", "client.properties", "--topic", topic, "--files", "orders", "--format", "json"),
+        *("--schema", "id BIGINT, customer STRING", "--key", "customer", "--value", "struct(id, customer)"),
+        *("--where", "id % 10 <> 0"),
+    )
+    stream = (*words, "--checkpoint", "checkpoint", "--name", "orders", "--trigger", "available-now")
+    done_line = f"all written, orders to {topic}"
+    add_file(tmp_path / "orders", "1.json", range(100))
+    assert_ended_well(spark_submit(STREAM, *stream), STREAM, done_line)
+    add_file(tmp_path / "orders", "2.json", range(100, 200))
+    assert_ended_well(spark_submit(STREAM, *stream), STREAM, done_line)
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    found = read_committed(kafka.bootstrap_servers, topic)
+    assert sorted((json.loads(record.value or b"")["id"], record.key) for record in found) == [
+        (n, f"c{n % 5}".encode()) for n in range(200) if n % 10
+    ]
+
+    done = spark_submit(VERIFY, *words, "--order-by", "id")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert own_lines(done.stdout, VERIFY) == [f"verify_exactly_once: topic {topic} holds every record exactly once"]
+    report = done.stdout[done.stdout.index(f"topic {topic} under read_committed") :].splitlines()
+    assert report[:7] == [
+        f"topic {topic} under read_committed, read by this package's client; compared: key, value",
+        "  expected                 180",
+        "  found                    180",
+        "  missing                    0",
+        "  duplicated                 0",
+        "  unexpected                 0",
+        "  out of order               0",
+    ]
+
+
+def test_a_topic_goes_through_a_query_to_another_with_its_offsets(
+    spark_submit: SparkSubmit, kafka: EmbeddedKafka, kafka_source_jars: list[Path]
+) -> None:
+    servers = kafka.bootstrap_servers
+    source, topic = (create_topic(servers, partitions=2) for _ in range(2))
+    group = f"group-{uuid.uuid4()}"
+    query = "SELECT key, concat(CAST(value AS STRING), '!') AS value, headers, offset, partition AS source FROM source"
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--from-topic", source, "--sql", query)
+    stream = (*words, "--checkpoint", "checkpoint", "--trigger", "once", "--source-offsets-group", group)
+    for part in range(2):
+        produce(servers, source, ((f"k{n % 7}", f"{part}-{n}") for n in range(100)), end="commit")
+        produce(servers, source, (("k1", f"aborted {n}") for n in range(20)), end="abort")
+        done = spark_submit(STREAM, *stream, jars=kafka_source_jars)
+        assert_ended_well(done, STREAM, f"all written, {source} to {topic}")
+    assert_nothing_open(servers, [source, topic])
+    found = read_committed(servers, topic)
+    assert sorted((record.key, record.value, record.headers) for record in found) == sorted(
+        (f"k{n % 7}".encode(), f"{part}-{n}!".encode(), (("from", source.encode()),))
+        for part in range(2)
+        for n in range(100)
+    )
+    assert lag(servers, group, source) == 0
+
+    for reader, name in (("auto", "Spark's Kafka source"), ("client", "this package's client")):
+        done = spark_submit(
+            VERIFY, *words, "--json", "--reader", reader, "--order-by", "offset", jars=kafka_source_jars
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        report = verified(done)
+        assert report["reader"] == name
+        assert counts(report) == (200, 200, 0, 0, 0)
+        assert report["compared"] == ["key", "value", "headers"]
+        assert report["out_of_order"] == 0
+
+
+def lag(servers: str, group: str, topic: str) -> int:
+    """Of all partitions, as an admin client that is not ours sees it under read_committed."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+    committed = admin.list_consumer_group_offsets([request])[group].result().topic_partitions
+    latest = {part: confluent_kafka.admin.OffsetSpec.latest() for part in committed}
+    level = confluent_kafka.IsolationLevel.READ_COMMITTED
+    ends = {part: end.result().offset for part, end in admin.list_offsets(latest, isolation_level=level).items()}
+    assert {part.topic for part in committed} == {topic}
+    return sum(ends[part] - part.offset for part in committed)
+
+
+def test_a_topic_as_source_needs_the_jars_and_says_so(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
+    done = spark_submit(
+        STREAM, "--bootstrap-servers", kafka.bootstrap_servers, "--topic", "t", "--from-topic", "s", "--checkpoint", "c"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (line,) = own_lines(done.stdout, STREAM)
+    assert line.startswith("stream_to_kafka: [KAFKA_EOS.KAFKA_SOURCE_MISSING] ")
+    assert all(jar in line for jar in KAFKA_SOURCE_JARS)
+
+
+def test_a_failure_of_the_query_is_one_sentence(
+    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    add_file(tmp_path / "orders", "1.json", range(10))
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    done = spark_submit(
+        STREAM,
+        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--checkpoint", "c"),
+        *("--files", "orders", "--format", "text", "--trigger", "available-now"),
+        *("--select", "value", "--select", "CAST(7 AS INT) AS partition"),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    (line,) = own_lines(done.stdout, STREAM)
+    assert line.startswith("stream_to_kafka: [KAFKA_EOS.NO_SUCH_PARTITION] "), line
+
+
+def test_every_planted_difference_is_found(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    (tmp_path / "expected.csv").write_text("id,name\n" + "".join(f"{n},n{n}\n" for n in range(1_000)), "utf-8")
+    right = [(str(n), f"n{n}") for n in range(1_000)]
+    produce(servers, topic, right[:400], end="commit")
+    produce(servers, topic, right[:400], end="abort")
+    # 400 altered, 500 missing (it is in an open transaction), 600 twice, one too many.
+    rest = [("400", "N400"), *right[401:500], *right[501:], right[600], ("x", "y")]
+    produce(servers, topic, rest, end="commit")
+    still_open = produce(servers, topic, [("500", "n500")], end="open")
+    try:
+        done = spark_submit(
+            VERIFY,
+            *("--bootstrap-servers", servers, "--topic", topic, "--json", "--show", "3"),
+            *("--files", "expected.csv", "--format", "csv", "--key", "id", "--value", "name"),
+        )
+    finally:
+        still_open.abort_transaction(60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert own_lines(done.stdout, VERIFY) == [
+        f"verify_exactly_once: topic {topic} does not hold every record exactly once: 2 missing, 1 duplicated, 2 unexpected"
+    ]
+    report = verified(done)
+    assert counts(report) == (1_000, 1_001, 2, 1, 2)
+    assert report["exactly_once"] is False
+    assert report["held_back"] == {"0": 1}
+    offsets = {(record.key, record.value): record.offset for record in read_committed(servers, topic)}
+    assert [
+        (each["kind"], each["record"], each["found"], each["last"] and each["last"]["offset"])
+        for each in report["differences"]
+    ] == [
+        ("missing", {"key": "400", "value": "n400"}, 0, None),
+        ("missing", {"key": "500", "value": "n500"}, 0, None),
+        ("duplicated", {"key": "600", "value": "n600"}, 2, offsets[b"600", b"n600"]),
+        ("unexpected", {"key": "400", "value": "N400"}, 1, offsets[b"400", b"N400"]),
+        ("unexpected", {"key": "x", "value": "y"}, 1, offsets[b"x", b"y"]),
+    ]
+
+
+def await_records(servers: str, topic: str, process: subprocess.Popen[str]) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not read_committed(servers, topic):
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < give_up_at, "nothing arrived"
+        time.sleep(0.2)
+
+
+def numbers(servers: str, topic: str) -> list[int]:
+    """The numbers of the rows in the topic."""
+    lines = (json.loads(json.loads(record.value or b"")["value"]) for record in read_committed(servers, topic))
+    return sorted(line["id"] for line in lines)
+
+
+def said(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """Waits for the end; the exit status and the job's own lines."""
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, own_lines(output, STREAM)
+
+
+def test_sigterm_ends_a_query_that_would_run_for_ever(
+    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", "orders", "--format", "text")
+    add_file(tmp_path / "orders", "1.json", range(50))
+    trigger = ("--trigger", "processing-time", "100 milliseconds")
+    with spark_submit.started(STREAM, *words, "--checkpoint", "c", *trigger) as process:
+        await_records(servers, topic, process)
+        add_file(tmp_path / "orders", "2.json", range(50, 100))
+        os.kill(process.pid, signal.SIGTERM)
+        assert said(process) == (
+            0,
+            [f"stream_to_kafka: stopped by a signal, orders to {topic}; the same command goes on from here"],
+        )
+    done = spark_submit(STREAM, *words, "--checkpoint", "c", "--trigger", "available-now")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_nothing_open(servers, [topic])
+    assert numbers(servers, topic) == list(range(100))
+
+
+def test_ctrl_c_before_all_is_written_is_a_failure_that_the_same_command_mends(
+    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    for number in range(60):
+        add_file(tmp_path / "orders", f"{number}.json", range(number * 10, number * 10 + 10))
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", "orders", "--format", "text")
+    stream = (*words, "--checkpoint", "c", "--trigger", "available-now")
+    with spark_submit.started(STREAM, *stream, "--read-option", "maxFilesPerTrigger=1") as process:
+        await_records(servers, topic, process)
+        os.killpg(process.pid, signal.SIGINT)
+        assert said(process) == (
+            1,
+            ["stream_to_kafka: stopped by a signal before all was written; the same command goes on from here"],
+        )
+    assert len(read_committed(servers, topic)) < 600
+    done = spark_submit(STREAM, *stream)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_nothing_open(servers, [topic])
+    assert numbers(servers, topic) == list(range(600))
