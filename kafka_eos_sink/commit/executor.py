@@ -161,10 +161,11 @@ class Executor:
         appended = self._produce(NO_PRODUCER, 0, step.records)
         if appended.error != ErrorCode.NONE:
             where = f"{self.log_topic}-{self.log_partition}"
-            if appended.error is None:
+            if appended.error is None or ErrorCode.of(appended.error).retriable:
+                last = "no answer" if appended.error is None else ErrorCode.of(appended.error).name
                 raise BrokerUnavailableError(
                     "COMMIT_LOG_UNAVAILABLE",
-                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms",
+                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last: {last}",
                 )
             raise refusal(messages.ProduceRequest, appended.error, f"commit log {where}")
         return appended.offset
@@ -340,7 +341,9 @@ class Executor:
                 response = self.client.call(node, request, deadline_ms=deadline, max_version=max_version)
                 result = response.responses[0].partition_responses[0]
                 answer = steps.Appended(error=result.error_code, offset=result.base_offset)
-            except (LostAnswer, BrokerUnavailableError):
+            except BrokerUnavailableError:
+                self.client.request_metadata_update()  # nothing was sent: what was answered before still holds
+            except LostAnswer:
                 answer = steps.Appended(error=None)
                 self.client.request_metadata_update()
             if answer.error == ErrorCode.NONE:
