@@ -1,0 +1,1 @@
+"""Faults between the client and real brokers."""

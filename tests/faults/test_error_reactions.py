@@ -1,0 +1,696 @@
+"""What each error code of each API leads to, on the real code paths through a proxy that answers with it.
+
+The table below is written down from Kafka's protocol and the protocol of this sink (docs/protocol.md), not from
+`client/reactions.py`: two who were told the same thing have to say the same. A code comes as the first answer, and again:
+the codes that ask for a repetition come one after the other, what ends the matter comes after one of those.
+
+`again`: the write succeeds, every row exactly once and in order, and nothing stays open. `ends`: our code is raised,
+nothing is visible, and the next run of the same write leaves every row exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dead_writes import ROWS
+from kafka_eos_sink.client.admin import Admin, EndTransaction, TransactionMarker
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.schema import Request
+from kafka_testing import unique_topic
+
+from .bench import Bench, numbered, write_at_least_once, write_whole
+from .error_answers import metadata_with_code, refused_records
+from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Reply, Rule
+
+FROM_A_NEWER_BROKER = "9999"
+LEADER = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID LEADER_NOT_AVAILABLE FENCED_LEADER_EPOCH
+    UNKNOWN_LEADER_EPOCH KAFKA_STORAGE_ERROR NETWORK_EXCEPTION REPLICA_NOT_AVAILABLE"""
+COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR"
+QUOTA = "THROTTLING_QUOTA_EXCEEDED"
+STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
+UNDECIDED_IN = 700
+"""delivery.timeout.ms of the cases that wait for it to pass."""
+
+
+# which requests of a write are meant
+
+
+def of_driver(request: Any) -> bool:
+    return _id(request).endswith(".driver")
+
+
+def of_task(request: Any) -> bool:
+    return bool(_id(request)) and not of_driver(request)
+
+
+def _id(request: Any) -> str:
+    if isinstance(request, m.FindCoordinatorRequest):
+        return request.coordinator_keys[0]
+    if isinstance(request, m.AddPartitionsToTxnRequest):
+        return request.v3_and_below_transactional_id
+    return request.transactional_id or ""
+
+
+def of_data(request: Any) -> bool:
+    """About the topic of the rows."""
+    return any(topic.startswith("faulty-") for topic in _topics(request))
+
+
+def of_log(request: Any) -> bool:
+    return any(topic.startswith("__kafka_eos_commits") for topic in _topics(request))
+
+
+def _topics(request: Any) -> list[str]:
+    match request:
+        case m.ProduceRequest():
+            return [topic.name for topic in request.topic_data]
+        case m.AddPartitionsToTxnRequest():
+            return [topic.name for topic in request.v3_and_below_topics]
+        case m.FetchRequest():
+            return [topic.topic for topic in request.topics]
+    return [topic.name for topic in request.topics]
+
+
+def of_part(request: Any) -> bool:
+    """The part record of a task."""
+    return of_log(request) and of_task(request)
+
+
+def of_barrier(request: Any) -> bool:
+    """Appended to the commit log without a transaction: first the plan's barrier, at last the done record."""
+    return of_log(request) and not _id(request)
+
+
+def of_group(request: m.FindCoordinatorRequest) -> bool:
+    return request.key_type == 0
+
+
+def of_slots(request: m.DescribeTransactionsRequest) -> bool:
+    """A task looks for a free id."""
+    return len(request.transactional_ids) == 8
+
+
+def of_check(request: m.DescribeTransactionsRequest) -> bool:
+    """The driver looks at all ids of the batch before it decides."""
+    return len(request.transactional_ids) > 8
+
+
+def anything(_request: Any) -> bool:
+    return True
+
+
+# what is driven
+
+
+def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
+    """Rows and the offset of a group in one transaction; both are there or neither."""
+    group, transactional_id = unique_topic("group"), unique_topic("offsets")
+    with NetworkClient(bench.client_config()) as client:
+        deadline = client.clock() + 8_000
+        producer = Producer(client, ProducerConfig(batch_size=40), transactional_id=transactional_id)
+        producer.init_producer_id(deadline)
+        producer.begin()
+        producer.write(numbered(topic, 0, 2 * ROWS))
+        try:
+            producer.add_offsets(group, {(topic, 0): 5, (topic, 1): 7}, deadline)
+            assert producer.end(True, deadline).error_code == 0
+        except KafkaEosError:
+            producer.abort(deadline)
+            if case.fenced:
+                # Not ours to end any more; whoever takes the id over ends it.
+                Admin(client).init_producer_id(transactional_id, 60_000, client.clock() + 8_000)
+            raise
+        finally:
+            assert bench.committed_offsets(group, topic) == ([5, 7] if case.ends is None else [None, None])
+
+
+def commit_log_made_anew(bench: Bench, case: Case, topic: str) -> None:
+    """A write whose commit log does not exist yet."""
+    write_whole(bench.write_settings(topic, commit_log=unique_topic("__kafka_eos_commits"), **case.settings))
+
+
+def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
+    """An open transaction gets its ABORT marker on one partition past its coordinator, as `kafka-eos repair` does."""
+    transactional_id = unique_topic("hanging")
+    with NetworkClient(bench.client_config()) as client:
+        admin, deadline = Admin(client), client.clock() + 8_000
+        producer = Producer(client, ProducerConfig(), transactional_id=transactional_id)
+        producer.init_producer_id(deadline)
+        producer.begin()
+        producer.write(numbered(topic, 0, 1))
+        producer.flush()
+        identity, version = (producer.producer_id, producer.producer_epoch), producer.transaction_version
+        try:
+            (open_one,) = admin.describe_producers([(topic, 0)], deadline)[topic, 0]
+            admin.write_txn_markers(
+                [
+                    TransactionMarker(
+                        topic=topic,
+                        partition=0,
+                        producer_id=identity[0],
+                        producer_epoch=identity[1] + (1 if version >= 2 else 0),  # KIP-890
+                        committed=False,
+                        coordinator_epoch=max(0, open_one.coordinator_epoch),
+                        transaction_version=version,
+                    )
+                ],
+                deadline,
+            )
+            (ended,) = admin.describe_producers([(topic, 0)], deadline)[topic, 0]
+            assert ended.current_txn_start_offset == -1
+        finally:
+            end = EndTransaction(
+                transactional_id=transactional_id,
+                producer_id=identity[0],
+                producer_epoch=identity[1],
+                committed=False,
+                version=5 if version >= 2 else 4,
+            )
+            admin.end_transactions([end], deadline)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`ends`: the code that is raised, None where the write succeeds. `fenced`: the task may not end what it left open."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    ends: str | None = None
+    way: str = "write"
+    note: str = ""
+    version: int = 2
+    fenced: bool = False
+    decided: bool = False
+    """The failure comes after the decision: what is visible then is the batch or a part of it."""
+    leaves_open: bool = False
+    """The failure is the driver's: the next plan ends what is open."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    says: str = ""
+    """Words of the message."""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.way, self.name, self.note, f"v{self.version}")))
+
+
+def codes_of(text: str) -> list[int]:
+    return [int(name) if name.isdecimal() else ErrorCode[name].value for name in text.split()]
+
+
+def named(code: int) -> str:
+    return ErrorCode.of(code).name
+
+
+def again(
+    api: type[Request[Any]],
+    of: Callable[[Any], bool],
+    codes: str,
+    *,
+    versions: tuple[int, ...] = (2,),
+    nth: int = 1,
+    client: str = "",
+    answer: Callable[[int], Action] = Answer,
+    first: bool = True,
+    in_a_row: bool = True,
+    **how: Any,
+) -> Iterator[Case]:
+    """Codes after which the same is asked for again: each as the first answer, and all of them one after the other.
+
+    The other transaction protocols than the first of `versions` get the row of all codes only, and below in `ends` each
+    code once.
+    """
+    name = f"{api.__name__.removesuffix('Request')}-{of.__name__}-{nth}{client}"
+    actions = {named(code): answer(code) for code in codes_of(codes)}
+    for version in versions:
+        each = (first and version == versions[0]) or not in_a_row
+        for code, action in actions.items() if each else ():
+            done = "-though-done" if isinstance(action, AnswerAfter) else ""
+            rules = (Rule(api, action, nth=nth, where=of, client=client),)
+            yield Case(name=f"{name}-{code}{done}", rules=rules, version=version, **how)
+        if in_a_row:
+            done = "-though-done" if AnswerAfter in map(type, actions.values()) else ""
+            row = tuple(
+                Rule(api, action, nth=nth + at, where=of, client=client) for at, action in enumerate(actions.values())
+            )
+            if len(row) == 1:
+                row = (replace(row[0], count=3),)
+            label = "one-after-the-other" if len(row) > 1 else f"{next(iter(actions))}-three-times"
+            yield Case(name=f"{name}-{label}{done}", rules=row, version=version, **how)
+
+
+def ends(
+    api: type[Request[Any]],
+    of: Callable[[Any], bool],
+    rows: dict[str, str],
+    *,
+    versions: tuple[int, ...] = (2,),
+    nth: int = 1,
+    client: str = "",
+    after: Action | None = None,
+    answer: Callable[[int], Action] = Answer,
+    **how: Any,
+) -> Iterator[Case]:
+    """Codes that end the matter: our code -> Kafka's (`=`: of the same name); as the first answer and behind `after`."""
+    for version in versions:
+        for ours, codes in rows.items():
+            for code in codes_of(codes):
+                for before in (None, after) if version == versions[0] else (None,):
+                    action = answer(code)
+                    rules = (Rule(api, action, nth=nth if before is None else nth + 1, where=of, client=client),)
+                    if before is not None:
+                        rules = (Rule(api, before, nth=nth, where=of, client=client), *rules)
+                    when = "" if before is None else "-after-a-retry"
+                    done = "-though-done" if isinstance(action, AnswerAfter) else ""
+                    yield Case(
+                        name=f"{api.__name__.removesuffix('Request')}-{of.__name__}-{nth}{client}-{named(code)}{done}{when}",
+                        rules=rules,
+                        ends=named(code) if ours == "=" else ours,
+                        version=version,
+                        **how,
+                    )
+                    if after is None:
+                        break
+
+
+def for_ever(
+    api: type[Request[Any]], of: Callable[[Any], bool], codes: str, ours: str, *, says: str, **how: Any
+) -> Iterator[Case]:
+    """Codes that would be worth another try, if they did not come every time: past the deadline that is said."""
+    for code in codes_of(codes):
+        yield Case(
+            name=f"{api.__name__.removesuffix('Request')}-{of.__name__}-{named(code)}-for-ever",
+            rules=(Rule(api, Answer(code), count=None, where=of),),
+            ends=ours,
+            says=says,
+            **how,
+        )
+
+
+def deadlines() -> Iterator[Case]:
+    short = {"settings": {"delivery_timeout_ms": UNDECIDED_IN, "max_block_ms": UNDECIDED_IN}, "leaves_open": True}
+    late: Callable[..., Iterator[Case]] = partial(for_ever, **short)
+    busy, loading = "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"
+    for code in (busy, loading):
+        yield from late(m.InitProducerIdRequest, of_driver, code, "REQUEST_DEADLINE", says=code)
+        yield from late(m.EndTxnRequest, of_driver, code, "DECISION_UNKNOWN", says="marker")
+        yield from late(m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=code, decided=True)
+    yield from late(m.FindCoordinatorRequest, of_task, loading, "REQUEST_DEADLINE", says=loading)
+    yield from late(m.ProduceRequest, of_data, "NOT_LEADER_OR_FOLLOWER", "DELIVERY_TIMEOUT", says="NOT_LEADER")
+    yield from late(m.ProduceRequest, of_data, "NOT_ENOUGH_REPLICAS", "DELIVERY_TIMEOUT", says="NOT_ENOUGH_REPLICAS")
+    yield from late(
+        m.ProduceRequest, of_barrier, "NOT_ENOUGH_REPLICAS", "COMMIT_LOG_UNAVAILABLE", says="NOT_ENOUGH_REPLICAS"
+    )
+    yield from late(m.ProduceRequest, of_driver, "NOT_ENOUGH_REPLICAS", "NOT_DECIDED", says="NOT_ENOUGH_REPLICAS")
+    gone = {"settings": {"max_block_ms": 300, "delivery_timeout_ms": 8_000}}
+    yield from for_ever(
+        m.ProduceRequest, of_data, "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC", says="deleted", **gone
+    )
+    yield from late(m.ListTransactionsRequest, anything, loading, "REQUEST_DEADLINE", says=loading)
+    yield from late(m.DescribeTransactionsRequest, of_check, loading, "REQUEST_DEADLINE", says=loading)
+
+
+def find_coordinator() -> Iterator[Case]:
+    api, loading = m.FindCoordinatorRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    codes = f"COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {QUOTA}"
+    rights = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+    yield from again(api, of_driver, codes)
+    yield from again(api, of_driver, codes, nth=2)  # the decision's EndTxn
+    yield from again(api, of_task, codes)
+    yield from again(api, of_group, codes, way="offsets")
+    yield from ends(api, of_driver, rights, after=loading, leaves_open=True)
+    yield from ends(api, of_task, rights, after=loading, leaves_open=True)
+    yield from ends(api, of_group, {"=": "GROUP_AUTHORIZATION_FAILED"}, after=loading, way="offsets", fenced=True)
+    unknown = {"DECISION_UNKNOWN": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+    how = {"leaves_open": True, "settings": {"delivery_timeout_ms": UNDECIDED_IN}}
+    yield from ends(api, of_driver, unknown, nth=2, after=loading, **how)
+
+
+def init_producer_id() -> Iterator[Case]:
+    api, busy = m.InitProducerIdRequest, Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    codes = f"CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {COORDINATOR} {QUOTA}"
+    refused = {
+        "PRODUCER_FENCED": "INVALID_PRODUCER_EPOCH PRODUCER_FENCED",
+        "TRANSACTION_ABORTED": f"TRANSACTION_ABORTABLE {STRANGE}",
+        "BROKER_REFUSED": "UNSUPPORTED_VERSION",
+        "=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED",
+    }
+    yield from again(api, of_driver, codes, versions=(2, 0))
+    yield from again(api, of_task, codes, versions=(2, 0))
+    yield from again(api, anything, codes, way="at-least-once")
+    # A task whose timeout nobody asked for takes less, as it may not know what the brokers allow.
+    yield from again(api, of_task, "INVALID_TRANSACTION_TIMEOUT")
+    yield from ends(
+        api, of_driver, {**refused, "INVALID_TRANSACTION_TIMEOUT": "INVALID_TRANSACTION_TIMEOUT"}, after=busy
+    )
+    yield from ends(api, of_task, refused, after=busy, leaves_open=True)
+    yield from ends(
+        api,
+        of_task,
+        {"=": "INVALID_TRANSACTION_TIMEOUT"},
+        after=busy,
+        leaves_open=True,
+        settings={"transaction_timeout_ms": 50_000},
+        note="asked-for",
+    )
+    rights = {"=": "CLUSTER_AUTHORIZATION_FAILED", "BROKER_REFUSED": "UNSUPPORTED_VERSION"}
+    yield from ends(api, anything, rights, after=Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), way="at-least-once")
+
+
+def add_partitions() -> Iterator[Case]:
+    api, busy = m.AddPartitionsToTxnRequest, Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    codes = f"""CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS UNKNOWN_TOPIC_OR_PARTITION REQUEST_TIMED_OUT
+        {COORDINATOR} {QUOTA}"""
+    fencing = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
+    abortable = f"OPERATION_NOT_ATTEMPTED UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE {STRANGE}"
+    for of in (of_data, of_part, of_driver):
+        yield from again(api, of, codes, versions=(0,), first=of is not of_part)
+    yield from again(api, of_data, codes, versions=(0,), answer=AnswerAfter)
+
+    def with_siblings(code: int) -> Answer:
+        return Answer(code, ErrorCode.OPERATION_NOT_ATTEMPTED)
+
+    yield from again(api, of_data, "CONCURRENT_TRANSACTIONS", versions=(0,), answer=with_siblings, note="siblings")
+    refused = {"TRANSACTION_ABORTED": abortable, "=": "TOPIC_AUTHORIZATION_FAILED"}
+    yield from ends(api, of_data, refused, versions=(0,), after=busy)
+    superseded = {
+        "PRODUCER_FENCED": f"{fencing} INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE",
+        "=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    }
+    yield from ends(api, of_data, superseded, versions=(0,), after=busy, fenced=True)
+    yield from ends(api, of_part, {"TRANSACTION_ABORTED": "TRANSACTION_ABORTABLE"}, versions=(0,), after=busy)
+    yield from ends(api, of_part, {"PRODUCER_FENCED": "PRODUCER_FENCED"}, versions=(0,), after=busy, fenced=True)
+    siblings = {"=": "TOPIC_AUTHORIZATION_FAILED"}
+    yield from ends(api, of_data, siblings, versions=(0,), after=busy, answer=with_siblings, note="siblings")
+    at_decision = {
+        "FENCED": fencing,
+        "NOT_DECIDED": f"{abortable} INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE",
+        "=": "TOPIC_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    }
+    yield from ends(api, of_driver, at_decision, versions=(0,), after=busy, leaves_open=True)
+
+
+PRODUCE_AGAIN = f"""{LEADER} REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND CORRUPT_MESSAGE
+    COORDINATOR_LOAD_IN_PROGRESS CONCURRENT_TRANSACTIONS {COORDINATOR} {QUOTA}"""
+PRODUCE_RIGHTS = "TOPIC_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED"
+PRODUCE_REFUSED = """RECORD_LIST_TOO_LARGE INVALID_RECORD INVALID_TIMESTAMP INVALID_TOPIC_EXCEPTION INVALID_REQUIRED_ACKS
+    UNSUPPORTED_FOR_MESSAGE_FORMAT UNSUPPORTED_COMPRESSION_TYPE POLICY_VIOLATION"""
+PRODUCE_FENCED = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
+PRODUCE_ABORTS = f"UNKNOWN_PRODUCER_ID INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING TRANSACTION_ABORTABLE {STRANGE}"
+
+
+def produce() -> Iterator[Case]:
+    api, moved = m.ProduceRequest, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    yield from again(api, of_data, PRODUCE_AGAIN, versions=(2, 0))
+    yield from again(api, of_driver, PRODUCE_AGAIN)
+    yield from again(api, of_part, PRODUCE_AGAIN, first=False)
+    yield from again(api, of_barrier, PRODUCE_AGAIN, first=False)
+    yield from again(api, of_data, PRODUCE_AGAIN, way="at-least-once")
+    # What was written although the answer is a failure must not be written again.
+    written = "REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS_AFTER_APPEND NETWORK_EXCEPTION"
+    for of in (of_data, of_part, of_driver):
+        yield from again(api, of, written, versions=(2, 0), answer=AnswerAfter)
+    yield from again(api, of_data, written, answer=AnswerAfter, way="at-least-once")
+    # The done record is a hint: that it cannot be written fails nothing.
+    yield from again(api, of_barrier, f"TOPIC_AUTHORIZATION_FAILED POLICY_VIOLATION {STRANGE}", nth=2, in_a_row=False)
+    yield from again(api, of_data, "MESSAGE_TOO_LARGE", versions=(2, 0), in_a_row=False)
+    refused = {"BROKER_REFUSED": PRODUCE_REFUSED, "=": PRODUCE_RIGHTS}
+    # A batch that was sent once only and is known to the broker is another writer's.
+    aborts = f"{PRODUCE_ABORTS} {PRODUCE_FENCED} OUT_OF_ORDER_SEQUENCE_NUMBER"
+    by_task = {**refused, "TRANSACTION_ABORTED": aborts}
+    yield from ends(api, of_data, by_task, versions=(2, 0), after=moved)
+    yield from ends(api, of_data, {"TRANSACTION_ABORTED": "DUPLICATE_SEQUENCE_NUMBER"}, versions=(2, 0))
+    some = {"TRANSACTION_ABORTED": "INVALID_PRODUCER_EPOCH", "BROKER_REFUSED": "POLICY_VIOLATION"}
+    yield from ends(api, of_part, {**some, "=": "TOPIC_AUTHORIZATION_FAILED"}, after=moved)
+    one_row = {"settings": {"batch_size": 1}, "note": "single-rows"}
+    yield from ends(api, of_data, {"RECORD_TOO_LARGE": "MESSAGE_TOO_LARGE"}, versions=(2, 0), after=moved, **one_row)
+    yield Case(
+        name="Produce-of_data-records-named",
+        rules=(Rule(api, Reply(lambda request: refused_records(request, 87, 1, "no such thing")), where=of_data),),
+        ends="RECORD_REFUSED",
+    )
+    at_decision = {
+        **refused,
+        "FENCED": PRODUCE_FENCED,
+        "NOT_DECIDED": f"{PRODUCE_ABORTS} OUT_OF_ORDER_SEQUENCE_NUMBER MESSAGE_TOO_LARGE DUPLICATE_SEQUENCE_NUMBER",
+    }
+    yield from ends(api, of_driver, at_decision, after=moved, leaves_open=True)
+    yield from ends(api, of_driver, {"FENCED": PRODUCE_FENCED}, versions=(0,), leaves_open=True)
+    barrier = {"BROKER_REFUSED": "POLICY_VIOLATION", "=": "TOPIC_AUTHORIZATION_FAILED"}
+    yield from ends(api, of_barrier, barrier, after=moved)
+    # Without a transaction the producer helps itself with the next epoch (KIP-360).
+    own = "OUT_OF_ORDER_SEQUENCE_NUMBER UNKNOWN_PRODUCER_ID INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING"
+    yield from again(api, of_data, own, way="at-least-once", note="next-epoch")
+    lost = {**refused, "TRANSACTION_ABORTED": f"PRODUCER_FENCED INVALID_TXN_STATE TRANSACTION_ABORTABLE {STRANGE}"}
+    yield from ends(api, of_data, lost, way="at-least-once")
+    yield Case(
+        name="Produce-of_data-DUPLICATE_SEQUENCE_NUMBER-of-our-own-resend",
+        rules=(
+            Rule(api, LoseResponse(), where=of_data),
+            Rule(api, Answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER), nth=2, where=of_data),
+        ),
+        way="at-least-once",
+    )
+    # In a transaction the rows are there as well, but not where: the driver could not prove what it decides.
+    for version in (2, 0):
+        yield Case(
+            name="Produce-of_data-DUPLICATE_SEQUENCE_NUMBER-of-our-own-resend",
+            rules=(
+                Rule(api, LoseResponse(), where=of_data),
+                Rule(api, Answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER), nth=2, where=of_data),
+            ),
+            ends="OFFSET_UNKNOWN",
+            version=version,
+        )
+
+
+def offsets() -> Iterator[Case]:
+    loading = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    codes = f"""REQUEST_TIMED_OUT COORDINATOR_LOAD_IN_PROGRESS CONCURRENT_TRANSACTIONS UNKNOWN_TOPIC_OR_PARTITION
+        {COORDINATOR} {QUOTA}"""
+    superseded = {
+        "PRODUCER_FENCED": "INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING",
+        "=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    }
+    aborts = f"UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE {STRANGE}"
+    of_group_members = """ILLEGAL_GENERATION UNKNOWN_MEMBER_ID FENCED_INSTANCE_ID FENCED_MEMBER_EPOCH STALE_MEMBER_EPOCH
+        GROUP_ID_NOT_FOUND OFFSET_METADATA_TOO_LARGE"""
+    yield from again(m.AddOffsetsToTxnRequest, anything, codes, versions=(0,), way="offsets")
+    rows = {"=": "GROUP_AUTHORIZATION_FAILED", "TRANSACTION_ABORTED": aborts}
+    yield from ends(m.AddOffsetsToTxnRequest, anything, rows, versions=(0,), after=loading, way="offsets")
+    yield from ends(
+        m.AddOffsetsToTxnRequest, anything, superseded, versions=(0,), after=loading, way="offsets", fenced=True
+    )
+    yield from again(m.TxnOffsetCommitRequest, anything, codes, versions=(2, 0), way="offsets")
+    yield from again(m.TxnOffsetCommitRequest, anything, codes, answer=AnswerAfter, in_a_row=False, way="offsets")
+    rows = {
+        "=": "GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED",
+        "BROKER_REFUSED": of_group_members,
+        "TRANSACTION_ABORTED": aborts,
+    }
+    yield from ends(m.TxnOffsetCommitRequest, anything, rows, after=loading, way="offsets")
+    yield from ends(m.TxnOffsetCommitRequest, anything, superseded, after=loading, way="offsets", fenced=True)
+
+
+def end_txn() -> Iterator[Case]:
+    api, loading = m.EndTxnRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    both: dict[str, Any] = {"versions": (2, 0)}
+    codes = f"CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {COORDINATOR} {QUOTA}"
+    fencing = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
+    doubtful = "INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE"
+    hopeless = f"TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION {STRANGE}"
+    for of in (of_driver, of_task):
+        yield from again(api, of, codes, **both)
+        yield from again(api, of, codes, answer=AnswerAfter, **both)
+    # The decision. Whatever the answer, the commit log knows: its marker is there, or does not come.
+    short = {"leaves_open": True, "settings": {"delivery_timeout_ms": UNDECIDED_IN}}
+    unknown = {"DECISION_UNKNOWN": f"{fencing} {doubtful} {hopeless}"}
+    yield from ends(api, of_driver, unknown, after=loading, **short, **both)
+    yield from again(api, of_driver, f"{doubtful} {hopeless}", answer=AnswerAfter, in_a_row=False, **both)
+    done = {"DECIDED_NOT_FINISHED": fencing}  # by the newer driver, whose the write is now
+    yield from ends(api, of_driver, done, answer=AnswerAfter, after=loading, leaves_open=True, **both)
+    # The tasks' transactions. The witness in the commit log knows; where nothing was ended yet it knows nothing.
+    how = {"decided": True, "leaves_open": True, **both}
+    yield from ends(api, of_task, {"UNRESOLVED": f"{fencing} {doubtful}"}, after=loading, **how)
+    yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, after=loading, **how)
+    yield from again(api, of_task, f"{fencing} {doubtful}", answer=AnswerAfter, in_a_row=False, **both)
+    # Codes that say nothing at all leave a batch decided that is in truth finished.
+    yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, answer=AnswerAfter, **how)
+
+
+def questions() -> Iterator[Case]:
+    """APIs that only read."""
+    moved, loading = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    after_decision = {"decided": True, "leaves_open": True, "settings": {"delivery_timeout_ms": 3_000}}
+
+    def of_partitions(code: int) -> Change:
+        return Change(lambda answer: metadata_with_code(answer, code, of_partitions=True))
+
+    for of in (of_data, of_log):
+        yield from again(m.MetadataRequest, of, LEADER)
+        yield from again(m.MetadataRequest, of, LEADER, answer=of_partitions, note="partitions")
+        yield from again(m.MetadataRequest, of, LEADER, nth=2, first=False)
+        yield from ends(m.MetadataRequest, of, {"=": "TOPIC_AUTHORIZATION_FAILED"})
+    yield from again(m.ListOffsetsRequest, of_data, f"{LEADER} OFFSET_NOT_AVAILABLE {QUOTA}")
+    rights = {"DECIDED_NOT_FINISHED": "TOPIC_AUTHORIZATION_FAILED"}
+    yield from ends(m.ListOffsetsRequest, of_data, rights, after=moved, **after_decision)
+    for client in ("-planner", "-committer"):  # up to the barrier, and for the decision's marker
+        yield from again(m.FetchRequest, of_log, f"{LEADER} INCONSISTENT_TOPIC_ID {QUOTA}", client=client)
+    planning = {"=": "TOPIC_AUTHORIZATION_FAILED", "COMMIT_LOG_TRUNCATED": "OFFSET_OUT_OF_RANGE"}
+    yield from ends(m.FetchRequest, of_log, planning, after=moved)
+    deciding = {"DECISION_UNKNOWN": "TOPIC_AUTHORIZATION_FAILED OFFSET_OUT_OF_RANGE"}
+    yield from ends(m.FetchRequest, of_log, deciding, client="-committer", after=moved, leaves_open=True)
+    rights = "CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED"
+    for nth in (1, 2):  # of a broker, and of the commit log's topic
+        yield from again(m.DescribeConfigsRequest, anything, f"REQUEST_TIMED_OUT {QUOTA}", nth=nth)
+        yield from again(m.DescribeConfigsRequest, anything, rights, nth=nth, in_a_row=False)
+    yield from again(m.DescribeProducersRequest, of_data, LEADER)
+    yield from again(m.DescribeProducersRequest, of_data, "TOPIC_AUTHORIZATION_FAILED", in_a_row=False)
+    yield from ends(m.DescribeProducersRequest, of_data, {"BROKER_REFUSED": STRANGE}, after=moved, leaves_open=True)
+    codes = f"COORDINATOR_LOAD_IN_PROGRESS {COORDINATOR} {QUOTA}"
+    for of in (of_slots, of_check):
+        yield from again(m.DescribeTransactionsRequest, of, codes)
+        rows = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
+        yield from ends(m.DescribeTransactionsRequest, of, rows, after=loading, leaves_open=True)
+    yield from again(m.DescribeTransactionsRequest, of_slots, "TRANSACTIONAL_ID_NOT_FOUND", in_a_row=False)
+    gone = {"TRANSACTION_NOT_OPEN": "TRANSACTIONAL_ID_NOT_FOUND"}
+    yield from ends(m.DescribeTransactionsRequest, of_check, gone, after=loading, leaves_open=True)
+    codes = f"COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE {QUOTA}"
+    yield from again(m.ListTransactionsRequest, anything, codes)
+    yield from ends(m.ListTransactionsRequest, anything, {"BROKER_REFUSED": STRANGE}, after=loading)
+    yield Case(
+        name="ListTransactions-unknown-state-filters",
+        rules=(
+            Rule(
+                m.ListTransactionsRequest,
+                Change(lambda answer: replace(answer, unknown_state_filters=("Ongoing",), transaction_states=())),
+            ),
+        ),
+        ends="BROKER_REFUSED",
+    )
+
+
+def handshake() -> Iterator[Case]:
+    api = m.ApiVersionsRequest
+    yield from again(api, anything, "UNSUPPORTED_VERSION", in_a_row=False)
+    yield from again(api, anything, "UNKNOWN_SERVER_ERROR")
+
+    def without_flexible_produce(answer: m.ApiVersionsResponse) -> m.ApiVersionsResponse:
+        keys = tuple(replace(key, max_version=8) if key.api_key == 0 else key for key in answer.api_keys)
+        return replace(answer, api_keys=keys)
+
+    rules = (Rule(api, Change(without_flexible_produce), count=None),)
+    yield Case(name="ApiVersions-a-broker-too-old", rules=rules, ends="BROKER_TOO_OLD")
+
+
+def commands() -> Iterator[Case]:
+    api, not_controller = m.CreateTopicsRequest, Answer(ErrorCode.NOT_CONTROLLER)
+    how = {"way": "new-log"}
+    yield from again(api, anything, f"REQUEST_TIMED_OUT NOT_CONTROLLER {QUOTA}", **how)
+    yield from again(api, anything, "TOPIC_ALREADY_EXISTS REQUEST_TIMED_OUT", answer=AnswerAfter, in_a_row=False, **how)
+    refused = """INVALID_REPLICATION_FACTOR POLICY_VIOLATION CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED
+        UNKNOWN_SERVER_ERROR"""
+    yield from ends(api, anything, {"COMMIT_LOG_TOPIC": refused}, after=not_controller, **how)
+    api, moved = m.WriteTxnMarkersRequest, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    how = {"way": "marker"}
+    codes = f"{LEADER} REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND {QUOTA}"
+    yield from again(api, anything, codes, **how)
+    rows = {
+        "=": "CLUSTER_AUTHORIZATION_FAILED",
+        "BROKER_REFUSED": f"TRANSACTION_COORDINATOR_FENCED INVALID_PRODUCER_EPOCH {STRANGE}",
+    }
+    yield from ends(api, anything, rows, after=moved, **how)
+
+
+GROUPS = (
+    find_coordinator,
+    init_producer_id,
+    add_partitions,
+    produce,
+    offsets,
+    end_txn,
+    questions,
+    handshake,
+    commands,
+    deadlines,
+)
+CASES = [case for group in GROUPS for case in group()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_code_leads_to_what_the_protocol_asks_for(bench_of: Callable[[int], Bench], case: Case) -> None:
+    bench = bench_of(case.version)
+    topic = bench.topic()
+    settings = bench.write_settings(topic, **case.settings)
+    ways: dict[str, Callable[[], None]] = {
+        "write": lambda: write_whole(settings),
+        "at-least-once": lambda: write_at_least_once(settings),
+        "offsets": lambda: offsets_in_transaction(bench, case, topic),
+        "new-log": lambda: commit_log_made_anew(bench, case, topic),
+        "marker": lambda: marker_by_hand(bench, case, topic),
+    }
+    drive = ways[case.way]
+    bench.proxy.inject(*case.rules)
+    if case.ends is None:
+        drive()
+        assert_fired(bench, case)
+        if case.way == "marker":
+            bench.assert_nothing_visible(topic)
+        else:
+            bench.assert_exactly_once(topic)
+        bench.assert_nothing_open(topic)
+        return
+    with pytest.raises(KafkaEosError) as raised:
+        drive()
+    assert raised.value.code == case.ends, str(raised.value)
+    assert case.says in raised.value.message
+    assert_fired(bench, case)
+    if case.way == "at-least-once":
+        return
+    if not case.decided:
+        bench.assert_nothing_visible(topic)
+    if not case.leaves_open and not (case.fenced and case.way != "offsets"):
+        bench.assert_nothing_open(topic)
+    if case.way == "write":
+        bench.proxy.inject()
+        write_whole(
+            replace(settings, producer=replace(settings.producer, delivery_timeout_ms=8_000, max_block_ms=8_000))
+        )
+        bench.assert_exactly_once(topic)
+        bench.assert_nothing_open(topic)
+
+
+def assert_fired(bench: Bench, case: Case) -> None:
+    """Every rule has acted, as often as it says (but for the handshakes of connections that were not needed)."""
+    assert not bench.proxy.unfired
+    if any(rule.count is None for rule in case.rules):
+        return
+    wanted = sum(rule.count or 1 for rule in case.rules if rule.api is not m.ApiVersionsRequest)
+    assert len([fault for fault in bench.proxy.faults if fault.api is not m.ApiVersionsRequest]) == wanted
+
+
+def test_what_could_not_be_checked_is_said(bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture) -> None:
+    bench = bench_of(2)
+    topic = bench.topic()
+    refused = Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    bench.proxy.inject(Rule(m.DescribeProducersRequest, refused, count=None))
+    with caplog.at_level(logging.WARNING, "kafka_eos_sink"):
+        write_whole(bench.write_settings(topic))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "without the right to Read" in said
+    assert topic in said
+    bench.assert_exactly_once(topic)
+
+
+def test_the_table_has_all_rows() -> None:
+    assert len({str(case) for case in CASES}) == len(CASES)
+    assert len({(rule.api, str(rule.action)) for case in CASES for rule in case.rules}) >= 150

@@ -1,0 +1,330 @@
+"""The proxy itself: what it does to a request is what its rule says, and only that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import LostAnswer, NetworkClient, RequestTimedOut
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.schema import decode, encode
+from kafka_testing import create_topic, read_committed, unique_topic
+
+from .bench import Bench, numbered
+from .error_answers import error_answer
+from .fault_proxy import (
+    Action,
+    Answer,
+    AnswerAfter,
+    Change,
+    Cut,
+    Delay,
+    DeliverLate,
+    FaultProxy,
+    Hold,
+    LoseRequest,
+    LoseResponse,
+    OpenGate,
+    RandomFaults,
+    Rule,
+    Throttle,
+    replay,
+)
+
+DEADLINE_MS = 10_000
+
+
+@pytest.fixture
+def bench(bench_of: Any) -> Bench:
+    return bench_of(2)
+
+
+@pytest.fixture
+def client(bench: Bench) -> Iterator[NetworkClient]:
+    with NetworkClient(bench.client_config(request_timeout_ms=300)) as connected:
+        connected.any_node(connected.clock() + DEADLINE_MS)
+        yield connected
+
+
+def ask(client: NetworkClient, request: Any) -> Any:
+    """The answer, or how it was lost."""
+    node = client.any_node(client.clock() + DEADLINE_MS)
+    return client.call_all([(node, request, None)], client.clock() + DEADLINE_MS)[0]
+
+
+def describe(*transactional_ids: str) -> m.DescribeTransactionsRequest:
+    return m.DescribeTransactionsRequest(transactional_ids=transactional_ids or ("nobody",))
+
+
+def take_id(transactional_id: str) -> m.InitProducerIdRequest:
+    return m.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+
+
+def epoch_of(client: NetworkClient, transactional_id: str) -> int:
+    """How often the id was taken, less one; -1 where it never was."""
+    (state,) = ask(client, describe(transactional_id)).transaction_states
+    return -1 if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND else state.producer_epoch
+
+
+@pytest.fixture
+def taken(client: NetworkClient) -> str:
+    """A transactional id at epoch 0."""
+    transactional_id = unique_topic("taken")
+    found = m.FindCoordinatorRequest(key_type=1, coordinator_keys=(transactional_id,))
+    while ask(client, found).coordinators[0].error_code:
+        client.wait(20, client.clock() + DEADLINE_MS)
+    while ask(client, take_id(transactional_id)).error_code:
+        client.wait(20, client.clock() + DEADLINE_MS)
+    return transactional_id
+
+
+@pytest.mark.parametrize(
+    ("action", "lost", "done"),
+    [
+        (LoseRequest(), True, False),
+        (LoseRequest(close=False), True, False),
+        (Cut("request"), True, False),
+        (LoseResponse(), True, True),
+        (LoseResponse(close=False), True, True),
+        (Cut("response"), True, True),
+        (Answer(ErrorCode.NOT_COORDINATOR), False, False),
+        (AnswerAfter(ErrorCode.NOT_COORDINATOR), False, True),
+        (Delay(30), False, True),
+        (Delay(30, "response"), False, True),
+        (Throttle(5), False, True),
+        (Change(lambda answer: replace(answer, producer_epoch=77)), False, True),
+    ],
+    ids=str,
+)
+def test_what_a_rule_says_happens_to_one_request_and_no_other(
+    bench: Bench, client: NetworkClient, taken: str, action: Action, lost: bool, done: bool
+) -> None:
+    bench.proxy.inject(Rule(m.InitProducerIdRequest, action, nth=2))
+    assert ask(client, take_id(taken)).error_code == 0
+    assert not bench.proxy.faults
+    answer = ask(client, take_id(taken))
+    assert isinstance(answer, LostAnswer) == lost
+    assert isinstance(answer, RequestTimedOut) == (lost and getattr(action, "close", True) is False)
+    assert epoch_of(client, taken) == (2 if done else 1)
+    if isinstance(action, Answer | AnswerAfter):
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    if isinstance(action, Change):
+        assert answer.producer_epoch == 77
+    if isinstance(action, Throttle):
+        assert answer.throttle_time_ms == 5
+    assert ask(client, take_id(taken)).error_code == 0
+    assert epoch_of(client, taken) == (3 if done else 2)
+    assert [(fault.occurrence, fault.action) for fault in bench.proxy.faults] == [(2, action)]
+    assert not bench.proxy.unfired
+
+
+def test_a_request_on_one_connection_waits_for_one_on_another(bench: Bench, taken: str) -> None:
+    bench.proxy.inject(
+        Rule(m.InitProducerIdRequest, Hold("described")),
+        Rule(m.DescribeTransactionsRequest, OpenGate("described")),
+    )
+    with NetworkClient(bench.client_config()) as first, NetworkClient(bench.client_config()) as second:
+        node = first.any_node(first.clock() + DEADLINE_MS)
+        pending = first.send(node, take_id(taken))
+        bench.proxy.wait_until(lambda: any(seen.api is m.InitProducerIdRequest for seen in bench.proxy.requests))
+        assert epoch_of(second, taken) == 0  # sent later, answered first
+        (completion,) = first.poll(DEADLINE_MS)
+        assert completion.pending is pending
+        assert completion.response is not None
+        assert completion.response.producer_epoch == 1
+
+
+def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, client: NetworkClient, taken: str) -> None:
+    bench.proxy.inject(Rule(m.InitProducerIdRequest, DeliverLate("late")))
+    assert isinstance(ask(client, take_id(taken)), LostAnswer)
+    assert ask(client, take_id(taken)).producer_epoch == 1
+    bench.proxy.open_gate("late")
+    give_up_at = client.clock() + DEADLINE_MS
+    while epoch_of(client, taken) < 2:
+        assert client.clock() < give_up_at
+
+
+def test_what_a_seed_did_is_done_again_by_its_log(bench: Bench, client: NetworkClient, taken: str) -> None:
+    menu: dict[Any, tuple[Action, ...]] = {
+        m.InitProducerIdRequest: (LoseRequest(), LoseResponse(), Answer(ErrorCode.NOT_COORDINATOR)),
+        m.DescribeTransactionsRequest: (LoseResponse(), Cut()),
+    }
+
+    def drive() -> tuple[list[Any], Any]:
+        answers = [ask(client, request) for _ in range(20) for request in (take_id(taken), describe(taken))]
+        return [getattr(answer, "error_code", type(answer)) for answer in answers], bench.proxy.faults
+
+    seed = random.Random(taken).randrange(1 << 30)
+    bench.proxy.inject(random_faults=RandomFaults(seed=seed, rate=0.4, menu=menu))
+    answers, faults = drive()
+    assert {type(fault.action) for fault in faults} > {LoseRequest}
+    bench.proxy.inject(random_faults=RandomFaults(seed=seed, rate=0.4, menu=menu))
+    assert drive() == (answers, faults)
+    bench.proxy.inject(*replay(faults))
+    assert drive() == (answers, faults)
+
+
+@pytest.mark.parametrize("api", [api for api in m.REQUESTS if "Sasl" not in api.__name__], ids=lambda api: api.__name__)
+def test_an_answer_with_a_code_can_be_said_in_every_version(api: Any) -> None:
+    if api in (m.MetadataRequest, m.DescribeClusterRequest, m.OffsetFetchRequest):
+        with pytest.raises(LookupError):
+            error_answer(_example(api), api.VERSIONS[-1], 1)
+        return
+    for version in api.VERSIONS:
+        answer = error_answer(_example(api), version, ErrorCode.NOT_COORDINATOR, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        assert decode(api.RESPONSE, version, encode(answer, version)) == answer
+        codes = [part for part in repr(answer).replace(")", ",").split(",") if "error_code=" in part]
+        assert sum("NOT_COORDINATOR" in part or part.endswith("=16") for part in codes) == 1
+
+
+def _example(api: Any) -> Any:
+    """A request of the API with two of whatever it can hold several of."""
+    topics: dict[Any, Any] = {
+        m.ProduceRequest: lambda: m.ProduceRequest(
+            acks=-1,
+            timeout_ms=1,
+            topic_data=(
+                m.TopicProduceData(
+                    name="t", partition_data=tuple(m.PartitionProduceData(index=at, records=None) for at in (0, 1))
+                ),
+            ),
+        ),
+        m.FetchRequest: lambda: m.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=(
+                m.FetchTopic(
+                    topic="t",
+                    partitions=tuple(
+                        m.FetchPartition(partition=at, fetch_offset=0, partition_max_bytes=1) for at in (0, 1)
+                    ),
+                ),
+            ),
+        ),
+        m.ListOffsetsRequest: lambda: m.ListOffsetsRequest(
+            isolation_level=0,
+            topics=(
+                m.ListOffsetsTopic(
+                    name="t",
+                    partitions=tuple(m.ListOffsetsPartition(partition_index=at, timestamp=-1) for at in (0, 1)),
+                ),
+            ),
+        ),
+        m.MetadataRequest: lambda: m.MetadataRequest(topics=()),
+        m.OffsetFetchRequest: lambda: m.OffsetFetchRequest(groups=()),
+        m.DescribeClusterRequest: m.DescribeClusterRequest,
+        m.FindCoordinatorRequest: lambda: m.FindCoordinatorRequest(coordinator_keys=("a", "b")),
+        m.ApiVersionsRequest: lambda: m.ApiVersionsRequest(client_software_name="", client_software_version=""),
+        m.CreateTopicsRequest: lambda: m.CreateTopicsRequest(
+            topics=tuple(m.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in "ab")
+        ),
+        m.InitProducerIdRequest: lambda: take_id("a"),
+        m.AddPartitionsToTxnRequest: lambda: m.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="a",
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=1,
+            v3_and_below_topics=(m.AddPartitionsToTxnTopic(name="t", partitions=(0, 1)),),
+        ),
+        m.AddOffsetsToTxnRequest: lambda: m.AddOffsetsToTxnRequest(
+            transactional_id="a", producer_id=1, producer_epoch=1, group_id="g"
+        ),
+        m.EndTxnRequest: lambda: m.EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=1, committed=True),
+        m.WriteTxnMarkersRequest: lambda: m.WriteTxnMarkersRequest(
+            markers=(
+                m.WritableTxnMarker(
+                    producer_id=1,
+                    producer_epoch=1,
+                    transaction_result=True,
+                    topics=(m.WritableTxnMarkerTopic(name="t", partition_indexes=(0, 1)),),
+                    coordinator_epoch=1,
+                ),
+            )
+        ),
+        m.TxnOffsetCommitRequest: lambda: m.TxnOffsetCommitRequest(
+            transactional_id="a",
+            group_id="g",
+            producer_id=1,
+            producer_epoch=1,
+            topics=(
+                m.TxnOffsetCommitRequestTopic(
+                    name="t",
+                    partitions=tuple(
+                        m.TxnOffsetCommitRequestPartition(partition_index=at, committed_offset=1) for at in (0, 1)
+                    ),
+                ),
+            ),
+        ),
+        m.DescribeConfigsRequest: lambda: m.DescribeConfigsRequest(
+            resources=tuple(
+                m.DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None) for name in "ab"
+            )
+        ),
+        m.DescribeProducersRequest: lambda: m.DescribeProducersRequest(
+            topics=(m.DescribeProducersTopicRequest(name="t", partition_indexes=(0, 1)),)
+        ),
+        m.DescribeTransactionsRequest: lambda: describe("a", "b"),
+        m.ListTransactionsRequest: m.ListTransactionsRequest,
+    }
+    return topics[api]()
+
+
+def test_all_brokers_are_reached_through_the_proxy_and_a_leader_hint_as_well() -> None:
+    with EmbeddedKafka(brokers=3) as cluster, FaultProxy(cluster.bootstrap_servers) as proxy:
+        topic = create_topic(cluster.bootstrap_servers, partitions=3, replication_factor=3)
+
+        def wrong_leaders(answer: m.MetadataResponse) -> m.MetadataResponse:
+            """Each partition's leader is the next of its replicas, as a broker that lags behind might say."""
+            return replace(
+                answer,
+                topics=tuple(
+                    replace(
+                        each,
+                        partitions=tuple(
+                            replace(
+                                part,
+                                leader_id=next(node for node in part.replica_nodes if node != part.leader_id),
+                                leader_epoch=part.leader_epoch - 1,
+                            )
+                            for part in each.partitions
+                        ),
+                    )
+                    for each in answer.topics
+                ),
+            )
+
+        named = Rule(m.MetadataRequest, Change(wrong_leaders), count=None, where=lambda request: bool(request.topics))
+        proxy.inject(named)
+        config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
+        with NetworkClient(config) as client:
+            producer = Producer(client, ProducerConfig(), transactional_id=unique_topic("tx"))
+            producer.init_producer_id(client.clock() + 60_000)
+            producer.begin()
+            rows = numbered(topic, 0, 30)
+            producer.write(replace(rows, partition=None))
+            producer.append_record(topic, 2, None, b"30")
+            producer.flush()
+            assert producer.end(True, client.clock() + 30_000).error_code == 0
+            brokers = client.metadata.brokers
+            ports = {port for _, port in parse_bootstrap_servers(cluster.bootstrap_servers)}
+            assert len(brokers) == 3
+            assert not {broker.port for broker in brokers.values()} & ports
+            node, deadline = client.any_node(client.clock() + DEADLINE_MS), client.clock() + DEADLINE_MS
+            described = client.call(node, m.DescribeClusterRequest(), deadline_ms=deadline)
+            find = m.FindCoordinatorRequest(key_type=1, coordinator_keys=("somebody",))
+            found = client.call(node, find, deadline_ms=deadline)
+            assert len(described.brokers) == 3
+            assert not {each.port for each in (*described.brokers, *found.coordinators)} & ports
+            # The only way to the true leaders was what the wrong ones said of them (KIP-951).
+            assert len([seen for seen in proxy.requests if seen.api is m.ProduceRequest]) >= 2
+        assert sorted(int(record.value or b"") for record in read_committed(cluster.bootstrap_servers, topic)) == list(
+            range(31)
+        )

@@ -1,0 +1,505 @@
+"""Requests and answers that are lost, late or cut: the write succeeds all the same, and nothing is there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import two_phase_commit, write
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_testing import unique_topic
+
+from .bench import Bench, numbered, of_process, write_tasks, write_whole
+from .fault_proxy import (
+    Action,
+    Answer,
+    AnswerAfter,
+    Cut,
+    Delay,
+    DeliverLate,
+    LoseRequest,
+    LoseResponse,
+    RandomFaults,
+    Rule,
+    Seen,
+    Throttle,
+    replay,
+)
+
+DEADLINE_MS = 20_000
+IDS = {None: "at-least-once", "": "transactional"}
+
+
+@contextmanager
+def started(
+    bench: Bench, transactional_id: str | None = "", client: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Producer]:
+    """A producer through the proxy, in its transaction; without a transactional id one that is only idempotent."""
+    wanted = unique_topic("lost") if transactional_id == "" else transactional_id
+    with NetworkClient(bench.client_config(**(client or {}))) as connected:
+        producer = Producer(connected, ProducerConfig(**settings), transactional_id=wanted)
+        producer.init_producer_id(connected.clock() + DEADLINE_MS)
+        producer.begin()
+        yield producer
+        producer.close()
+
+
+def end(producer: Producer, committed: bool = True) -> None:
+    producer.flush()
+    if producer._transactions.transactional:
+        assert producer.end(committed, producer._client.clock() + DEADLINE_MS).error_code == 0
+
+
+def seen(bench: Bench, api: Any, where: Callable[[Any], bool] = lambda _request: True) -> list[Seen]:
+    return [each for each in bench.proxy.requests if each.api is api and where(each.request)]
+
+
+def of_data(request: Any) -> bool:
+    return request.topic_data[0].name.startswith("faulty-")
+
+
+def of_driver(request: Any) -> bool:
+    return (request.transactional_id or "").endswith(".driver")
+
+
+LOSSES: tuple[Action, ...] = (LoseRequest(close=False), LoseResponse(), Cut("response"))
+MORE_LOSSES: tuple[Action, ...] = (
+    LoseRequest(),
+    LoseResponse(close=False),
+    Cut("request"),
+    Delay(60),
+    Delay(60, "response"),
+)
+"""For what changes something in the cluster."""
+ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
+    "ApiVersions": (m.ApiVersionsRequest, lambda _: True, (2, 0)),
+    "Metadata": (m.MetadataRequest, lambda request: bool(request.topics), (2, 0)),
+    "DescribeConfigs": (m.DescribeConfigsRequest, lambda _: True, (2,)),
+    "ListTransactions": (m.ListTransactionsRequest, lambda _: True, (2,)),
+    "FindCoordinator": (m.FindCoordinatorRequest, lambda _: True, (2,)),
+    "DescribeTransactions-of-the-slots": (
+        m.DescribeTransactionsRequest,
+        lambda request: len(request.transactional_ids) == 8,
+        (2,),
+    ),
+    "DescribeTransactions-of-the-check": (
+        m.DescribeTransactionsRequest,
+        lambda request: len(request.transactional_ids) > 8,
+        (2,),
+    ),
+    "InitProducerId-of-the-driver": (m.InitProducerIdRequest, of_driver, (2, 0)),
+    "InitProducerId-of-a-task": (m.InitProducerIdRequest, lambda request: not of_driver(request), (2, 0)),
+    "AddPartitionsToTxn-of-a-task": (
+        m.AddPartitionsToTxnRequest,
+        lambda request: not request.v3_and_below_transactional_id.endswith(".driver"),
+        (0,),
+    ),
+    "AddPartitionsToTxn-of-the-driver": (
+        m.AddPartitionsToTxnRequest,
+        lambda request: request.v3_and_below_transactional_id.endswith(".driver"),
+        (0,),
+    ),
+    "Produce-of-rows": (m.ProduceRequest, of_data, (2, 0)),
+    "Produce-of-the-decision": (m.ProduceRequest, of_driver, (2, 0)),
+    "Produce-of-the-barrier": (m.ProduceRequest, lambda request: not request.transactional_id, (2,)),
+    "EndTxn-of-the-decision": (m.EndTxnRequest, of_driver, (2, 0)),
+    "EndTxn-of-a-task": (m.EndTxnRequest, lambda request: not of_driver(request), (2, 0)),
+    "Fetch": (m.FetchRequest, lambda _: True, (2,)),
+    "ListOffsets": (m.ListOffsetsRequest, lambda _: True, (2,)),
+    "DescribeProducers": (m.DescribeProducersRequest, lambda _: True, (2,)),
+}
+IDENTICAL = (m.ProduceRequest, m.EndTxnRequest, m.AddPartitionsToTxnRequest)
+"""What is repeated without knowing whether it was done must be the same, to the byte and in its version."""
+
+
+CHANGES = ("InitProducerId-of-a-task", "Produce-of-rows", "EndTxn-of-the-decision", "EndTxn-of-a-task")
+
+
+@pytest.mark.parametrize(
+    ("stage", "version", "loss"),
+    [
+        pytest.param(stage, version, loss, id=f"{stage}-v{version}-{loss}")
+        for stage, (_, _, versions) in ON_THE_WAY.items()
+        for version in versions
+        for loss in (*LOSSES, *(MORE_LOSSES if stage in CHANGES else ()))
+    ],
+)
+def test_a_write_outlives_a_loss_anywhere_on_its_way(
+    bench_of: Callable[[int], Bench], stage: str, version: int, loss: Action
+) -> None:
+    api, where, _ = ON_THE_WAY[stage]
+    bench = bench_of(version)
+    topic = bench.topic()
+    settings = bench.write_settings(topic, client={"request_timeout_ms": 400})
+    bench.proxy.inject(Rule(api, loss, where=where))
+    write_whole(settings)
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+    if api in IDENTICAL and not isinstance(loss, Delay):
+        first, *later = seen(bench, api, where)
+        assert (first.version, first.digest) in {(each.version, each.digest) for each in later}
+
+
+@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
+def test_five_requests_in_flight_whose_answers_are_lost_keep_their_order(
+    bench: Bench, transactional_id: str | None
+) -> None:
+    topic, rows = bench.topic(), 200
+    # The first batch of a partition goes alone. Then five are under way: the answer to the first of them would come
+    # late, and with the fifth request the connection ends. Four are written then and one is not.
+    bench.proxy.inject(
+        Rule(m.ProduceRequest, Delay(60_000, "response"), nth=2), Rule(m.ProduceRequest, LoseRequest(), nth=6)
+    )
+    with started(bench, transactional_id, batch_size=60) as producer:
+        producer.write(numbered(topic, 0, rows, partition=0))
+        end(producer)
+    assert not bench.proxy.unfired
+    assert bench.read(topic) == [list(range(rows)), []]
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
+def test_a_refused_batch_is_repeated_before_those_that_were_on_the_wire_behind_it(
+    bench: Bench, transactional_id: str | None
+) -> None:
+    topic, rows = bench.topic(), 200
+    # Not written, and the four behind it reach the leader: it calls them OUT_OF_ORDER_SEQUENCE_NUMBER.
+    bench.proxy.inject(
+        Rule(m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), nth=3),
+        Rule(m.ProduceRequest, Answer(ErrorCode.CORRUPT_MESSAGE), nth=12),
+    )
+    with started(bench, transactional_id, batch_size=60) as producer:
+        identity = (producer.producer_id, producer.producer_epoch)
+        producer.write(numbered(topic, 0, rows, partition=0))
+        producer.flush()
+        assert (producer.producer_id, producer.producer_epoch) == identity
+        end(producer)
+    assert not bench.proxy.unfired
+    assert bench.read(topic) == [list(range(rows)), []]
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
+def test_a_batch_that_is_too_large_is_split_and_those_behind_it_move_on(
+    bench: Bench, transactional_id: str | None
+) -> None:
+    topic, rows = bench.topic(), 200
+    bench.proxy.inject(
+        Rule(m.ProduceRequest, Answer(ErrorCode.MESSAGE_TOO_LARGE), nth=2),
+        Rule(m.ProduceRequest, Answer(ErrorCode.MESSAGE_TOO_LARGE), nth=14),
+    )
+    with started(bench, transactional_id, batch_size=120) as producer:
+        producer.write(numbered(topic, 0, rows, partition=0))
+        producer.write(numbered(topic, rows, rows, partition=0))
+        end(producer)
+    assert not bench.proxy.unfired
+    assert bench.read(topic) == [list(range(2 * rows)), []]
+    bench.assert_nothing_open(topic)
+
+
+# Under transaction.version 2 the first sequence of a transactional producer has to be 0.
+@pytest.mark.parametrize(("transactional_id", "version"), [(None, 2), (None, 0), ("", 0)])
+@pytest.mark.parametrize("fault", [None, LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=str)
+def test_sequences_go_on_at_zero_after_the_largest_int(
+    bench_of: Callable[[int], Bench], version: int, transactional_id: str | None, fault: Action | None
+) -> None:
+    bench = bench_of(version)
+    topic, rows = bench.topic(), 60
+    with started(bench, transactional_id, batch_size=60) as producer:
+        # A leader that knows nothing of a producer takes any sequence for its first one.
+        queue = producer._accumulator.queue(topic, 0)
+        queue.identity, queue.next_sequence = (producer.producer_id, producer.producer_epoch), 2**31 - 8
+        if fault is not None:
+            bench.proxy.inject(*(Rule(m.ProduceRequest, fault, nth=nth) for nth in (2, 5)))
+        producer.write(numbered(topic, 0, rows, partition=0))
+        producer.flush()
+        assert queue.next_sequence == rows - 8
+        assert not bench.proxy.unfired
+        end(producer)
+    assert bench.read(topic) == [list(range(rows)), []]
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse(), LoseResponse(close=False)], ids=str)
+def test_past_the_delivery_timeout_the_oldest_batch_is_named_and_the_attempt_given_up(
+    bench: Bench, fault: Action
+) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic, client={"request_timeout_ms": 100}, delivery_timeout_ms=500)
+    bench.proxy.inject(Rule(m.ProduceRequest, fault, nth=2, count=None, where=of_data))
+    with pytest.raises(KafkaEosError) as raised:
+        write_whole(settings)
+    assert raised.value.code == "DELIVERY_TIMEOUT"
+    assert topic in raised.value.message
+    assert "delivery.timeout.ms 500" in raised.value.message
+    bench.proxy.inject()
+    bench.assert_nothing_visible(topic)
+    write_whole(bench.write_settings(topic))
+    bench.assert_exactly_once(topic)
+
+
+@pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse()], ids=str)
+def test_without_a_transaction_the_delivery_timeout_names_what_may_or_may_not_be_there(
+    bench: Bench, fault: Action
+) -> None:
+    topic = bench.topic()
+    with started(bench, None, batch_size=60, delivery_timeout_ms=300) as producer:
+        bench.proxy.inject(Rule(m.ProduceRequest, fault, nth=2, count=None))
+        producer.write(numbered(topic, 0, 60, partition=0))
+        with pytest.raises(KafkaEosError) as raised:
+            producer.flush()
+        assert raised.value.code == "DELIVERY_TIMEOUT"
+        assert producer.tainted
+        acknowledged = producer.acknowledged[topic, 0].record_count
+    (there, _) = bench.read(topic)
+    assert there == list(range(len(there)))
+    assert len(there) >= acknowledged > 0
+
+
+def test_a_full_buffer_waits_for_the_brokers(bench: Bench) -> None:
+    topic, rows, size = bench.topic(), 4_000, 100
+    with started(bench, batch_size=20_000, buffer_memory=150_000, max_block_ms=20_000) as producer:
+        bench.proxy.inject(*(Rule(m.ProduceRequest, Delay(150, "response"), nth=nth) for nth in (1, 3, 5)))
+        for first in range(0, rows, 500):
+            producer.write(numbered(topic, first, 500, size=size))
+            assert producer._accumulator.used_bytes <= 150_000
+        end(producer)
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic, rows)
+
+
+def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(bench: Bench) -> None:
+    topic = bench.topic()
+    with started(bench, batch_size=20_000, buffer_memory=150_000, max_block_ms=300) as producer:
+        bench.proxy.inject(Rule(m.ProduceRequest, Delay(60_000, "response")))
+        began = producer._client.clock()
+        with pytest.raises(KafkaEosError) as raised:
+            producer.write(numbered(topic, 0, 20_000, size=100))
+        assert raised.value.code == "BUFFER_EXHAUSTED"
+        assert 300 <= producer._client.clock() - began < 10_000
+        bench.proxy.disconnect()
+        producer.abort(producer._client.clock() + DEADLINE_MS)
+    bench.assert_nothing_visible(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize(
+    ("api", "client"),
+    [
+        (m.DescribeTransactionsRequest, "task-0"),
+        (m.InitProducerIdRequest, "task-0"),
+        (m.ProduceRequest, "task-0"),
+        (m.EndTxnRequest, "committer"),
+    ],
+)
+def test_a_broker_that_asks_for_silence_gets_it(bench: Bench, api: Any, client: str) -> None:
+    topic, silence_s = bench.topic(), 0.25
+    bench.proxy.inject(Rule(api, Throttle(int(silence_s * 1_000)), client=client))
+    write_whole(bench.write_settings(topic))
+    bench.assert_exactly_once(topic)
+    requests = list(bench.proxy.requests)
+    at = next(at for at, each in enumerate(requests) if each.fault is not None)
+    # What the same process sent before it knew (several may be in flight), it sent at once.
+    same = [each for each in requests[at + 1 :] if each.connection == requests[at].connection]
+    told = [each for each in same if each.at - requests[at].at > 0.1]
+    assert told
+    assert told[0].at - requests[at].at >= silence_s
+
+
+def test_connections_that_idle_are_closed_and_made_anew_within_a_transaction(bench: Bench) -> None:
+    topic = bench.topic()
+    with started(bench, client={"connections_max_idle_ms": 50}) as producer:
+        client = producer._client
+        for first in range(0, 40, 10):
+            producer.write(numbered(topic, first, 10))
+            producer.flush()
+            give_up_at = client.clock() + DEADLINE_MS
+            while any(node.connection is not None for node in client._nodes.values()):
+                assert client.clock() < give_up_at
+                client.poll(20)
+        end(producer)
+    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 4
+    bench.assert_exactly_once(topic, 40)
+    bench.assert_nothing_open(topic)
+
+
+def test_connections_that_the_brokers_close_are_made_anew_within_a_transaction(bench: Bench) -> None:
+    topic = bench.topic()
+    with started(bench) as producer:
+        for first in range(0, 40, 10):
+            producer.write(numbered(topic, first, 10))
+            producer.flush()
+            bench.proxy.disconnect()
+        end(producer)
+    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 4
+    bench.assert_exactly_once(topic, 40)
+    bench.assert_nothing_open(topic)
+
+
+def test_a_batch_that_arrives_after_its_transaction_was_aborted_opens_nothing(bench: Bench) -> None:
+    """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
+    topic, transactional_id = bench.topic(), unique_topic("late")
+    with started(bench, transactional_id, client={"request_timeout_ms": 300}) as producer:
+        producer.write(numbered(topic, 0, 10))
+        producer.flush()
+        bench.proxy.inject(Rule(m.ProduceRequest, DeliverLate("aborted")))
+        producer.write(numbered(topic, 10, 10))
+        producer._work_off_slab()
+        for queue in list(producer._accumulator.queues.values()):
+            producer._close(queue, everything=True)
+        while not bench.proxy.faults:
+            producer._sender.run_once(10)
+        assert producer.abort(producer._client.clock() + DEADLINE_MS) is not None
+    bench.proxy.open_gate("aborted")
+    bench.proxy.wait_until(lambda: not bench.proxy.late)
+    bench.assert_nothing_visible(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+def test_an_end_that_arrives_after_the_next_owner_has_begun_ends_nothing(bench: Bench, committed: bool) -> None:
+    topic, transactional_id = bench.topic(), unique_topic("late")
+    bench.proxy.inject(Rule(m.EndTxnRequest, DeliverLate("begun")))
+    with started(bench, transactional_id) as old:
+        old.write(numbered(topic, 0, 10))
+        old.flush()
+        old._transactions.commit() if committed else old._transactions.abort()
+        while bench.proxy.unfired:
+            old._sender.run_once(10)
+    with started(bench, transactional_id) as new:
+        new.write(numbered(topic, 0, 20))
+        new.flush()
+        bench.proxy.open_gate("begun")
+        bench.proxy.wait_until(lambda: not bench.proxy.late)
+        bench.assert_nothing_visible(topic)
+        end(new)
+    bench.assert_exactly_once(topic, 20)
+    bench.assert_nothing_open(topic)
+
+
+# Spark's life cycle of a batch that fails: abort, and the same again
+
+
+@pytest.fixture
+def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is killed here, so that no worker lives on for the seconds that an abort waits for."""
+    monkeypatch.setattr(two_phase_commit, "ABORT_QUIET_MS", 50)
+
+
+def run_and_abort(bench: Bench, settings: write.WriteSettings) -> KafkaEosError | None:
+    """One run of a batch as Spark drives it; the error of the run, if there was one."""
+    planner, committer = of_process(settings, "planner"), of_process(settings, "committer")
+    messages: list[write.TaskMessage] = []
+    plan = None
+    try:
+        plan = write.plan(planner)
+        messages = write_tasks(settings, plan)
+        write.commit(committer, plan, messages)
+    except KafkaEosError as error:
+        if plan is not None:
+            try:
+                write.abort(committer, plan, messages)
+            except KafkaEosError:
+                return error
+        return error
+    return None
+
+
+@pytest.mark.usefixtures("soon_quiet")
+@pytest.mark.parametrize(
+    ("api", "where", "action", "visible"),
+    [
+        (m.ProduceRequest, of_data, Answer(ErrorCode.INVALID_RECORD), False),
+        (m.ProduceRequest, of_driver, Answer(ErrorCode.INVALID_TXN_STATE), False),
+        (m.EndTxnRequest, of_driver, Answer(ErrorCode.PRODUCER_FENCED), False),
+        (m.EndTxnRequest, of_driver, AnswerAfter(ErrorCode.PRODUCER_FENCED), True),
+        (m.EndTxnRequest, lambda request: request.committed and not of_driver(request), Answer(-1), True),
+    ],
+    ids=["a-task", "the-decision-record", "the-decision", "the-decision-made", "the-end-of-a-task"],
+)
+def test_abort_leaves_nothing_open_and_finishes_what_is_decided(
+    bench: Bench, api: Any, where: Callable[[Any], bool], action: Action, visible: bool
+) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    bench.proxy.inject(Rule(api, action, where=where))
+    assert run_and_abort(bench, settings) is not None
+    assert not bench.proxy.unfired
+    bench.assert_nothing_open(topic)
+    if visible:
+        bench.assert_exactly_once(topic)
+    else:
+        bench.assert_nothing_visible(topic)
+    bench.proxy.inject()
+    assert run_and_abort(bench, settings) is None
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+ANYWHERE: tuple[Action, ...] = (LoseRequest(), LoseResponse(), Cut("response"), Cut("request"), Delay(5))
+RETRIABLE = {
+    m.FindCoordinatorRequest: (ErrorCode.COORDINATOR_NOT_AVAILABLE,),
+    m.InitProducerIdRequest: (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, ErrorCode.PRODUCER_FENCED),
+    m.AddPartitionsToTxnRequest: (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TXN_STATE),
+    m.ProduceRequest: (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_PRODUCER_EPOCH),
+    m.EndTxnRequest: (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED),
+    m.DescribeTransactionsRequest: (ErrorCode.NOT_COORDINATOR,),
+    m.FetchRequest: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
+    m.ListOffsetsRequest: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
+}
+MENU = {
+    api: (*ANYWHERE, *(Answer(code) for code in codes), *(AnswerAfter(code) for code in codes))
+    for api, codes in RETRIABLE.items()
+}
+SEEDS = (1, 2, 3, 5, 6, 7, 8, 9)
+
+
+@pytest.mark.usefixtures("soon_quiet")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_run_again_until_it_succeeds_is_there_once_whatever_happened(bench: Bench, seed: int) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(
+        topic, client={"request_timeout_ms": 400}, delivery_timeout_ms=1_500, max_block_ms=3_000
+    )
+    bench.proxy.inject(random_faults=RandomFaults(seed=seed, rate=0.08, menu=MENU))
+    runs = 0
+    while (failure := run_and_abort(bench, settings)) is not None:
+        runs += 1
+        assert runs < 30, failure
+    done = bench.proxy.faults
+    assert done, "this seed did nothing"
+    bench.proxy.inject()
+    bench.assert_exactly_once(topic)
+    assert run_and_abort(bench, settings) is None  # the same version again: skipped
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+    # The log of a run is a test of its own.
+    again, rules = bench.topic(), replay(done)
+    bench.proxy.inject(*rules)
+    settings = replace(settings, topic=again, write_id=unique_topic("replayed"))
+    while (failure := run_and_abort(bench, settings)) is not None:
+        runs += 1
+        assert runs < 60, failure
+    bench.proxy.inject()
+    bench.assert_exactly_once(again)
+    bench.assert_nothing_open(again)
+
+
+def test_the_menu_draws_every_fault() -> None:
+    drawn = {
+        action
+        for seed in SEEDS
+        for occurrence in range(1, 200)
+        if (action := RandomFaults(seed=seed, rate=0.5, menu=MENU).choose(m.EndTxnRequest, occurrence)) is not None
+    }
+    assert drawn == set(MENU[m.EndTxnRequest])
