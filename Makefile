@@ -36,6 +36,10 @@ model: setup  ## search the commit protocol's simulation further than the tests 
 	@KAFKA_EOS_MODEL_ALL=1 KAFKA_EOS_MODEL_STATES=300000 KAFKA_EOS_MODEL_STEPS=100000 \
 	    $(BIN)/pytest -q --timeout 5400 tests/model
 
+.PHONY: torture
+torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/torture/streaming_kills.py $(TORTURE)
+
 .PHONY: lint
 lint: setup  ## check style and types
 	@$(BIN)/ruff check

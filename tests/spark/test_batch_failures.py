@@ -69,8 +69,8 @@ def assert_every_row_once(job: Job) -> None:
     assert_nothing_open(bootstrap_servers)
 
 
-# Every point, without Spark and under both protocols: tests/broker/test_write_deaths.py.
-DRIVER_POINTS = ["commit.before_decision", "commit.decided", "commit.between_ends", "commit.finished"]
+# Every point under both protocols: without Spark in tests/broker/test_write_deaths.py, with it in test_streaming_failures.py.
+DRIVER_POINTS = ["commit.before_decision", "commit.between_ends"]
 
 
 @pytest.mark.parametrize("point", DRIVER_POINTS)
@@ -80,7 +80,7 @@ def test_the_driver_dies(job: Job, spark: SparkSession, point: str) -> None:
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["task.prepared", "commit.between_ends"])
+@pytest.mark.parametrize("point", ["task.prepared"])
 def test_the_driver_dies_on_an_older_cluster(old_job: Job, spark: SparkSession, point: str) -> None:
     old_job.die(point)
     old_job.run_again(spark)
@@ -94,7 +94,7 @@ def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: st
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
+@pytest.mark.parametrize("point", ["commit.between_ends"])
 def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
     job: Job, spark: SparkSession, tmp_path: Path, point: str
 ) -> None:

@@ -5,13 +5,16 @@ stream_rows.py BOOTSTRAP TOPIC SOURCE CHECKPOINT [OPTION=VALUE ...]
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 LINES = 1_000
+BEGAN_S = int(time.time()) - 3_600
 PARTITION_BYTES = 2_048
 """Small enough that the lines of one file come in several Spark partitions."""
 
@@ -23,6 +26,7 @@ def add_files(source: Path, first: int, count: int, width: int = 7) -> None:
         lines = (f"{line:0{width}d}" for line in range(number * LINES, (number + 1) * LINES))
         hidden = source / f".{number}"  # Spark takes no file that is still being written
         hidden.write_text("\n".join(lines) + "\n")
+        os.utime(hidden, (BEGAN_S + number, BEGAN_S + number))  # Spark takes files by their age
         hidden.rename(source / f"{number:06d}.txt")
 
 

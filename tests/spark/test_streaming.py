@@ -1,0 +1,335 @@
+"""Streaming queries that nobody kills: triggers, restarts, checkpoints that changed, sources and plans of every kind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
+
+CodeOf = Callable[[str], str]
+
+
+class Stream:
+    """A folder of files, a topic and a checkpoint."""
+
+    def __init__(self, cluster: EmbeddedKafka, spark: SparkSession, folder: Path, files: int = 2) -> None:
+        self.servers, self.spark = cluster.bootstrap_servers, spark
+        self.topic = create_topic(self.servers, partitions=3)
+        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
+        add_files(self.source, 0, files)
+
+    def frame(self) -> DataFrame:
+        return rows_to_stream(self.spark, str(self.source))
+
+    def writer(self, frame: DataFrame | None = None, **options: str) -> DataStreamWriter:
+        return writer_of(
+            self.frame() if frame is None else frame, self.servers, self.topic, str(self.checkpoint), options
+        )
+
+    def run(self, frame: DataFrame | None = None, **options: str) -> StreamingQuery:
+        query = self.writer(frame, **options).start()
+        query.awaitTermination()
+        return query
+
+    def fails(self, frame: DataFrame | None = None, **options: str) -> str:
+        """What the user is told."""
+        with pytest.raises(Exception) as caught:
+            self.run(frame, **options)
+        return str(caught.value)
+
+    def write_id(self) -> str:
+        return f"kafka-eos-{json.loads((self.checkpoint / 'metadata').read_text())['id']}"
+
+    def numbers(self) -> Counter[int]:
+        return Counter(int(record.value or b"") for record in read_committed(self.servers, self.topic))
+
+    def assert_every_line_once(self, files: int) -> None:
+        assert self.numbers() == Counter(range(files * LINES))
+        assert_nothing_open(self.servers)
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had died before Spark wrote its own commit log."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+        (self.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+    def roll_back_to(self, batch: int) -> None:
+        """As a restored backup: Spark knows nothing of later batches."""
+        for folder in ("offsets", "commits", "sources/0"):
+            for file in (self.checkpoint / folder).iterdir():
+                if int(file.name.strip(".").removesuffix(".crc").split(".")[0]) > batch:
+                    file.unlink()
+
+
+@pytest.fixture
+def stream(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(kafka, spark, tmp_path)
+
+
+def test_every_line_is_there_once_over_restarts_in_one_session(
+    any_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(any_kafka, spark, tmp_path, files=3)
+    stream.run()
+    stream.assert_every_line_once(3)
+    stream.run()  # no new data: nothing happens
+    add_files(stream.source, 3, 2)
+    stream.run()
+    stream.assert_every_line_once(5)
+    for partition in range(3):
+        keys: dict[bytes | None, list[int]] = {}
+        for record in read_committed(stream.servers, stream.topic):
+            if record.partition == partition:
+                keys.setdefault(record.key, []).append(int(record.value or b"") // LINES)
+        assert all(batches == sorted(batches) for batches in keys.values())
+
+
+def test_the_commit_log_tells_of_each_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+    stream.run()
+    where = ["--bootstrap-servers", stream.servers, "--write-id", stream.write_id()]
+    assert main(["commits", *where, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["version"], found["state"], found["rows"]) == (1, "finished", LINES)
+
+
+@pytest.mark.parametrize("trigger", [{"once": True}, {"processingTime": "0 seconds"}, {"availableNow": True}])
+def test_triggers(stream: Stream, trigger: dict[str, object]) -> None:
+    query = stream.writer().trigger(**trigger).start()
+    if "processingTime" in trigger:
+        query.processAllAvailable()
+        query.stop()
+    query.awaitTermination()
+    assert query.exception() is None
+    stream.assert_every_line_once(2)  # "once" takes all there is in one batch, whatever the source's limit
+
+
+def test_two_queries_run_beside_each_other_in_one_session(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    streams = [Stream(kafka, spark, tmp_path / name) for name in ("a", "b") if not (tmp_path / name).mkdir()]
+    queries = [stream.writer().start() for stream in streams]
+    for query in queries:
+        query.awaitTermination()
+    for stream in streams:
+        stream.assert_every_line_once(2)
+
+
+def test_a_stateful_query_behind_a_shuffle(stream: Stream) -> None:
+    counts = (
+        stream.frame()
+        .selectExpr("cast(value as int) % 10 as digit", "timestamp_seconds(0) as at")
+        .dropDuplicates(["digit"])
+        .selectExpr("cast(digit as string) value")
+    )
+    stream.run(counts)
+    assert stream.numbers() == Counter(range(10))
+    add_files(stream.source, 2, 1)
+    stream.run(counts)  # empty for the sink: all digits were seen
+    assert stream.numbers() == Counter(range(10))
+    assert_nothing_open(stream.servers)
+
+
+def test_output_mode_complete_writes_every_batch_as_sparks_sink_does(stream: Stream) -> None:
+    counts = stream.frame().groupBy(expr("cast(value as int) % 2 as parity")).count()
+    query = stream.writer(counts.selectExpr("cast(count as string) value")).outputMode("complete").start()
+    query.awaitTermination()
+    assert stream.numbers() == Counter({LINES // 2: 2, LINES: 2})
+
+
+def test_empty_batches_and_empty_partitions(stream: Stream) -> None:
+    some = stream.frame().where(f"cast(value as int) < 10 or cast(value as int) >= {2 * LINES}")
+    stream.run(some)  # the second batch is empty, and most partitions of the first
+    assert stream.numbers() == Counter(range(10))
+    add_files(stream.source, 2, 1)
+    stream.run(some)
+    assert stream.numbers() == Counter(range(10)) + Counter(range(2 * LINES, 3 * LINES))
+    assert_nothing_open(stream.servers)
+
+
+def test_a_batch_whose_commit_spark_forgot_is_run_again_and_writes_nothing(stream: Stream) -> None:
+    stream.run()
+    stream.forget_commit(1)
+    stream.run()
+    stream.assert_every_line_once(2)
+    assert len(read_committed(stream.servers, stream.topic)) == 2 * LINES
+
+
+def test_a_forgotten_batch_that_comes_back_in_other_partitions_is_skipped_all_the_same(stream: Stream) -> None:
+    stream.run()
+    stream.forget_commit(1)
+    stream.run(stream.frame().repartition(7))
+    stream.assert_every_line_once(2)
+
+
+def test_a_topic_that_changed_across_the_restart_of_a_batch_counts_from_the_next_one(stream: Stream) -> None:
+    stream.run()
+    stream.forget_commit(1)
+    other = create_topic(stream.servers)
+    add_files(stream.source, 2, 1)
+    stream.run(topic=other)
+    stream.assert_every_line_once(2)
+    assert len(read_committed(stream.servers, other)) == LINES
+
+
+def test_a_rolled_back_checkpoint_is_refused_until_the_user_says_what_to_do(stream: Stream, code_of: CodeOf) -> None:
+    add_files(stream.source, 2, 1)
+    stream.run()
+    stream.roll_back_to(1)
+    stream.forget_commit(1)
+    text = stream.fails()
+    assert code_of(text) == "CHECKPOINT_ROLLED_BACK"
+    assert "onCheckpointRollback" in text
+    stream.assert_every_line_once(3)
+    stream.run(onCheckpointRollback="skip")
+    stream.assert_every_line_once(3)
+
+
+def test_a_rolled_back_checkpoint_can_be_written_again_on_purpose(stream: Stream) -> None:
+    stream.run()
+    stream.roll_back_to(0)
+    stream.forget_commit(0)
+    stream.run(onCheckpointRollback="rewrite")
+    assert stream.numbers() == Counter(dict.fromkeys(range(LINES), 2)) + Counter(
+        dict.fromkeys(range(LINES, 2 * LINES), 2)
+    )
+    assert_nothing_open(stream.servers)
+
+
+def test_a_batch_with_other_source_offsets_is_not_taken_for_the_same(stream: Stream, code_of: CodeOf) -> None:
+    stream.run()
+    stream.forget_commit(1)
+    offsets = stream.checkpoint / "offsets" / "1"
+    offsets.write_text(offsets.read_text().replace('"batchTimestampMs":', '"batchTimestampMs":1'))
+    (offsets.parent / ".1.crc").unlink(missing_ok=True)
+    text = stream.fails()
+    assert code_of(text) == "DIFFERENT_BATCH"
+    assert "resolve" in text
+    stream.assert_every_line_once(2)
+
+
+def test_a_lost_commit_log_is_noticed_and_a_person_says_where_to_begin(stream: Stream, code_of: CodeOf) -> None:
+    stream.run()
+    add_files(stream.source, 2, 1)
+    log = {"commit.log.topic": f"{stream.topic}-log"}
+    text = stream.fails(**log)
+    assert code_of(text) == "COMMIT_LOG_LOST"
+    query_id = stream.write_id().removeprefix("kafka-eos-")
+    said = f"kafka-eos resolve --write-id '{stream.write_id()}' --version 1 --as committed --query-id '{query_id}'"
+    assert said in text
+    answer = ["--write-id", stream.write_id(), "--version", "1", "--as", "committed", "--query-id", query_id]
+    where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", f"{stream.topic}-log"]
+    assert main(["resolve", *where, *answer]) == 0
+    stream.run(**log)
+    stream.assert_every_line_once(3)
+
+
+def test_a_new_checkpoint_under_an_old_prefix_counts_anew(stream: Stream) -> None:
+    prefix = {"transactional.id.prefix": f"orders/{stream.topic}"}
+    stream.run(**prefix)
+    shutil.rmtree(stream.checkpoint)
+    stream.run(**prefix)
+    assert stream.numbers() == Counter(dict.fromkeys(range(2 * LINES), 2))
+    assert_nothing_open(stream.servers)
+
+
+def test_a_checkpoint_that_the_sink_is_not_told_of_asks_for_a_prefix(
+    stream: Stream, code_of: CodeOf, tmp_path: Path
+) -> None:
+    setting = "spark.sql.streaming.checkpointLocation"
+    stream.spark.conf.set(setting, str(tmp_path / "elsewhere"))
+    try:
+
+        def run(**options: str) -> None:
+            writer = stream.frame().writeStream.format("kafka-eos").trigger(availableNow=True)
+            writer = writer.option("kafka.bootstrap.servers", stream.servers).option("topic", stream.topic)
+            writer.queryName("told").options(**options).start().awaitTermination()
+
+        with pytest.raises(Exception) as caught:
+            run()
+        assert code_of(str(caught.value)) == "CHECKPOINT_NOT_READABLE"
+        assert "transactional.id.prefix" in str(caught.value)
+        run(**{"transactional.id.prefix": stream.topic})
+        stream.assert_every_line_once(2)
+        add_files(stream.source, 2, 1)
+        with pytest.raises(Exception, match=r"CHECKPOINT_NOT_READABLE.*source\.offsets\.group"):
+            run(**{"transactional.id.prefix": stream.topic, "source.offsets.group": "g"})
+    finally:
+        stream.spark.conf.unset(setting)
+
+
+def test_the_continuous_trigger_is_refused(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 100).load().selectExpr("cast(value as string) value")
+    writer = writer_of(rate, kafka.bootstrap_servers, topic, str(tmp_path / "checkpoint"))
+    query = writer.trigger(continuous="1 second").start()
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.(CONTINUOUS_TRIGGER|MISSING_MESSAGE).*micro-batch trigger"):
+        query.awaitTermination(60)
+    assert read_committed(kafka.bootstrap_servers, topic) == []
+
+
+def test_asynchronous_progress_and_batch_options_are_refused_at_once(stream: Stream, code_of: CodeOf) -> None:
+    text = stream.fails(asyncProgressTrackingEnabled="true", txnAppId="a", txnVersion="1", topik="x")
+    assert code_of(text) == "INVALID_OPTIONS"
+    for name in ("asyncProgressTrackingEnabled", "txnAppId", "txnVersion", "topik"):
+        assert name in text
+    assert stream.numbers() == Counter()
+
+
+def test_update_mode_is_refused(stream: Stream) -> None:
+    counts = stream.frame().groupBy("key").count().selectExpr("key", "cast(count as string) value")
+    with pytest.raises(Exception, match=r"(?i)update"):
+        stream.writer(counts).outputMode("update").start().awaitTermination()
+    assert stream.numbers() == Counter()
+
+
+def test_update_mode_through_foreach_batch_with_two_topics(stream: Stream) -> None:
+    other = create_topic(stream.servers)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for topic in (stream.topic, other):
+            writer = batch.write.format("kafka-eos").mode("append")
+            writer = writer.option("kafka.bootstrap.servers", stream.servers).option("topic", topic)
+            writer.option("txnAppId", "counts").option("txnVersion", batch_id).save()
+
+    counts = stream.frame().groupBy(expr("cast(value as int) % 2 parity")).count()
+    counts = counts.selectExpr("cast(parity as string) key", "cast(count as string) value")
+
+    def run() -> None:
+        writer = counts.writeStream.foreachBatch(write).outputMode("update").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(stream.checkpoint)).start().awaitTermination()
+
+    run()
+    for topic in (stream.topic, other):
+        values = Counter(int(record.value or b"") for record in read_committed(stream.servers, topic))
+        assert values == Counter({LINES // 2: 2, LINES: 2})
+    stream.forget_commit(1)
+    run()
+    for topic in (stream.topic, other):
+        assert len(read_committed(stream.servers, topic)) == 4
+
+
+def test_at_least_once_streams_without_transactions(stream: Stream) -> None:
+    stream.run(**{"delivery.guarantee": "at-least-once"})
+    stream.assert_every_line_once(2)
+
+
+def test_a_query_stopped_in_the_midst_of_a_batch_leaves_nothing_open(stream: Stream) -> None:
+    slow = stream.frame().where("java_method('java.lang.Thread', 'sleep', 20L) is null")
+    query = stream.writer(slow).start()
+    while not query.status["isTriggerActive"] or not any((stream.checkpoint / "offsets").glob("0")):
+        assert query.isActive
+    query.stop()
+    assert_nothing_open(stream.servers)
+    stream.run()
+    stream.assert_every_line_once(2)

@@ -1,0 +1,153 @@
+"""A streaming query dies at each step of the protocol, and another driver goes on with its checkpoint: every row once, nothing open."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
+from tests.spark.killable_job import KillableJob
+from tests.spark.protocol_points import POINTS
+
+SCRIPT = Path(__file__).parent / "jobs" / "stream_rows.py"
+
+SHORT = "kafka.transaction.timeout.ms=10000"
+
+
+class StreamJob(KillableJob):
+    """A query over a folder of files, in a process of its own or in the session of the tests, with one checkpoint."""
+
+    def __init__(self, environment: dict[str, str], cluster: EmbeddedKafka, folder: Path) -> None:
+        super().__init__(SCRIPT, environment, folder)
+        self.servers = cluster.bootstrap_servers
+        self.topic = create_topic(self.servers, partitions=3)
+        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
+
+    def arguments(self, *options: str) -> list[str]:
+        return [self.servers, self.topic, str(self.source), str(self.checkpoint), *options]
+
+    def run_here(self, spark: SparkSession, value: str = "value", **options: str) -> None:
+        """To the end of the source, by a driver that lives; `value` is what it makes of the lines."""
+        frame = rows_to_stream(spark, str(self.source)).withColumn("value", expr(value))
+        query = writer_of(frame, self.servers, self.topic, str(self.checkpoint), options).start()
+        query.awaitTermination()
+
+    def lines(self) -> list[str]:
+        return [(record.value or b"").decode() for record in read_committed(self.servers, self.topic)]
+
+    def assert_every_line_once(self, files: int) -> None:
+        assert Counter(int(line) for line in self.lines()) == Counter(range(files * LINES))
+        assert_nothing_open(self.servers)
+
+
+@pytest.fixture
+def job(spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> StreamJob:
+    return StreamJob(spark_environment, kafka, tmp_path)
+
+
+@pytest.mark.timeout(1200)
+def test_drivers_die_one_after_the_other_at_every_step(
+    spark_environment: dict[str, str], any_kafka: EmbeddedKafka, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Each takes over from the one before, finishes or repeats its batch, goes on, and dies at the next step."""
+    job = StreamJob(spark_environment, any_kafka, tmp_path)
+    add_files(job.source, 0, len(POINTS) + 1)
+    for point in POINTS:
+        job.die_at(point, job.arguments())
+        assert max(Counter(job.lines()).values(), default=1) == 1, f"after a death at {point}"
+    job.run_here(spark)
+    job.assert_every_line_once(len(POINTS) + 1)
+
+
+def test_a_part_that_timed_out_after_the_decision_is_written_again(job: StreamJob, spark: SparkSession) -> None:
+    add_files(job.source, 0, 2)
+    job.die_at("commit.between_ends", job.arguments(SHORT))
+    assert_nothing_open(job.servers, patience_s=60)  # the coordinator has aborted the rest
+    assert 0 < len(job.lines()) < LINES
+    job.run_here(spark)
+    job.assert_every_line_once(2)
+
+
+def test_a_source_that_gives_other_rows_is_refused_until_a_person_answers(job: StreamJob, spark: SparkSession) -> None:
+    add_files(job.source, 0, 2)
+    job.die_at("commit.between_ends", job.arguments(SHORT))
+    assert_nothing_open(job.servers, patience_s=60)
+    committed = job.lines()
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.NOT_THE_SAME_ROWS") as caught:
+        job.run_here(spark, "concat(value, '0')")
+    assert job.lines() == committed
+    assert_nothing_open(job.servers)
+    write_id = str(caught.value).split("--write-id '")[1].split("'")[0]
+    answer = ["--write-id", write_id, "--version", "0", "--as", "committed"]
+    assert main(["resolve", "--bootstrap-servers", job.servers, *answer]) == 0
+    job.run_here(spark)
+    lines = Counter(int(line) for line in job.lines())
+    assert max(lines.values()) == 1
+    assert lines == Counter({int(line): 1 for line in committed}) + Counter(range(LINES, 2 * LINES))
+
+
+def test_a_decision_of_which_nothing_was_committed_runs_anew(
+    spark_environment: dict[str, str], kafka_tv0: EmbeddedKafka, tmp_path: Path, spark: SparkSession
+) -> None:
+    job = StreamJob(spark_environment, kafka_tv0, tmp_path)
+    add_files(job.source, 0, 2)
+    job.die_at("commit.decided", job.arguments(SHORT))
+    assert_nothing_open(job.servers, patience_s=60)
+    assert job.lines() == []
+    job.run_here(spark)
+    job.assert_every_line_once(2)
+
+
+def test_of_two_drivers_on_one_checkpoint_one_decides_and_the_other_says_so(
+    job: StreamJob, spark: SparkSession
+) -> None:
+    add_files(job.source, 0, 2)
+    mark = job.log.parent / "waiting"
+    with job.started(job.arguments(), f"commit.before_decision=wait:{mark}") as older:
+        job.await_mark(mark, older, "commit.before_decision")
+        job.run_here(spark)
+        mark.unlink()
+        older.wait(120)
+    assert "[KAFKA_EOS.FENCED]" in job.said()
+    assert "newer driver" in job.said()
+    job.assert_every_line_once(2)
+
+
+@pytest.mark.parametrize(
+    ("point", "action"), [("task.writing", "kill"), ("task.prepared", "kill"), ("task.flushed", "raise")]
+)
+def test_a_worker_dies_and_spark_runs_its_task_again(job: StreamJob, tmp_path: Path, point: str, action: str) -> None:
+    add_files(job.source, 0, 2)
+    assert job.run(job.arguments(), f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
+    assert os.path.exists(tmp_path / "once")
+    job.assert_every_line_once(2)
+
+
+def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
+    job: StreamJob, spark: SparkSession, tmp_path: Path
+) -> None:
+    add_files(job.source, 0, 2)
+    assert job.run(job.arguments(), f"commit.decided=raise:{tmp_path / 'once'}") != 0
+    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
+    job.assert_every_line_once(1)  # Spark has called abort, which found the decision
+    job.run_here(spark)
+    job.assert_every_line_once(2)
+
+
+def test_a_query_that_fails_before_any_task_is_done_leaves_nothing_open(job: StreamJob, spark: SparkSession) -> None:
+    """Abort gets no message then, and so no plan."""
+    add_files(job.source, 0, 1)
+    with pytest.raises(Exception, match="too large"):
+        job.run_here(spark, "if(value % 100 = 50, repeat('x', 2000000), value)")
+    assert job.lines() == []
+    assert_nothing_open(job.servers)
+    job.run_here(spark)
+    job.assert_every_line_once(1)
