@@ -431,7 +431,7 @@ def test_abort_leaves_nothing_open_and_finishes_what_is_decided(
     bench: Bench, api: Any, where: Callable[[Any], bool], action: Action, visible: bool
 ) -> None:
     topic = bench.topic()
-    settings = bench.write_settings(topic)
+    settings = bench.write_settings(topic, delivery_timeout_ms=1_500)
     bench.proxy.inject(Rule(api, action, where=where))
     assert run_and_abort(bench, settings) is not None
     assert not bench.proxy.unfired
