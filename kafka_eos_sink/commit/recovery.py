@@ -342,7 +342,7 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
         looks += 1
         now: int = yield Now()
         if looks > 1:  # the first time the marker is usually just on its way
-            hidden, others = yield from _holders(committed, waiting)
+            hidden, others = yield from _holders(committed, waiting, stable)
             for (topic, partition), producer_id in sorted(others.items()):
                 yield Warn(
                     f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
@@ -373,26 +373,32 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
 
 
 def _holders(
-    committed: Sequence[PreparedTransaction], last_offsets: Mapping[tuple[str, int], int]
+    committed: Sequence[PreparedTransaction],
+    last_offsets: Mapping[tuple[str, int], int],
+    stable: Mapping[tuple[str, int], int],
 ) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
-    """Who still holds readers below our last offsets: partitions that may not be looked at, and those that only others hold.
+    """Who still holds readers below our last offsets: partitions where that cannot be seen, and those that only others hold.
 
-    Where nobody holds them the end of our transaction is not on all replicas yet: readers will pass, but do not yet.
+    Where nobody holds them the end of our transaction is not on all replicas yet: readers will pass, but do not yet. Without the right
+    to look, readers who stand exactly where one of ours begins are held by that one, since that is where the first open one begins.
     """
     producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
         tuple(last_offsets)
     )
     own: dict[tuple[str, int], set[int]] = {}
+    begins: dict[tuple[str, int], set[int]] = {}
     for prepared in committed:
         for part in prepared.offsets:
             own.setdefault((part.topic, part.partition), set()).add(prepared.identity.producer_id)
+            begins.setdefault((part.topic, part.partition), set()).add(part.first_offset)
     hidden, others = set(), {}
     for where, last in last_offsets.items():
-        if where not in producers:
+        if where not in producers or where not in stable:
             continue  # could not be asked now
         remembered = producers[where]
         if remembered is None:
-            hidden.add(where)
+            if stable[where] not in begins[where]:
+                hidden.add(where)
             continue
         holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
         if holding and not holding & own[where]:

@@ -15,6 +15,8 @@ log = logging.getLogger("kafka_eos_sink")
 MAX_REPLICATION_FACTOR = 3
 TOPIC_POLL_MS = 100
 TOPIC_ANSWER_MS = 2_000
+_unknown_policy: set[str] = set()
+"""Commit log topics of which this process has said that their policy may not be read."""
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
@@ -83,6 +85,14 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
     except AuthorizationError:
         policy = "compact"
+        if topic not in _unknown_policy:
+            _unknown_policy.add(topic)
+            log.warning(
+                "the cleanup.policy of the commit log topic %r may not be read (DescribeConfigs is missing): it must be compact alone, "
+                "since any other loses decisions, and with it some lost transactions cannot be told from committed ones; grant "
+                "DescribeConfigs on the topic",
+                topic,
+            )
     if policy != "compact":
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",

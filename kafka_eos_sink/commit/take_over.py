@@ -1,6 +1,7 @@
 """take_over(W): the driver makes a write id its own before it plans, aborts or recovers.
 
-List, fence, read, finish, end - in this order (exactly-once.md 3):
+Look, list, fence, read, finish, end - in this order (exactly-once.md 3):
+- the last decision is looked for before the fence, because the fence erases whether its coordinator called it committed;
 - listed before the fence, because the fence bumps what could be asked, and because after it nobody can decide what was listed;
 - fenced before the log is read, because an older driver could still decide after a read;
 - read before anything is ended, because what an older driver decided must be finished, not aborted.
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 
 from ..errors import KafkaEosError
 from ..protocol.error_codes import ErrorCode
-from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, done_record, tombstones
-from .log_reading import read_to, read_to_end
-from .open_transactions import end_open, list_open
+from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, done_record, tombstones
+from .log_reading import read_to, read_to_end, require_whole
+from .open_transactions import PREPARE_STATES, end_open, list_open
 from .prepared_transaction import Decision, DecisionStatus, Plan, ProducerIdentity, SettledDecision
-from .recovery import SettleLimits, settle, settled
+from .recovery import POLL_MS, SettleLimits, settle, settled
 from .steps import (
     AddPartition,
     Append,
@@ -29,10 +30,12 @@ from .steps import (
     EndTransactions,
     InitProducerId,
     LogRecord,
+    MarkerType,
     Now,
     Procedure,
     Reached,
     TransactionDescription,
+    Wait,
     Warn,
 )
 from .transactional_id import driver_transactional_id
@@ -71,25 +74,31 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     """Fence the older drivers of a write id, finish what they decided, end what they left open.
 
-    Raises `DecisionPendingError` where a decision can neither be finished nor called void; nothing else is touched then, but
-    transactions that no decision names are ended all the same, since they hold up readers.
+    Raises `DecisionPendingError` where a decision can neither be finished nor called void; transactions that no such decision names are
+    ended all the same, since they hold up readers. Nothing is touched where a decision lacks its marker (`KafkaEosError`
+    ``DECISION_WITHOUT_MARKER``) or the beginning of the log is gone (``COMMIT_LOG_TRUNCATED``).
     """
     write_id, predecessor = request.write_id, request.predecessor
     started: int = yield Now()
     driver_id = driver_transactional_id(write_id)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    described = yield from _describe_driver(driver_id, started + request.limits.deadline_ms)
     view = LogView(write_id) if request.view is None else request.view
     # The fence erases what the coordinator says of the last decision, so that is held against the log before it.
     yield from read_to_end(view)
-    for query_id in view.query_ids(write_id):
-        _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
+    require_whole(view)
+    if any(_unmarked_decisions(view, query_id, described) for query_id in view.query_ids(write_id)):
+        # Its marker may have come since, or a new leader not show it yet.
+        barrier: int = yield Append((barrier_record(write_id, request.nonce),))
+        yield from read_to(view, barrier)
+        for query_id in view.query_ids(write_id):
+            _refuse_unmarked_decision(view, query_id, described)
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an attempt whose transaction was aborted may go on in a new one: only a list finds that.
-    if predecessor is None or transaction_version < 2 or not _is_followed_by_nobody(view, predecessor, described.get(driver_id)):
+    if predecessor is None or transaction_version < 2 or not _is_followed_by_nobody(view, predecessor, described):
         opened = yield from list_open(write_id, transaction_version)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
-    barrier: int = yield Append((barrier_record(write_id, request.nonce),))
+    barrier = yield Append((barrier_record(write_id, request.nonce),))
     if barrier < view.next_offset:
         view.restart()  # the log was deleted and begins anew: nothing read of the old one counts
     yield from read_to(view, barrier)
@@ -106,7 +115,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
             else set()
         )
         try:
-            _refuse_unmarked_decision(view, write_id, query_id, described.get(driver_id))
+            _refuse_unmarked_decision(view, query_id, described)
             if found is not None:
                 settled_decision = yield from _finish(view, found, request)
                 decisions.append(settled_decision)
@@ -120,6 +129,19 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     if failures:
         raise failures[0]
     return _plan(request, driver, started, barrier, tuple(decisions))
+
+
+def _describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:
+    """W.driver as it is before the fence. One that is being ended right now is waited for, as the fence would."""
+    while True:
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+        found = described.get(driver_id)
+        if found is None or found.state not in PREPARE_STATES:
+            return found
+        now: int = yield Now()
+        if now > deadline:
+            return found
+        yield Wait(POLL_MS)
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
@@ -190,31 +212,49 @@ def _is_done(view: LogView, found: LoggedDecision) -> bool:
     return view.done_nonce(decision.write_id, decision.query_id) == decision.nonce
 
 
-def _refuse_unmarked_decision(
-    view: LogView, write_id: str, query_id: str, described: TransactionDescription | None
-) -> None:
-    """A decision whose marker never came after the fence is undecided, since nobody acts before the marker is read.
+def _unmarked_decisions(
+    view: LogView, query_id: str, described: TransactionDescription | None
+) -> list[tuple[LoggedRecord, bool]]:
+    """Decisions that may count although their own marker is missing, and whether their coordinator calls them committed.
 
-    Unless its coordinator called the transaction complete: then the marker was lost (KAFKA-20734), and its driver may have told
-    Spark so. A marker with an epoch that cannot be its own proves nothing either.
+    A decision whose marker never came after the fence is undecided, since nobody acts before the marker is read. Unless its
+    coordinator called the transaction committed: then the marker was passed over (KAFKA-20734), and may be written at any time. A marker
+    with an epoch that is neither its own nor a later transaction's proves nothing either.
     """
-    for record in view.undecided(write_id, query_id):
-        marker = record.marker
-        if marker is not None and marker.producer_epoch > record.producer_epoch + 1:
-            continue  # that of a later transaction of W.driver: its own was never read, so nobody acted on it
-        complete = (
+    assert view.write_id is not None
+    found = []
+    for record in view.undecided(view.write_id, query_id):
+        if _is_ended_by_a_later_one(record):
+            continue  # its own marker was never read, so nobody acted on it, and none can follow
+        committed = (
             described is not None
             and described.state in ("CompleteCommit", "PrepareCommit")
             and described.producer_id == record.producer_id
             and described.producer_epoch in (record.producer_epoch, record.producer_epoch + 1)
         )
-        if complete or record.outcome is Outcome.UNRESOLVED:
-            raise KafkaEosError(
-                "DECISION_WITHOUT_MARKER",
-                f"the decision at offset {record.offset} of the commit log for write id {write_id!r} has no marker of its own, "
-                + ("though its coordinator calls it committed (KAFKA-20734). " if complete else "only a foreign one. ")
-                + f"Repair: kafka-eos repair --bootstrap-servers ... --write-id '{write_id}'",
-            )
+        if committed or record.outcome is Outcome.UNRESOLVED:
+            found.append((record, committed))
+    return found
+
+
+def _refuse_unmarked_decision(view: LogView, query_id: str, described: TransactionDescription | None) -> None:
+    for record, committed in _unmarked_decisions(view, query_id, described):
+        raise KafkaEosError(
+            "DECISION_WITHOUT_MARKER",
+            f"the decision at offset {record.offset} of the commit log for write id {view.write_id!r} has no marker of its own, "
+            + ("though its coordinator calls it committed (KAFKA-20734). " if committed else "only a foreign one. ")
+            + f"Repair: kafka-eos repair --bootstrap-servers ... --write-id '{view.write_id}'",
+        )
+
+
+def _is_ended_by_a_later_one(record: LoggedRecord) -> bool:
+    """Whether its marker has an epoch that only a later transaction of W.driver can have (as `outcome_of` has them)."""
+    marker = record.marker
+    if marker is None:
+        return False
+    without_bump = record.value is not None and record.value["transaction_version"] < 2
+    own = record.producer_epoch + (0 if without_bump and marker.type is MarkerType.COMMIT else 1)
+    return marker.producer_epoch > own
 
 
 def append_in_transaction(

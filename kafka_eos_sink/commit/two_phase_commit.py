@@ -524,8 +524,11 @@ def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     """End what a finished batch's losing attempts opened after its check; how many were found.
 
     Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
-    and W.driver after it, so that a newer driver's transaction is never among them.
+    and W.driver after it, so that a newer driver's transaction is never among them. Where a decision is not proven, what is open may
+    have joined a committed transaction: left to the next plan, which knows its ids.
     """
+    if not all(found.proven for found in plan.decisions):
+        return 0
     opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
     if not opened or not (yield from _still_ours(plan)):
         return 0
