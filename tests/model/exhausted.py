@@ -58,11 +58,46 @@ EXHAUSTED = named(
             faults=faults(skip_marker=1, pause=1),
             **SOME,
         ),
+        Setting(
+            name="one driver, timeouts, no Read",
+            drivers=1,
+            attempts=1,
+            may_read=False,
+            faults=faults(timeout=1),
+            **SOME,
+        ),
+        Setting(
+            name="one driver, a marker passed over, no Read",
+            drivers=1,
+            attempts=1,
+            may_read=False,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, pause=1),
+            **SOME,
+        ),
         # Two attempts beside each other.
+        Setting(
+            name="a marker passed over, a late attempt, sweeps",
+            drivers=1,
+            sweeps=True,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, speculate=1),
+            **SOME,
+            **ONE,
+        ),
         Setting(name="speculation", drivers=1, faults=faults(speculate=1), **EAGER),
         Setting(name="killed tasks", drivers=1, faults=faults(kill_task=1), **EAGER),
         Setting(name="dropped messages", drivers=1, faults=faults(drop_message=1), **EAGER),
         Setting(name="speculation and batches", drivers=1, batches=2, faults=faults(speculate=1), **EAGER, **ONE),
+        Setting(name="sweeps and batches", drivers=1, batches=2, attempts=1, sweeps=True, **EAGER),
+        Setting(
+            name="sweeps, speculation, a restart",
+            restart="failed",
+            sweeps=True,
+            faults=faults(speculate=1),
+            **EAGER,
+            **ONE,
+        ),
         Setting(name="no answers", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1), **EAGER),
         Setting(name="late requests", drivers=1, batches=2, attempts=1, faults=faults(float=1), **EAGER, **ONE),
         # Two drivers: after a crash at any point, after a failure, and beside each other.
@@ -114,6 +149,7 @@ CAPPED = {
     ("timeouts and a restart", 0): 50_000,
     ("crash, two batches", 0): 50_000,
     ("speculation", 0): 100_000,
+    ("sweeps, speculation, a restart", 0): 50_000,
 }
 """Below version 2 more requests are needed for the same: so many states are searched by default, all of them by option."""
 
@@ -159,6 +195,7 @@ WALKED = named(
             name="markers passed over",
             drivers=3,
             batches=2,
+            sweeps=True,
             loud=UNRESOLVABLE,
             faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1),
         ),
@@ -237,6 +274,7 @@ WALKED = named(
             batches=3,
             foreign=True,
             same_slot=False,
+            sweeps=True,
             loud=UNRESOLVABLE,
             faults=faults(
                 timeout=3,

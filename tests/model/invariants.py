@@ -78,6 +78,26 @@ def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
     return marker.producer_epoch == entry.producer_epoch + (1 if cluster.version >= 2 else 0)
 
 
+def _committed_and_joined(cluster: Cluster, identity: kafka.Identity) -> tuple[str, int, int] | None:
+    """The decided transaction, committed in another partition, whose records are still open where this one of the same id goes on."""
+    named = {name: entry for found in decisions(cluster) for name, entry in found.identities().items()}
+    for partition, log in enumerate(cluster.logs):
+        first, _ = kafka.open_transactions(cluster, partition).get(identity.producer_id, (None, -1))
+        if first is None or log[first].producer_epoch == identity.producer_epoch:
+            continue
+        name = (identity.transactional_id, identity.producer_id, log[first].producer_epoch)
+        if name in named and _is_committed_anywhere(cluster, named[name]):
+            return name
+    return None
+
+
+def _is_committed_anywhere(cluster: Cluster, entry: dict[str, Any]) -> bool:
+    data = ((1 + partition, first) for _, partition, first, _ in entry["offsets"])
+    return any(
+        kafka.outcomes(cluster, partition)[offset] is True for partition, offset in ((LOG, entry["part_offset"]), *data)
+    )
+
+
 def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
     """What truly became of a named transaction in the commit log."""
     return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
@@ -137,6 +157,8 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
             if not commit and unproven and after is not cluster:
                 return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
+            if not commit and after is not cluster and (joined := _committed_and_joined(cluster, identity)) is not None:
+                return f"I3: EndTxn(abort) of {name} discards records of {joined}, which is committed and whose marker was passed over"
         case ("init", transactional_id, _):
             if owner_of(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"

@@ -27,6 +27,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.commit_log import LogView
 
 from . import performer
+from .exhausted import UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -115,7 +116,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="act before the decision's marker was read",
         what="EndTxn of the decision was answered, so the tasks' transactions are committed at once",
-        edits=(Edit(two_phase_commit._decide, "yield from _await_marker(request, decision, appended.offset, ended.error)", "pass"),),
+        edits=(
+            Edit(
+                two_phase_commit._decide,
+                "yield from _await_marker(request, decision, appended.offset, ended.error)",
+                "pass",
+            ),
+        ),
         setting=_small("no marker", eager_markers=False),
         caught=("I1",),
     ),
@@ -128,6 +135,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "plan = yield from take_over(request, transaction_version)",
                 "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
             ),
+            Edit(two_phase_commit.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
         ),
         setting=_small("abort blindly", faults=faults(unavailable=1)),
         caught=("I3",),
@@ -139,7 +147,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 take_over_module.take_over,
                 "driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
-                "known = described.get(driver_id)\n"
+                "known = described\n"
                 "    if known is None:\n"
                 "        driver = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
                 "    else:\n"
@@ -380,6 +388,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
+            Edit(recovery.settle, "        yield from _require_not_readable(decision, lost)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),
@@ -425,7 +434,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
             Edit(recovery.settle, "    yield from _verify_markers(decision, answered, deadline)\n", ""),
-            Edit(recovery.settle, "    yield from _verify_visible(decision, answered, deadline)\n", ""),
+            Edit(
+                recovery.settle,
+                "    proven = yield from _verify_visible(decision, answered, deadline)\n",
+                "    proven = True\n",
+            ),
         ),
         setting=_small("no verify", eager_markers=False, recover_from_every=0, **ONE_ROW),
         caught=("I7",),
@@ -436,7 +449,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 open_transactions.end_open,
-                "        if (identity.transactional_id, identity.producer_id, identity.producer_epoch) not in decided\n",
+                "        if identity.transactional_id not in undecided_ids\n",
                 "",
             ),
         ),
@@ -506,12 +519,83 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module.take_over,
-                "if found is not None and not _is_done(view, found):",
-                "if found is not None:",
+                "if found is not None and not _is_done(view, found)\n",
+                "if found is not None\n",
             ),
+            Edit(take_over_module.take_over, "if not settled_decision.proven:", "if True:"),
         ),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
+    ),
+    # What reviewers found, and how it was before.
+    Mutation(
+        name="only the decided identities are protected, not their ids",
+        what="a late attempt that has joined a committed transaction, whose marker was passed over, is ended with it",
+        edits=(
+            Edit(
+                take_over_module.take_over,
+                "{prepared.identity.transactional_id for prepared in found.decision.transactions}",
+                "{prepared.identity for prepared in found.decision.transactions}",
+            ),
+            Edit(
+                open_transactions.end_open,
+                "if identity.transactional_id not in undecided_ids",
+                "if identity not in undecided_ids",
+            ),
+        ),
+        setting=Setting(
+            name="joined",
+            drivers=1,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, speculate=1),
+            recover_from_every=5,
+            **ONE_ROW,
+        ),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="a fenced end of the decision taken for undecided",
+        what="the repeat of a lost answer meets a newer driver, and the batch is called undecided although it is decided",
+        edits=(
+            Edit(
+                two_phase_commit._decide,
+                "    # Whatever the answer, the log tells",
+                "    if ended.error in FENCED_CODES:\n"
+                '        raise _undecided(decision, "the decision", ended.error)\n'
+                "    # Whatever the answer, the log tells",
+            ),
+        ),
+        setting=_small("fenced end", drivers=2, faults=faults(lost=1), recover_from_every=0, **ONE_ROW),
+        caught=("I10",),
+    ),
+    Mutation(
+        name="sweep of a write id that a newer driver holds",
+        what="the sweep after a batch ends what the tasks of the next one have prepared",
+        edits=(Edit(two_phase_commit.sweep, " or not (yield from _still_ours(plan))", ""),),
+        setting=_small(
+            "late sweep",
+            batches=2,
+            sweeps=True,
+            rows=lambda driver, version: ((0,), (1,)) if version else ((0,),),
+            recover_from_every=0,
+        ),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="readers held by nobody who may be seen",
+        what="without Read, readers who stand where our rows begin are taken for being held by others",
+        edits=(Edit(recovery._holders, "if stable[where] not in begins[where]:", "if True:"),),
+        setting=Setting(
+            name="no Read",
+            drivers=1,
+            attempts=1,
+            may_read=False,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, pause=1),
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("I7",),
     ),
 )

@@ -127,14 +127,16 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
         case ("producers", partitions):
             return cluster, tuple((where, _producers(cluster, log_partition(where))) for where in partitions)
         case ("aborted", ranges):
-            return cluster, tuple(
-                (
-                    part,
-                    kafka.aborted_transactions(cluster, log_partition((part.topic, part.partition)), part.first_offset),
-                )
-                for part in ranges
-            )
+            return cluster, tuple((part, _aborted(cluster, part)) for part in ranges)
     raise AssertionError(f"no such request: {request}")
+
+
+def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | None:
+    """None where readers do not get as far as the range."""
+    partition = log_partition((part.topic, part.partition))
+    if kafka.last_stable_offset(cluster, partition) <= part.first_offset:
+        return None
+    return kafka.aborted_transactions(cluster, partition, part.first_offset)
 
 
 def _described_partitions(found: kafka.Transaction) -> frozenset[tuple[str, int]]:
@@ -171,7 +173,9 @@ def _read(cluster: Cluster, offset: int) -> steps.LogChunk:
                     value=entry.value,
                 )
             )
-    return steps.LogChunk(entries=tuple(entries), next_offset=max(offset, len(log)), log_start_offset=0, end_offset=len(log))
+    return steps.LogChunk(
+        entries=tuple(entries), next_offset=max(offset, len(log)), log_start_offset=0, end_offset=len(log)
+    )
 
 
 def _producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, int]], ...]:
@@ -200,7 +204,9 @@ def unavailable(step: Any) -> Any:
     return Throw(BrokerUnavailableError("UNAVAILABLE", "no answer before the deadline"))
 
 
-def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...], version: int) -> Any:
+def answer_of(
+    step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...], version: int, may_read: bool = True
+) -> Any:
     """The step's answer from those of its requests; a `Throw` where the performer raises."""
     answer = answers[-1] if answers else None
     match step:
@@ -241,9 +247,9 @@ def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...]
         case steps.LastStableOffsets():
             return dict(answer)
         case steps.DescribeProducers():
-            return {where: dict(found) for where, found in answer}
+            return {where: dict(found) if may_read else None for where, found in answer}
         case steps.AbortedTransactions():
-            return dict(answer)
+            return dict(answer) if may_read else None
         case steps.WriteRows():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))

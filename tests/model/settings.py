@@ -60,6 +60,10 @@ class Setting:
     streaming: bool = True
     random_write_id: bool = False
     foreign: bool = False
+    may_read: bool = True
+    """Whether the principal has Read on the data topics, without which nobody says who holds up their readers."""
+    sweeps: bool = False
+    """Whether a commit is followed by a sweep, which lives on beside the next batches."""
     same_slot: bool = True
     """Attempts of a partition begin at the same slot, as they do at the ninth attempt or in another application."""
     eager_markers: bool = False

@@ -382,14 +382,16 @@ def test_an_answer_that_is_not_known_to_be_recorded_is_an_error(
     assert "done" not in kinds
 
 
-def test_an_answer_whose_end_was_not_heard_counts_once_its_marker_is_read() -> None:
+@pytest.mark.parametrize("answered", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_an_answer_whose_end_was_not_heard_counts_once_its_marker_is_read(answered: int | None) -> None:
+    """Not heard, or repeated when a driver that came after it had fenced already."""
     world = World()
     world.decide(world.prepare(0, 10))
 
     class Deaf(World):
         def ended(self, end: steps.End) -> steps.EndResult:
             result = super().ended(end)
-            return replace(result, error=None) if end.identity.transactional_id.endswith(".driver") else result
+            return replace(result, error=answered) if end.identity.transactional_id.endswith(".driver") else result
 
     deaf = Deaf(entries=world.entries, states=world.states, next_offset=world.next_offset)
     deaf.resolve("rewrite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import LogView, decision_records
+from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.prepared_transaction import (
     OffsetRange,
     Plan,
@@ -19,11 +20,21 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
-from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.commit.recovery import HIDDEN_READERS_MS
+from kafka_eos_sink.commit.steps import MarkerType
+from kafka_eos_sink.commit.straggler import fail_if_too_late
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import BatchIdentity
 from kafka_eos_sink.commit.two_phase_commit import CommitRequest, abort, commit
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, TransactionAbortedError
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    DecisionPendingError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=4, transaction_version=2)
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=2, producer_epoch=0, transaction_version=2)
@@ -244,3 +255,158 @@ def test_the_loser_of_two_drivers_ends_what_its_tasks_handed_over_unless_it_was_
     request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
     world.run(abort(request, PLAN, [MESSAGE, None], 2))
     assert [(end.identity, end.commit) for end in world.ended] == ([] if decided else [(TASK, False)])
+
+
+class Readers:
+    """The data partition after our EndTxn: where its last stable offset stands at each look, and who holds it there."""
+
+    def __init__(self, world: World, *offsets: int, held_by: Mapping[int, tuple[int, int]] | None) -> None:
+        self.world, self.offsets, self.held_by = world, list(offsets), held_by
+        self.done: list[steps.LogRecord] = []
+        world.own = {
+            "LastStableOffsets": self.stable,
+            "DescribeProducers": self.producers,
+            "DescribeTransactions": self.described,
+            "Append": self.append,
+        }
+
+    @property
+    def ended(self) -> bool:
+        return any(end.identity == TASK for end in self.world.ended)
+
+    def stable(self, step: steps.LastStableOffsets) -> dict[Any, int]:
+        self.world.now += 500
+        at = self.offsets.pop(0) if len(self.offsets) > 1 else self.offsets[0]
+        return dict.fromkeys(step.partitions, at)
+
+    def producers(self, step: steps.DescribeProducers) -> dict[Any, Any]:
+        if not self.ended and self.held_by is not None:
+            return self.world.DescribeProducers(step)
+        return {("t", 0): self.held_by}
+
+    def described(self, step: steps.DescribeTransactions) -> dict[str, Any]:
+        found = self.world.DescribeTransactions(step)
+        if self.ended:
+            found["w.0.0"] = replace(found["w.0.0"], state="CompleteCommit", producer_epoch=1)
+        return found
+
+    def append(self, step: steps.Append) -> int:
+        self.done += step.records
+        return 30
+
+
+def test_while_nobody_holds_up_readers_the_commit_waits_until_they_pass() -> None:
+    world = World()
+    readers = Readers(world, 15, 15, 15, 15, PART.last_offset + 1, held_by={})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert readers.offsets == [PART.last_offset + 1]
+    assert (world.warnings, len(readers.done)) == ([], 1)
+
+
+def test_readers_that_never_pass_although_nobody_holds_them_up_are_said() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by={})
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert readers.done == []
+
+
+def test_readers_held_up_by_others_are_not_waited_for() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by={77: (0, 15)})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert ["producer id 77 holds up read_committed readers" in said for said in world.warnings] == [True]
+    assert len(readers.done) == 1
+
+
+def test_what_could_not_be_proven_without_read_has_no_done_record() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by=None)
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert "it cannot be proven that readers see the committed rows" in world.warnings[-1]
+    assert readers.done == []
+    assert world.now > 1_000 + HIDDEN_READERS_MS
+
+
+def test_without_read_readers_who_stand_where_our_rows_begin_are_held_up_by_us() -> None:
+    world = World()
+    readers = Readers(world, PART.first_offset, held_by=None)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert readers.done == []
+
+
+def test_a_commit_of_no_messages_is_refused() -> None:
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"MISSING_MESSAGE\]"):
+        world.run(commit(REQUEST, []))
+    assert world.ended == []
+
+
+def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None:
+    def broken(_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    world = World(LastStableOffsets=broken)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*ZeroDivisionError: a bug"):
+        world.run(commit(REQUEST, [MESSAGE]))
+
+
+@pytest.mark.parametrize("marked", [MarkerType.COMMIT, MarkerType.ABORT])
+def test_a_fenced_end_of_the_decision_leaves_the_answer_to_the_log(marked: MarkerType) -> None:
+    """The repeat of a lost answer may meet a driver that came after the commit."""
+    world = World()
+
+    def fenced(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        World.EndTransactions(world, step)
+        assert isinstance(world.log[-1], steps.Marker)
+        world.log[-1] = replace(world.log[-1], type=marked)
+        return (steps.EndResult(error=ErrorCode.PRODUCER_FENCED),)
+
+    world.own = {"EndTransactions": fenced}
+    expected: tuple[type[KafkaEosError], str] = (
+        (DecisionPendingError, "DECIDED_NOT_FINISHED.*a newer driver of the write id has taken over and finishes it")
+        if marked is MarkerType.COMMIT
+        else (FencedError, "FENCED.*a newer driver of write id 'w' has taken over")
+    )
+    with pytest.raises(expected[0], match=expected[1]):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert [end.identity for end in world.ended] == [DRIVER]
+
+
+def test_a_commit_log_without_its_beginning_is_refused_before_anybody_is_fenced() -> None:
+    def deleted(step: steps.ReadLog) -> steps.LogChunk:
+        return steps.LogChunk(entries=(), next_offset=7, log_start_offset=7, end_offset=7)
+
+    world = World(ReadLog=deleted, DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids))
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*begins at offset 7, not at 0"):
+        world.run(take_over(request, 2))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
+        world.run(read_to(LogView("w"), 6))
+
+
+def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
+    """The partition is shared: somebody else writes to it whenever it is read."""
+    looks = 0
+
+    def growing(step: steps.ReadLog) -> steps.LogChunk:
+        nonlocal looks
+        looks += 1
+        assert looks <= 10
+        other = steps.ReadRecord(
+            offset=step.offset,
+            producer_id=-1,
+            producer_epoch=-1,
+            transactional=False,
+            key=b'["barrier","other"]',
+            value=b'{"format":1,"nonce":"x"}',
+        )
+        return steps.LogChunk(
+            entries=(other,), next_offset=step.offset + 1, log_start_offset=0, end_offset=step.offset + 5
+        )
+
+    world = World(ReadLog=growing)
+    world.now = PLAN.transaction_timeout_ms + 1
+    world.run(fail_if_too_late(PLAN, "batch", 1))
+    assert looks == 5

@@ -1,0 +1,291 @@
+"""Traces on which the protocol once went wrong, or nearly: each step chosen by hand, in both transaction versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.admin import ProducerState
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
+from kafka_eos_sink.commit.two_phase_commit import Procedure
+
+from . import performer
+from . import simulated_cluster as kafka
+from .exhausted import UNRESOLVABLE, one_row
+from .scripted import Script, ends, is_open, produces
+from .settings import Setting, faults
+from .simulated_cluster import LOG
+
+DATA = 1
+ROW = ("row", "q", 0, 0)
+TASK, DRIVER = "w.0.0", "w.driver"
+
+pytestmark = pytest.mark.parametrize("version", [2, 0], ids=["tv2", "tv0"])
+
+
+def script(version: int, **changes: Any) -> Script:
+    return Script(
+        Setting(**{"name": "kept", "version": version, "drivers": 4, "rows": one_row, "loud": UNRESOLVABLE, **changes})
+    )
+
+
+def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any) -> Script:
+    """A batch whose task transaction is committed, its marker passed over on one partition; a copy of the task, started before, has then
+    found the id free and joined the transaction that is still open there."""
+    found = script(version, faults=faults(skip_marker=1, speculate=1, compact=1, timeout=1, pause=9), **changes)
+    found.run(0, "plan")
+    found.happens("spark", "speculate")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.held.add((TASK, passed_over))
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", TASK, passed_over)
+    found.held.clear()
+    found.run(0, "task", 1)
+    assert is_open(found, TASK)
+    return found
+
+
+@pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
+@pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
+def test_a_late_attempt_that_has_joined_a_committed_transaction_is_left_alone(
+    version: int, passed_over: int, may_read: bool
+) -> None:
+    found = committed_with_a_late_attempt(version, passed_over, may_read=may_read, sweeps=True)
+    found.run(0, "commit")
+    assert found.driver(0).phase == "abort"
+    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
+    found.run(0, "abort")
+    for number in (1, 2):
+        found.happens("spark", "restart")
+        found.run(number, "plan")
+        assert found.driver(number).phase == "failed"
+        assert found.driver(number).code == ("UNRESOLVED" if passed_over == LOG else "DECIDED_NOT_FINISHED")
+    assert is_open(found, TASK), "its ABORT would discard the records that it has joined"
+
+
+def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_see_it(version: int) -> None:
+    """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
+    found = committed_with_a_late_attempt(version, LOG)
+    found.run(0, "commit")
+    found.run(0, "abort")
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    assert found.rows == {ROW: 1}
+    found.happens("cluster", "compact", "no")
+    found.happens("spark", "restart")
+    found.run(1, "plan")
+    assert (found.driver(1).phase, found.driver(1).code) == ("failed", "UNRESOLVED")
+    assert found.rows == {ROW: 1}
+
+
+def test_readers_who_stand_where_our_rows_begin_wait_for_our_marker(version: int) -> None:
+    """Without Read nobody says who holds them up, but the last stable offset is where the first open transaction begins."""
+    found = script(version, may_read=False, faults=faults(skip_marker=1, pause=9))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.held.add((TASK, DATA))
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", TASK, DATA)
+    found.run(0, "commit")
+    assert (found.driver(0).phase, found.driver(0).code) == ("abort", "DECIDED_NOT_FINISHED")
+    assert found.rows == {}
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
+def test_without_read_an_ordinary_commit_waits_for_what_the_coordinator_is_doing(version: int, foreign: bool) -> None:
+    found = script(version, may_read=False, foreign=foreign, faults=faults(pause=1))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.held.add((TASK, DATA))
+    found.step(0, "commit")
+    found.happens("cluster", "marker", TASK, LOG)
+    for _ in range(20):
+        found.step(0, "commit")
+    found.held.clear()
+    found.run(0, "commit")
+    assert found.driver(0).phase == "committed"
+    assert found.committed_rows == {ROW}
+
+
+def test_a_repeated_end_that_meets_a_newer_driver_is_no_failure_before_the_decision(version: int) -> None:
+    found = script(version, drivers=2, faults=faults(lost=1))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(DRIVER))
+    found.step(0, "commit", verb="lost")
+    found.write_markers()
+    found.happens("spark", "restart beside")
+    found.run(1, "plan", until=produces(LOG))
+    found.run(0, "commit")
+    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
+    found.run(0, "abort")
+    found.run(1, "plan")
+    found.run(1, "task", 0)
+    found.run(1, "commit")
+    assert found.driver(1).phase == "committed"
+    assert found.rows == {ROW: 1}
+
+
+def test_a_decision_whose_marker_is_on_its_way_is_waited_for(version: int) -> None:
+    found = script(version, drivers=2)
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(DRIVER))
+    found.held.add((DRIVER, LOG))
+    found.step(0, "commit")
+    found.happens("spark", "restart beside")
+    for _ in range(5):
+        found.step(1, "plan")
+    found.held.clear()
+    found.run(1, "plan")
+    assert found.driver(1).phase == "committed"
+    assert found.rows == {ROW: 1}
+
+
+def decided_without_marker(version: int, queries: str) -> Script:
+    found = script(
+        version,
+        faults=faults(skip_marker=1, pause=9),
+        query_id=lambda driver: queries[driver % len(queries)],
+        start_version=lambda driver: 0,
+        attempts=1,
+    )
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(DRIVER))
+    return found
+
+
+@pytest.mark.parametrize("queries", ["q", "ab"], ids=["one query", "two queries"])
+def test_a_decision_whose_marker_was_passed_over_stays_provable_until_it_is_repaired(
+    version: int, queries: str
+) -> None:
+    found = decided_without_marker(version, queries)
+    found.held.add((DRIVER, LOG))
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", DRIVER, LOG)
+    found.held.clear()
+    found.run(0, "commit")
+    assert found.driver(0).code == "DECISION_UNKNOWN"
+    found.run(0, "abort")
+    for number in (1, 2):
+        found.happens("spark", "restart")
+        found.run(number, "plan")
+        assert found.driver(number).code == "DECISION_WITHOUT_MARKER"
+    (finding,) = repair(found)
+    assert finding.verdict is Verdict.MISSING
+    assert finding.marker is not None
+    repaired = found.cluster.with_appended(
+        LOG, kafka.Control(finding.marker.producer_id, finding.marker.producer_epoch, True)
+    )
+    found.state = found.state._replace(cluster=found.world.cluster_number(repaired))
+    found.happens("spark", "restart")
+    found.run(3, "plan")
+    found.run(3, "task", 0)
+    found.run(3, "commit")
+    assert found.driver(3).phase == "committed"
+    assert found.rows == {("row", query, 0, 0): 1 for query in queries}
+
+
+def repair(found: Script) -> tuple[Finding, ...]:
+    """What `kafka-eos repair` makes of the commit log."""
+    procedure: Procedure[Any] = gather("w", "repair", performer.LOG_TOPIC, 0)
+    step, cluster = next(procedure), found.cluster
+    while True:
+        requests = performer.requests_of(step, ())
+        answers = []
+        for request in requests:
+            cluster, answer = performer.process(cluster, request)
+            answers.append(answer)
+        try:
+            step = procedure.send(performer.answer_of(step, requests, tuple(answers), found.world.setting.version))
+        except StopIteration as stop:
+            evidence = stop.value
+            break
+    open_there = kafka.open_transactions(cluster, LOG)
+    held = [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            last_sequence=0,
+            last_timestamp=0,
+            coordinator_epoch=0,
+            current_txn_start_offset=first,
+        )
+        for producer_id, (first, epoch) in open_there.items()
+    ]
+    return judge(evidence, {(performer.LOG_TOPIC, 0): held})
+
+
+def test_the_marker_of_a_later_transaction_does_not_block_the_write_id_for_ever(version: int) -> None:
+    """The older driver decides between the look and the fence of the next one, and its marker is passed over."""
+    found = decided_without_marker(version, "ab")
+    found.happens("spark", "restart beside")
+    found.run(1, "plan", until=lambda request: request[0] == "init")
+    found.held.add((DRIVER, LOG))
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", DRIVER, LOG)
+    found.held.clear()
+    found.run(1, "plan")
+    found.run(1, "task", 0)
+    found.run(1, "commit")
+    assert found.driver(1).phase == "committed"
+    found.happens("spark", "record", 1)
+    found.run(0, "commit")
+    found.run(0, "abort")
+    found.happens("spark", "restart")
+    found.run(2, "plan")
+    found.run(2, "task", 0)
+    found.run(2, "commit")
+    assert found.driver(2).phase == "committed"
+    assert found.rows == {("row", query, 0, 0): 1 for query in "ab"}
+
+
+def test_a_sweep_ends_what_a_losing_attempt_opened_and_nothing_of_a_newer_driver(version: int) -> None:
+    found = script(version, sweeps=True, same_slot=False, faults=faults(speculate=1))
+    found.run(0, "plan")
+    found.happens("spark", "speculate")
+    found.run(0, "task", 0)
+    found.run(0, "commit")
+    found.run(0, "task", 1)
+    assert is_open(found, "w.0.1")
+    found.run(0, "sweep")
+    assert not is_open(found, "w.0.1")
+    assert found.rows == {ROW: 1}
+
+
+def test_a_sweep_that_comes_after_the_next_fence_ends_nothing(version: int) -> None:
+    rows = ("row", "q", 1, 0), ("row", "q", 1, 1)
+    found = script(version, sweeps=True, batches=2, rows=lambda _, batch: ((0,), (1,)) if batch else ((0,),))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit")
+    found.happens("spark", "record", 0)
+    found.run(0, "plan")
+    while found.is_alive(0, "task"):
+        found.run(0, "task")
+    assert is_open(found, "w.1.1")
+    found.run(0, "sweep")
+    assert is_open(found, "w.1.1")
+    found.run(0, "commit")
+    assert found.rows == dict.fromkeys((ROW, *rows), 1)
+
+
+def test_while_nobody_can_tell_what_readers_see_sweeps_and_plans_leave_the_ids_of_the_decision_alone(
+    version: int,
+) -> None:
+    """Without Read and behind another's open transaction a commit that nobody can check returns with a warning."""
+    found = committed_with_a_late_attempt(version, DATA, may_read=False, foreign=True, sweeps=True)
+    for number in (0, 1, 2):
+        if number:
+            found.happens("spark", "restart")
+            found.run(number, "plan")
+        found.run(number, "commit")
+        assert found.driver(number).phase == "committed"
+        found.happens("spark", "record", number)
+        found.run(number, "sweep")
+        assert is_open(found, TASK)
