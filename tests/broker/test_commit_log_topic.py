@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
@@ -12,8 +13,8 @@ from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.commit import write
-from kafka_eos_sink.errors import ConfigurationError, InvalidRowError
-from kafka_testing import create_topic, read_committed, unique_topic
+from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
 def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: EmbeddedKafka) -> None:
@@ -50,6 +51,35 @@ def test_a_topic_that_could_lose_a_decision_is_refused(
     with pytest.raises(ConfigurationError, match="COMMIT_LOG_TOPIC") as refused:
         write.plan(replace(write_settings(kafka, topic), commit_log_topic=log))
     assert said in str(refused.value)
+
+
+def set_policy(admin: confluent_kafka.admin.AdminClient, topic: str, policy: str) -> None:
+    entry = confluent_kafka.admin.ConfigEntry(
+        "cleanup.policy", policy, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+    )
+    resource = confluent_kafka.admin.ConfigResource("topic", topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKafka) -> None:
+    """Under another policy for a moment, with its decisions gone: the same write would be written twice."""
+    servers = any_kafka.bootstrap_servers
+    topic, log = create_topic(servers), unique_topic("commits")
+    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    write_all(given)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    set_policy(admin, log, "delete")
+    end = confluent_kafka.TopicPartition(log, given.log_partition, confluent_kafka.OFFSET_END)
+    deleted = admin.delete_records([end])[end].result(30)
+    assert deleted.low_watermark > 0
+    set_policy(admin, log, "compact")
+    for _ in range(2):
+        with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
+            write_all(given)
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
+        write.abort(given, None, [])
+    assert len(read_committed(servers, topic)) == 20
+    assert_nothing_open(servers)
 
 
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
