@@ -80,6 +80,18 @@ def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_se
     assert found.rows == {ROW: 1}
 
 
+def test_the_timeout_of_a_late_attempt_that_discards_what_it_has_joined_is_found(version: int) -> None:
+    found = committed_with_a_late_attempt(version, DATA)
+    found.run(0, "commit")
+    found.run(0, "abort")
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    assert found.rows == {}
+    found.happens("spark", "restart")
+    found.run(1, "plan")
+    assert (found.driver(1).phase, found.driver(1).code) == ("failed", "UNRESOLVED")
+
+
 def test_readers_who_stand_where_our_rows_begin_wait_for_our_marker(version: int) -> None:
     """Without Read nobody says who holds them up, but the last stable offset is where the first open transaction begins."""
     found = script(version, may_read=False, faults=faults(skip_marker=1, pause=9))
