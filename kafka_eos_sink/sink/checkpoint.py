@@ -105,6 +105,13 @@ class Checkpoint:
         found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 
+    def is_committed(self, version: int) -> bool:
+        """Whether Spark has finished the batch. Raises OSError or ValueError."""
+        from pyarrow.fs import FileType
+
+        filesystem, path = self._open()
+        return bool(filesystem.get_file_info(f"{path}/commits/{version}").type == FileType.File)
+
     def offsets(self, version: int) -> BatchOffsets:
         """The source offsets of a batch. Raises OSError or ValueError where they cannot be read."""
         content = self._read(f"offsets/{version}")

@@ -176,14 +176,17 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
     if location is None:
         _require_no_group(options, "the option checkpointLocation is not given")
         return None
+    checkpoint = Checkpoint(location)
     try:
-        version = Checkpoint(location).newest_batch()
-        found = None if version is None else Checkpoint(location).offsets(version)
+        version = checkpoint.newest_batch()
+        # A micro-batch is planned between its two entries. Spark only logs what a continuous query's commit raises, so it is found here.
+        continuous = version is None or checkpoint.is_committed(version)
+        found = None if version is None else checkpoint.offsets(version)
     except NOT_READABLE as error:
         _require_no_group(options, str(error))
         return None
-    if found is None:
-        return None
+    if continuous or found is None:
+        raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
     if options.source_offsets_group is not None:
         found.of_kafka()  # what cannot be committed is said before the first task runs
     return found.version, found.sha256

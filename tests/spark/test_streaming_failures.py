@@ -145,7 +145,7 @@ def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
 def test_a_query_that_fails_before_any_task_is_done_leaves_nothing_open(job: StreamJob, spark: SparkSession) -> None:
     """Abort gets no message then, and so no plan."""
     add_files(job.source, 0, 1)
-    with pytest.raises(Exception, match="too large"):
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.RECORD_TOO_LARGE"):
         job.run_here(spark, "if(value % 100 = 50, repeat('x', 2000000), value)")
     assert job.lines() == []
     assert_nothing_open(job.servers)
