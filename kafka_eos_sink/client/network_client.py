@@ -154,6 +154,9 @@ class NetworkClient:
         if node.state is NodeState.READY:
             return node.takes_requests(now)
         if node.can_connect(now):
+            if node.failures > 0:
+                # Metadata right after a broker's death still names it as leader; until it does not, it is asked again.
+                self._updater.request_update()
             node.connect(now)
             self._note_error(node)
         return False

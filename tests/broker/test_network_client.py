@@ -363,6 +363,17 @@ def test_a_peer_that_does_not_speak_kafka_is_called_so() -> None:
         client.any_node(deadline(client, 500))
 
 
+def test_metadata_is_asked_again_as_long_as_it_names_a_broker_that_cannot_be_reached(client: NetworkClient) -> None:
+    """The answer right after a broker's death still has it as leader, and is up to date for minutes by its age."""
+    assert client.wait_for_metadata(deadline(client))
+    client.learn_broker(99, "127.0.0.1", free_port())
+    until = deadline(client, 5_000)
+    while 99 in client.metadata.brokers:
+        assert client.clock() < until
+        assert not client.ready(99)
+        client.poll(10)
+
+
 def test_a_call_to_a_node_that_cannot_be_reached_does_not_wait_for_its_deadline() -> None:
     with NetworkClient(config(f"127.0.0.1:{free_port()}")) as client:
         began = client.clock()
