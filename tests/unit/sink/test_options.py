@@ -170,3 +170,23 @@ def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         warn_once(("only once, please",))
         warn_once(("only once, please",))
     assert [record.getMessage() for record in caplog.records] == ["kafka-eos: only once, please"]
+
+
+def test_a_stream_takes_what_spark_hands_over_and_refuses_what_belongs_to_batches() -> None:
+    base = {"kafka.bootstrap.servers": "localhost:9092", "checkpointLocation": "/checkpoint", "queryName": "orders"}
+    options = read_options(base | {"source.offsets.group": "g"}, streaming=True)
+    assert (options.checkpoint_location, options.source_offsets_group) == ("/checkpoint", "g")
+    with pytest.raises(ConfigurationError) as caught:
+        read_options(
+            base | {"txnAppId": "a", "txnVersion": "1", "asyncProgressTrackingEnabled": "TRUE", "path": "x"},
+            streaming=True,
+        )
+    for part in ("txnAppId is for batch", "txnVersion is for batch", "cannot be exactly once", "start(path)"):
+        assert part in caught.value.message
+    assert "checkpointLocation is not known" in problems(checkpointLocation="/checkpoint")
+
+
+def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
+    assert "source.offsets.group is for streaming queries" in problems(source__offsets__group="g")
+    with pytest.raises(ConfigurationError, match=r"source\.offsets\.group is empty"):
+        read_options({"kafka.bootstrap.servers": "localhost:9092", "source.offsets.group": " "}, streaming=True)
