@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,9 +12,13 @@ import pytest
 
 from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
+from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
@@ -104,3 +109,41 @@ def test_a_large_decision_is_written_in_pieces_and_found_again(
     for _ in range(2):
         write_all(given, 3)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 30
+
+
+def test_compaction_and_a_restart_leave_the_beginning_of_the_log_where_it_is() -> None:
+    """Else a log in order would be refused: whoever begins above offset 0 has lost records."""
+    with EmbeddedKafka(properties={"log.cleaner.backoff.ms": "200"}) as kafka:
+        topic, log = create_topic(kafka.bootstrap_servers), unique_topic("commits")
+        # Every append begins a segment, and whatever is not in the newest one may be cleaned at once.
+        eager = {
+            **TOPIC_CONFIGURATION,
+            "segment.ms": "50",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "0",
+        }
+        create_topic(kafka.bootstrap_servers, log, partitions=16, configs=eager)
+        given = replace(write_settings(kafka, topic), commit_log_topic=log)
+        where = (log, given.log_partition)
+        with NetworkClient(given.client) as client:
+            admin = Admin(client)
+
+            def first_record() -> int:
+                result = admin.fetch(*where, 0, deadline_ms=client.clock() + 30_000)
+                assert result.log_start_offset == 0
+                batches = read_record_batches(result.records)
+                return next(record.offset for batch in batches if not batch.control for record in batch.records)
+
+            versions = iter(range(given.version, given.version + 100))
+            write_all(replace(given, version=next(versions)))
+            give_up_at = time.monotonic() + 90
+            while first_record() < 4:
+                assert time.monotonic() < give_up_at, "the log was not cleaned"
+                write_all(replace(given, version=next(versions)))
+            (node,) = kafka.node_ids
+            kafka.stop_node(node)
+            kafka.start_node(node)
+            assert first_record() >= 4
+        newest = replace(given, version=next(versions))
+        write_all(newest)
+        assert len(read_committed(kafka.bootstrap_servers, topic)) == 20 * (newest.version - given.version + 1)
