@@ -1,0 +1,39 @@
+"""docs/features.md has every row of what Kafka's producer does, and names modules and tests that are there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = re.findall(r"^\| (\d+) \|(.*)\|$", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)
+ROWS = {int(number): [cell.strip() for cell in cells.split(" | ")] for number, cells in TABLE}
+
+
+@cache
+def tests_in(file: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE))
+
+
+def test_all_rows_are_there_once() -> None:
+    assert [int(number) for number, _ in TABLE] == list(range(1, 34))
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_what_a_row_names_exists(number: int) -> None:
+    what, modules, shown_by = ROWS[number]
+    assert what
+    named_modules = re.findall(r"`([^`]+)`", modules)
+    assert named_modules
+    assert [name for name in named_modules if not (ROOT / "kafka_eos_sink" / name).is_file()] == []
+    tests, _, not_yet = shown_by.partition("**not yet**")
+    named_tests = re.findall(r"`([^`]+)`", tests)
+    assert named_tests or len(not_yet) > len(": ")
+    for name in named_tests:
+        file, _, test = name.partition("::")
+        path = ROOT / "tests" / file
+        assert path.is_file(), f"{name}: no such file"
+        assert test in tests_in(path), f"{name}: no such test"
