@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 
-def main() -> None:
+def main() -> int:
+    """The exit status, which the installed script hands to the shell."""
     try:
         from kafka_eos_sink.cli.main import main as run
     except ModuleNotFoundError as missing:
@@ -14,4 +15,4 @@ def main() -> None:
         sys.exit(
             f"kafka-eos: the command needs {missing.name}; install the package with its extra: pip install '.[cli]'"
         )
-    run()
+    return run()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +16,18 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"kafka-eos: the command needs typer; .*\[cli\]"):
         entry.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--help",), 0),
+        (("commits",), 2),
+        (("commits", "--bootstrap-servers", "nonsense"), 1),
+        (("check", "--bootstrap-servers", "127.0.0.1:1"), 1),
+    ],
+)
+def test_the_installed_command_tells_the_shell_how_it_ended(arguments: tuple[str, ...], status: int) -> None:
+    command = Path(sys.executable).with_name("kafka-eos")
+    ended = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stdout + ended.stderr
