@@ -25,6 +25,22 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import unique_topic
 
 ROWS = 10
+POINTS = (
+    "plan.fenced",
+    "plan.read",
+    "plan.finished",
+    "task.initialised",
+    "task.writing",
+    "task.flushed",
+    "task.prepared",
+    "commit.check",
+    "commit.before_decision",
+    "commit.decision_written",
+    "commit.decided",
+    "commit.between_ends",
+    "commit.finished",
+)
+"""The named steps of plan, task and commit at which tests kill a write (`failpoints`)."""
 
 
 def write_settings(

@@ -14,28 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from dead_writes import ROWS, write_all, write_settings
+from dead_writes import POINTS, ROWS, write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 TESTS = Path(__file__).parents[1]
 TASKS = 3
-POINTS = [
-    "plan.fenced",
-    "plan.read",
-    "plan.finished",
-    "task.initialised",
-    "task.writing",
-    "task.flushed",
-    "task.prepared",
-    "commit.check",
-    "commit.before_decision",
-    "commit.decision_written",
-    "commit.decided",
-    "commit.between_ends",
-    "commit.finished",
-]
 PROGRAM = """
 import sys
 from types import SimpleNamespace

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
+from dead_writes import POINTS
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
 from tests.spark.killable_job import KillableJob
-from tests.spark.protocol_points import POINTS
 
 SCRIPT = Path(__file__).parent / "jobs" / "stream_rows.py"
 

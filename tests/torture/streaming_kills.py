@@ -20,11 +20,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from dead_writes import POINTS
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.killable_job import KillableJob, signal_all
-from tests.spark.protocol_points import POINTS
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "tests" / "spark" / "jobs" / "stream_rows.py"
