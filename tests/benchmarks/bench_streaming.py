@@ -1,0 +1,106 @@
+"""What exactly-once costs a micro-batch: kafka-eos beside a Python Arrow writer that does nothing, in one Spark.
+
+    PYTHONPATH=.:tests python tests/benchmarks/bench_streaming.py [--tasks 8] [--batches 40] [--rounds 3]
+
+Each round runs both queries one after the other over the same source, so many rows a batch in so many tasks, back to back. Prints the
+median duration of a micro-batch (`triggerExecution`) of each after its first batches, and the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_testing import create_topic
+
+WARM_UP = 5
+
+
+class Discard(DataSource):
+    """Reads its rows and throws them away."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "discard-stream"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        class Writer(DataSourceStreamArrowWriter):
+            def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+                for _ in iterator:
+                    pass
+                return WriterCommitMessage()
+
+            def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+                pass
+
+            def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+                pass
+
+        return Writer()
+
+
+def batches(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
+    """Milliseconds of each micro-batch after the first ones."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = frame.writeStream.format(name).options(**options).option("checkpointLocation", checkpoint)
+        query = writer.start()
+        try:
+            while (progress := query.lastProgress) is None or progress["batchId"] < count:
+                if query.exception() is not None:
+                    raise RuntimeError(str(query.exception()))
+                time.sleep(0.05)
+            found = [json.loads(each.json) if not isinstance(each, dict) else each for each in query.recentProgress]
+        finally:
+            query.stop()
+    return [float(each["durationMs"]["triggerExecution"]) for each in found if each["batchId"] >= WARM_UP]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=8_000, help="rows of a micro-batch")
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with EmbeddedKafka() as cluster:
+        topic = create_topic(cluster.bootstrap_servers, partitions=8)
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.streaming.numRecentProgressUpdates", str(given.batches + 10))
+            .getOrCreate()
+        )
+        spark.sparkContext.setLogLevel("OFF")
+        spark.dataSource.register(Discard)
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", given.rows)
+        frame = source.option("numPartitions", given.tasks).load().selectExpr("cast(value as string) value")
+        options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
+        times: dict[str, list[float]] = {"discard-stream": [], "kafka-eos": []}
+        for _ in range(given.rounds):
+            times["discard-stream"] += batches(frame, "discard-stream", {}, given.batches)
+            times["kafka-eos"] += batches(frame, "kafka-eos", options, given.batches)
+        spark.stop()
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    print(f"{given.rows} rows in {given.tasks} tasks, {len(times['kafka-eos'])} micro-batches each, median ms:")
+    for name, median in medians.items():
+        print(f"  {name:<16} {median:8.0f}")
+    print(f"  difference       {medians['kafka-eos'] - medians['discard-stream']:8.0f}")
+
+
+if __name__ == "__main__":
+    main()
