@@ -14,7 +14,7 @@ ROWS = {int(number): [cell.strip() for cell in cells.split(" | ")] for number, c
 
 
 @cache
-def tests_in(file: Path) -> frozenset[str]:
+def names_of_tests(file: Path) -> frozenset[str]:
     return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE))
 
 
@@ -36,4 +36,4 @@ def test_what_a_row_names_exists(number: int) -> None:
         file, _, test = name.partition("::")
         path = ROOT / "tests" / file
         assert path.is_file(), f"{name}: no such file"
-        assert test in tests_in(path), f"{name}: no such test"
+        assert test in names_of_tests(path), f"{name}: no such test"
