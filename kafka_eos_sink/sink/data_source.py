@@ -6,7 +6,7 @@ imports pyspark and nothing else, the rest when a write begins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
@@ -47,6 +47,10 @@ class KafkaEosDataSource(DataSource):
         from kafka_eos_sink.sink.stream_writer import KafkaEosStreamWriter
 
         return KafkaEosStreamWriter(self.options, schema)
+
+    def schema(self) -> NoReturn:
+        # Spark asks for it before it reads.
+        raise _only_writes()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         raise _only_writes()
