@@ -25,7 +25,7 @@ demo: setup  ## write real flights to an embedded Kafka exactly once, with failu
 
 .PHONY: test
 test: lint  ## check style and types, then run all tests
-	@$(BIN)/pytest -q
+	@tools/run-tests $(BIN)/pytest
 
 .PHONY: unit
 unit: setup  ## run only the tests that need no broker and no Spark

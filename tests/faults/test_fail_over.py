@@ -1,0 +1,367 @@
+"""Brokers of three that die or are stopped while a write is under way: it goes on with the other two, every row exactly once.
+
+One cluster for all tests. Each test looks up who leads or coordinates at that moment, ends that node at a named place of the
+write, finishes the write with the two others, and starts the node again. Nothing tells the client: it finds out by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import confluent_kafka
+import confluent_kafka.admin
+import pyarrow as pa
+import pytest
+
+from dead_writes import write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import failpoints, write
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
+
+NODES = (1, 2, 3)
+PARTITIONS = 3
+TASKS = 2
+ROWS = 60
+"""In one delivery to a task."""
+PATIENCE_S = 60.0
+SETTINGS = ProducerConfig(
+    batch_size=1_000,  # some records each, so that several requests are in flight when a node dies
+    linger_ms=0,
+)
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[EmbeddedKafka]:
+    properties = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        # How long a killed node is believed alive is most of what a test waits for.
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "250",
+        "controller.quorum.election.timeout.ms": "500",
+        "controller.quorum.fetch.timeout.ms": "1000",
+    }
+    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m", properties=properties) as cluster:
+        settings = settings_of(cluster, create_topic(cluster.bootstrap_servers))
+        plan = write.plan(settings)  # the first use of transactions and of the commit log creates their topics
+        write.commit(settings, plan, tasks(settings, plan, Deliveries()))
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def whole(three: EmbeddedKafka) -> None:
+    """Every test begins with three nodes that hold everything, whatever became of the test before."""
+    for node in NODES:
+        three.start_node(node)
+    admin = confluent_admin(three)
+
+    def complete() -> bool:
+        topics = admin.list_topics(timeout=PATIENCE_S).topics.values()
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(len(each.isrs) == len(each.replicas) and each.leader in NODES for each in partitions)
+
+    wait_until(complete, "three replicas of every partition")
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Hands deliveries of numbered rows to the tasks, and counts what it has handed over."""
+
+    count: int = 0
+    between: Callable[[], bool] = field(default=lambda: False)
+    """Called after some deliveries of the first task; more deliveries follow as long as it says so."""
+
+    def to(self, topic: str, task: int) -> Iterator[Rows]:
+        for _ in range(5):
+            yield self._next(topic)
+        while task == 0 and self.between():
+            yield self._next(topic)
+        for _ in range(5):
+            yield self._next(topic)
+
+    def _next(self, topic: str) -> Rows:
+        numbers = range(self.count, self.count + ROWS)
+        self.count += ROWS
+        value = pa.array([b"%d" % number for number in numbers])
+        return Rows(topic=topic, partition=None, columns=RecordColumns(key=value, value=value))
+
+
+def settings_of(three: EmbeddedKafka, topic: str) -> write.WriteSettings:
+    return replace(write_settings(three, topic), producer=SETTINGS)
+
+
+def tasks(settings: write.WriteSettings, plan: write.Plan, deliveries: Deliveries) -> list[write.TaskMessage]:
+    return [
+        write.write_task(
+            settings,
+            plan,
+            write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            deliveries.to(settings.topic or "", task),
+        )
+        for task in range(TASKS)
+    ]
+
+
+def confluent_admin(three: EmbeddedKafka) -> confluent_kafka.admin.AdminClient:
+    return confluent_kafka.admin.AdminClient({"bootstrap.servers": three.bootstrap_servers})
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S:g} s for {what}"
+        time.sleep(0.05)
+
+
+# who is to die
+
+Find = Callable[[EmbeddedKafka, write.WriteSettings], int]
+
+
+def leader(three: EmbeddedKafka, topic: str, partition: int) -> int:
+    return int(confluent_admin(three).list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[partition].leader)
+
+
+def coordinator(settings: write.WriteSettings, transactional_id: str) -> int:
+    with NetworkClient(settings.client) as client:
+        found = Admin(client).find_coordinators([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
+        return found[transactional_id]
+
+
+def leads_rows(three: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    return leader(three, settings.topic or "", 0)
+
+
+def leads_commit_log(three: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    return leader(three, settings.commit_log_topic, settings.log_partition)
+
+
+def coordinates_task(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    return coordinator(settings, task_transactional_id(settings.write_id, 0, 0))
+
+
+def coordinates_last_task(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    return coordinator(settings, task_transactional_id(settings.write_id, TASKS - 1, TASKS - 1))
+
+
+def coordinates_driver(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    return coordinator(settings, driver_transactional_id(settings.write_id))
+
+
+class Victim:
+    """The node that is ended in a test, as it was found when the write began to need it."""
+
+    def __init__(self, three: EmbeddedKafka, number: signal.Signals) -> None:
+        self._three = three
+        self._number = number
+        self.node: int | None = None
+
+    def signal(self, node: int) -> None:
+        self.node = node
+        os.kill(self._three.pids[node], self._number)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.node is not None and self.node not in self._three.pids
+
+    def end(self, node: int) -> None:
+        """Returns when the node is gone: at once when killed, with all it led handed over when stopped."""
+        self.signal(node)
+        wait_until(lambda: self.is_gone, f"the end of node {node}")
+
+    def start_again(self, find: Find, settings: write.WriteSettings) -> None:
+        """Once another node has taken its place."""
+        assert self.node is not None
+        assert self.is_gone
+        wait_until(lambda: find(self._three, settings) != self.node, f"another node in the place of {self.node}")
+        self._three.start_node(self.node)
+
+
+# tests
+
+ENDS = [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGTERM, id="stopped")]
+WHO: dict[str, Find] = {"leader": leads_rows, "coordinator": coordinates_task, "commit-log": leads_commit_log}
+WITHIN_THE_COMMIT: dict[str, tuple[str, dict[str, Find]]] = {
+    # The record of the decision is written, its transaction not ended.
+    "deciding": ("commit.decision_written", WHO | {"coordinator": coordinates_driver}),
+    # The first EndTxn of the tasks' transactions is answered, the others are not sent.
+    "finishing": ("commit.between_ends", WHO | {"coordinator": coordinates_last_task}),
+}
+
+
+def assert_every_row_once(three: EmbeddedKafka, settings: write.WriteSettings, count: int) -> None:
+    assert settings.topic is not None
+    for reader in READERS:
+        records = read_committed(three.bootstrap_servers, settings.topic, reader=reader)
+        assert Counter(int(record.value or b"") for record in records) == Counter(range(count))
+    assert_nothing_open(three.bootstrap_servers, [settings.topic, settings.commit_log_topic])
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("who", WHO)
+def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    plan = write.plan(settings)
+    victim = Victim(three, number)
+
+    def goes_on() -> bool:
+        """Rows keep coming while a stopped node hands over what it led."""
+        if victim.node is None:
+            victim.signal(WHO[who](three, settings))
+            return True
+        time.sleep(0.02)
+        return not victim.is_gone
+
+    deliveries = Deliveries(between=goes_on)
+    decision = write.commit(settings, plan, tasks(settings, plan, deliveries))
+    assert decision is not None
+    victim.start_again(WHO[who], settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("who", WHO)
+def test_a_node_that_ends_while_all_is_prepared(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    plan = write.plan(settings)
+    deliveries = Deliveries()
+    messages = tasks(settings, plan, deliveries)
+    victim = Victim(three, number)
+    victim.end(WHO[who](three, settings))
+    assert write.commit(settings, plan, messages) is not None
+    victim.start_again(WHO[who], settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+@pytest.mark.parametrize("number", ENDS[:1])
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("phase", WITHIN_THE_COMMIT)
+def test_a_node_that_ends_within_the_commit(
+    three: EmbeddedKafka, phase: str, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    point, finds = WITHIN_THE_COMMIT[phase]
+    plan = write.plan(settings)
+    deliveries = Deliveries()
+    messages = tasks(settings, plan, deliveries)
+    victim = Victim(three, number)
+
+    def reached(name: str) -> None:
+        if name == point and victim.node is None:
+            victim.end(finds[who](three, settings))
+
+    monkeypatch.setenv(failpoints.VARIABLE, f"{point}=here")
+    monkeypatch.setattr(failpoints, "reached", reached)
+    assert write.commit(settings, plan, messages) is not None
+    victim.start_again(finds[who], settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+# two of three
+
+
+class TwoDown:
+    """Two nodes are stopped; the third has all leaders, and no controller that could change anything any more."""
+
+    def __init__(self, three: EmbeddedKafka, left: int) -> None:
+        self._three = three
+        self._down = [node for node in NODES if node != left]
+        for node in self._down:
+            three.stop_node(node)
+
+    def start_again(self) -> None:
+        for node in self._down:
+            self._three.start_node(node)
+
+
+def refusal(three: EmbeddedKafka, topic: str) -> str:
+    """What an independent producer is told of partition 0 that asks once."""
+    codes: list[str] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": three.bootstrap_servers, "acks": "all", "message.send.max.retries": 0}
+    )
+    producer.produce(
+        topic,
+        b"of nobody",
+        partition=0,
+        on_delivery=lambda error, _: codes.append(error.name() if error else "written"),
+    )
+    assert producer.flush(PATIENCE_S) == 0
+    return codes[0]
+
+
+def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
+    """min.insync.replicas=2: refused with NOT_ENOUGH_REPLICAS again and again, and written once when the nodes are back."""
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    other = create_topic(three.bootstrap_servers, partitions=1)
+    plan = write.plan(settings)
+    told: list[str] = []
+    starting: list[threading.Thread] = []
+
+    def goes_on() -> bool:
+        """Rows keep coming until the two nodes are back."""
+        if not told:
+            two_down = TwoDown(three, leads_rows(three, settings))
+            told.append(refusal(three, other))
+            starting.append(threading.Thread(target=two_down.start_again))
+            starting[0].start()
+        time.sleep(0.05)
+        return starting[0].is_alive()
+
+    deliveries = Deliveries(between=goes_on)
+    messages = tasks(settings, plan, deliveries)
+    assert told == ["NOT_ENOUGH_REPLICAS"]
+    assert write.commit(settings, plan, messages) is not None
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    plan = write.plan(settings)
+    deliveries = Deliveries()
+    messages = tasks(settings, plan, deliveries)
+    two_down = TwoDown(three, leads_commit_log(three, settings))
+    starting = threading.Thread(target=two_down.start_again)
+    starting.start()
+    try:
+        assert write.commit(settings, plan, messages) is not None
+    finally:
+        starting.join()
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+def test_the_reason_is_said_where_two_of_three_stay_down(three: EmbeddedKafka) -> None:
+    """Without a transaction, so that the broker that is left is asked for nothing but the rows."""
+    topic = create_topic(three.bootstrap_servers, partitions=1)
+    config = replace(SETTINGS, delivery_timeout_ms=2_000)
+    deliveries = Deliveries()
+    rows = deliveries.to(topic, 0)
+    with (
+        NetworkClient(settings_of(three, topic).client) as client,
+        Producer(client, config, transactional_id=None) as producer,
+    ):
+        producer.init_producer_id(client.clock() + int(PATIENCE_S * 1_000))
+        producer.begin()
+        producer.write(next(rows))
+        producer.flush()
+        two_down = TwoDown(three, leader(three, topic, 0))
+        producer.write(next(rows))
+        with pytest.raises(KafkaEosError, match="NOT_ENOUGH_REPLICAS") as raised:
+            producer.flush()
+        assert raised.value.code == "DELIVERY_TIMEOUT"
+    two_down.start_again()
+    values = [int(record.value or b"") for record in read_committed(three.bootstrap_servers, topic)]
+    assert Counter(values) == Counter(range(ROWS))
