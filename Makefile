@@ -36,6 +36,10 @@ model: setup  ## search the commit protocol's simulation further than the tests 
 	@KAFKA_EOS_MODEL_ALL=1 KAFKA_EOS_MODEL_STATES=300000 KAFKA_EOS_MODEL_STEPS=100000 \
 	    $(BIN)/pytest -q --timeout 5400 tests/model
 
+.PHONY: faults
+faults: setup  ## every error code, every step of every version, nodes of three that end: what `make test` takes samples of (half an hour)
+	@KAFKA_EOS_ALL_CASES=1 $(BIN)/pytest -q tests/faults tests/spark/test_streaming_failures.py
+
 .PHONY: torture
 torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/torture/streaming_kills.py $(TORTURE)

@@ -124,17 +124,7 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
 SHORT = "kafka.transaction.timeout.ms=10000"
 
 
-def test_parts_that_timed_out_after_the_decision_are_written_again(job: Job, spark: SparkSession) -> None:
-    job.die("commit.between_ends", SHORT)
-    job.stay_away_until_nothing_is_open()
-    assert 0 < len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
-    job.run_again(spark)
-    assert_every_row_once(job)
-    job.run_again(spark)  # the second decision is the one that counts now
-    assert_every_row_once(job)
-
-
-def test_lost_parts_that_come_back_with_other_rows_are_refused(job: Job, spark: SparkSession) -> None:
+def test_lost_parts_are_refused_with_other_rows_and_written_again_with_the_same(job: Job, spark: SparkSession) -> None:
     job.die("commit.between_ends", SHORT)
     job.stay_away_until_nothing_is_open()
     committed = read_committed(job._cluster.bootstrap_servers, job._topic)
@@ -144,11 +134,5 @@ def test_lost_parts_that_come_back_with_other_rows_are_refused(job: Job, spark: 
     assert_nothing_open(job._cluster.bootstrap_servers)
     job.run_again(spark)
     assert_every_row_once(job)
-
-
-def test_a_decision_of_which_nothing_was_committed_is_void(old_job: Job, spark: SparkSession) -> None:
-    old_job.die("commit.decided", SHORT)
-    old_job.stay_away_until_nothing_is_open()
-    assert read_committed(old_job._cluster.bootstrap_servers, old_job._topic) == []
-    old_job.run_again(spark)
-    assert_every_row_once(old_job)
+    job.run_again(spark)  # the second decision is the one that counts now
+    assert_every_row_once(job)
