@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,15 @@ class PlanningError(pickle.PickleError):
     Spark's serializer puts words of its own in front of every exception that is not a PickleError, and the stable code
     would not come first any more.
     """
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Where Spark pickles the writer: what fails in here reaches the user in its own words."""
+    try:
+        yield
+    except KafkaEosError as error:
+        raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
 
 
 @dataclass(slots=True)

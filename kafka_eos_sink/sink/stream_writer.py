@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -23,7 +23,7 @@ from kafka_eos_sink.sink.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.sink.columns import ignored_columns_warning
 from kafka_eos_sink.sink.late_sweep import sweep_later
 from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
-from kafka_eos_sink.sink.spark_boundary import PlanningError, SinkMessage, checked, current_task, unwrapped
+from kafka_eos_sink.sink.spark_boundary import SinkMessage, checked, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
 """What `pyarrow.fs` and a file that is not Spark's raise."""
+_Found = TypeVar("_Found")
+
 CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a micro-batch trigger: processingTime, availableNow or once"
 
 
@@ -59,15 +61,13 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
             # Only here may anything be fenced: __init__ runs in the commit process, too.
-            try:
+            with planning():
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
                     self._offsets = _newest_offsets(options)
                     # Which query and batch this is the planner is not told; nothing of a plan depends on it.
                     self._plan = two_phase.plan(self._settings(options, write_id, "", 0, None))
-            except KafkaEosError as error:
-                raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
             self._planned = True
         return self.__dict__.copy()
 
@@ -172,41 +172,39 @@ def _write_id(options: SinkOptions) -> str:
 
 def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
     """Batch id and hash of the batch that is about to run."""
-    location = options.checkpoint_location
-    if location is None:
-        _require_no_group(options, "the option checkpointLocation is not given")
-        return None
-    checkpoint = Checkpoint(location)
-    try:
+
+    def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
         # A micro-batch is planned between its two entries. Spark only logs what a continuous query's commit raises, so it is found here.
-        continuous = version is None or checkpoint.is_committed(version)
-        found = None if version is None else checkpoint.offsets(version)
-    except NOT_READABLE as error:
-        _require_no_group(options, str(error))
+        if version is None or checkpoint.is_committed(version):
+            raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
+        return checkpoint.offsets(version)
+
+    found = _in_checkpoint(options, look)
+    if found is None:
         return None
-    if continuous or found is None:
-        raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
     if options.source_offsets_group is not None:
         found.of_kafka()  # what cannot be committed is said before the first task runs
     return found.version, found.sha256
 
 
 def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
+    return _in_checkpoint(options, lambda checkpoint: checkpoint.offsets(version))
+
+
+def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
+    """What is found there; None where it cannot be read, which is an error only for who needs the source's offsets."""
     location = options.checkpoint_location
     if location is None:
-        _require_no_group(options, "the option checkpointLocation is not given")
-        return None
-    try:
-        return Checkpoint(location).offsets(version)
-    except NOT_READABLE as error:
-        _require_no_group(options, str(error))
-        return None
-
-
-def _require_no_group(options: SinkOptions, why: str) -> None:
+        why = "the option checkpointLocation is not given"
+    else:
+        try:
+            return look(Checkpoint(location))
+        except NOT_READABLE as error:
+            why = str(error)
     if options.source_offsets_group is not None:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
         )
+    return None

@@ -21,7 +21,7 @@ from kafka_eos_sink.commit.write import Plan, WriteSettings
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.sink.columns import ignored_columns_warning
 from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
-from kafka_eos_sink.sink.spark_boundary import PlanningError, SinkMessage, checked, current_task, unwrapped
+from kafka_eos_sink.sink.spark_boundary import SinkMessage, checked, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,12 +52,10 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
         if self._unique is None:
             # Only here may anything be generated or fenced: __init__ runs where no write follows, too.
             unique = str(uuid.uuid4())
-            try:
+            with planning():
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     self._plan = two_phase.plan(self._settings(options, unique))
-            except KafkaEosError as error:
-                raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
             self._unique = unique
         return self.__dict__.copy()
 
