@@ -21,7 +21,11 @@ _unknown_policy: set[str] = set()
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
     """Fail before a task is started where the topic of all rows is missing; one just created may take a moment to show."""
+    told = False
     while admin.topic(topic, deadline) is None:
+        if not told:
+            log.warning("topic %r does not exist: waiting up to %d ms for it (kafka.max.block.ms)", topic, max_block_ms)
+            told = True
         # A question takes time of its own: none is asked that could only end at the deadline.
         if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_ANSWER_MS, max_block_ms // 2):
             raise InvalidRowError(

@@ -288,8 +288,15 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
     try:
         found = admin.describe_configs("broker", None, ("transaction.max.timeout.ms",), deadline)
         maximum = int(found["transaction.max.timeout.ms"])
-    except (AuthorizationError, KeyError):
-        maximum = None
+    except AuthorizationError:
+        if configured is None:
+            log.warning(
+                "the brokers' transaction.max.timeout.ms may not be read (DescribeConfigs on the cluster is missing): tasks ask for a "
+                "transaction.timeout.ms of %d and step down where that is refused; grant it, or set kafka.transaction.timeout.ms",
+                DEFAULT_TRANSACTION_TIMEOUT_MS,
+            )
+    except KeyError:
+        log.debug("the brokers do not tell their transaction.max.timeout.ms")
     if configured is not None:
         if maximum is not None and configured > maximum:
             raise ConfigurationError(
