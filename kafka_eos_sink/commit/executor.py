@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from ..client.admin import Admin, EndTransaction, FetchResult
@@ -29,6 +30,9 @@ LOG_FETCH_WAIT_MS = 100
 LOG_FETCH_BYTES = 4 << 20
 BACKOFF_MS = 20
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
+MAX_BLOCK_MS = 60_000
+LOOK_AT_ENDS_EVERY_MS = 1_000
+"""Readers who are held up for longer than a marker takes may wait for records that are gone."""
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 
 
@@ -40,17 +44,28 @@ def end_txn_version(identity: ProducerIdentity) -> int:
 class Executor:
     """Performs the steps of driver procedures; tasks add theirs in `task_executor`.
 
-    ``log_topic`` and ``log_partition`` say where the write id's records lie; ``timeout_ms`` bounds each step.
+    ``log_topic`` and ``log_partition`` say where the write id's records lie; ``timeout_ms`` bounds each step, ``max_block_ms`` how
+    long a data topic may be unknown to the cluster, or end before records that it had acknowledged.
     """
 
     def __init__(
-        self, client: NetworkClient, admin: Admin, *, log_topic: str, log_partition: int, timeout_ms: int
+        self,
+        client: NetworkClient,
+        admin: Admin,
+        *,
+        log_topic: str,
+        log_partition: int,
+        timeout_ms: int,
+        max_block_ms: int = MAX_BLOCK_MS,
     ) -> None:
         self.client = client
         self.admin = admin
         self.log_topic = log_topic
         self.log_partition = log_partition
         self.timeout_ms = timeout_ms
+        self.max_block_ms = max_block_ms
+        self._next_look_at_ends_ms = client.clock() + LOOK_AT_ENDS_EVERY_MS
+        self._short_since: dict[tuple[str, int], int] = {}
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
             steps.ListOpenTransactions: self._list_open,
             steps.DescribeTransactions: self._describe,
@@ -363,10 +378,17 @@ class Executor:
             self.client.wait(BACKOFF_MS, deadline)
 
     def _fetch(
-        self, where: tuple[str, int], offset: int, isolation: Any, wait_ms: int, max_bytes: int = LOG_FETCH_BYTES
+        self,
+        where: tuple[str, int],
+        offset: int,
+        isolation: Any,
+        wait_ms: int,
+        max_bytes: int = LOG_FETCH_BYTES,
+        deadline: int | None = None,
     ) -> FetchResult:
+        deadline = self._deadline if deadline is None else deadline
         return self.admin.fetch(
-            *where, offset, isolation=isolation, max_wait_ms=wait_ms, max_bytes=max_bytes, deadline_ms=self._deadline
+            *where, offset, isolation=isolation, max_wait_ms=wait_ms, max_bytes=max_bytes, deadline_ms=deadline
         )
 
     def require_readable_log(self) -> None:
@@ -431,8 +453,50 @@ class Executor:
 
     # proofs on the data partitions
 
+    def _of_data(self, ask: Callable[[int], T]) -> T:
+        """Ask leaders of data partitions, which takes a deadline. One that the cluster does not know for max.block.ms was deleted."""
+        deadline = self._deadline
+        for until in (min(deadline, self.client.clock() + self.max_block_ms), deadline):
+            try:
+                return ask(until)
+            except BrokerRefusedError as refused:
+                if refused.code != "UNKNOWN_TOPIC":
+                    raise
+                raise steps.DataTopicGoneError(refused.code, refused.message) from None
+            except BrokerUnavailableError:
+                if until == deadline:
+                    raise
+        raise AssertionError("unreachable: the deadline returns or raises")
+
     def _last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[tuple[str, int], int]:
-        return self.admin.list_offsets(step.partitions, self._deadline, isolation="read_committed")
+        stable = self._of_data(
+            lambda deadline: self.admin.list_offsets(step.partitions, deadline, isolation="read_committed")
+        )
+        held = {
+            where: last for where, last in zip(step.partitions, step.last_offsets, strict=True) if stable[where] <= last
+        }
+        if held and self.client.clock() >= self._next_look_at_ends_ms:
+            self._require_whole(held)
+        return stable
+
+    def _require_whole(self, last_offsets: Mapping[tuple[str, int], int]) -> None:
+        """Raises where a partition ends before what it had acknowledged, for max.block.ms."""
+        ends = self._of_data(
+            lambda deadline: self.admin.list_offsets(last_offsets, deadline, isolation="read_uncommitted")
+        )
+        now = self.client.clock()
+        self._next_look_at_ends_ms = now + LOOK_AT_ENDS_EVERY_MS
+        self._short_since = {
+            where: self._short_since.get(where, now) for where, last in last_offsets.items() if ends[where] <= last
+        }
+        for (topic, partition), since in self._short_since.items():
+            if now - since >= self.max_block_ms:
+                last = last_offsets[topic, partition]
+                raise steps.DataTopicGoneError(
+                    "UNKNOWN_TOPIC",
+                    f"{topic}-{partition} ends at offset {ends[topic, partition]}, before offset {last} that it acknowledged: the topic "
+                    "was deleted and created anew, or an unclean leader election lost records",
+                )
 
     def _describe_producers(
         self, step: steps.DescribeProducers
@@ -441,7 +505,7 @@ class Executor:
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:
-                producers = self.admin.describe_producers(where, self._deadline)
+                producers = self._of_data(partial(self.admin.describe_producers, where))
             except AuthorizationError:
                 found.update(dict.fromkeys(where))
                 continue
@@ -456,18 +520,23 @@ class Executor:
         self, step: steps.AbortedTransactions
     ) -> Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None:
         found: dict[OffsetRange, tuple[tuple[int, int], ...] | None] = {}
-        try:
-            for part in step.ranges:
-                # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
-                result = self._fetch((part.topic, part.partition), part.first_offset, "read_committed", 0, max_bytes=1)
-                unreadable = result.last_stable_offset <= part.first_offset  # somebody else's open transaction
-                found[part] = (
-                    None
-                    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE or unreadable
-                    else tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
-                )
-        except AuthorizationError:
-            return None
+        gone: set[str] = set()
+        for part in step.ranges:
+            found[part] = None
+            if part.topic in gone:
+                continue
+            # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
+            where = (part.topic, part.partition)
+            try:
+                result = self._of_data(partial(self._fetch, where, part.first_offset, "read_committed", 0, 1))
+            except AuthorizationError:
+                return None
+            except steps.DataTopicGoneError:
+                gone.add(part.topic)
+                continue
+            unreadable = result.last_stable_offset <= part.first_offset  # somebody else's open transaction
+            if result.error != ErrorCode.OFFSET_OUT_OF_RANGE and not unreadable:
+                found[part] = tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
         return found
 
 

@@ -26,6 +26,7 @@ from .prepared_transaction import (
 from .steps import (
     AbortedTransactions,
     Append,
+    DataTopicGoneError,
     DescribeProducers,
     DescribeTransactions,
     End,
@@ -85,6 +86,15 @@ def unresolved_error(decision: Decision, what: str) -> DecisionPendingError:
     )
 
 
+def _topic_gone_error(decision: Decision, what: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "TOPIC_GONE",
+        f"version {decision.version} of write id {decision.write_id!r} is decided, but rows of it are gone with their topic: {what}. To "
+        f"leave it as it is: kafka-eos resolve --bootstrap-servers ... --write-id '{decision.write_id}' --version {decision.version} "
+        "--as committed; or create the topic, and have all its rows written anew, those in other topics a second time: --as rewrite",
+    )
+
+
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     """`topic-partition [first..last]` of some transactions, for a person to look at."""
     ranges = [
@@ -109,7 +119,8 @@ def settle(
     ``losers`` are open transactions of the same batch that are not named: they are aborted in the same pass, because they would
     hold up the readers that we wait for next. ``recovering`` adds the check for markers written by hand.
 
-    Raises `DecisionPendingError`: ``DECIDED_NOT_FINISHED`` where a proof did not come in time, ``UNRESOLVED`` where there is none.
+    Raises `DecisionPendingError`: ``DECIDED_NOT_FINISHED`` where a proof did not come in time, ``UNRESOLVED`` where there is none,
+    ``TOPIC_GONE`` where a topic was deleted.
     """
     decision = found.decision
     started: int = yield Now()
@@ -143,11 +154,14 @@ def settle(
                 f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
                 f"{unresolved[0].identity.transactional_id}, its records: {describe_ranges(unresolved)})",
             )
+    try:
         yield from _require_not_readable(decision, lost)
-    yield from _verify_markers(decision, answered, deadline)
-    proven = yield from _verify_visible(decision, answered, deadline)
-    if recovering:
-        yield from _verify_no_foreign_abort(decision, answered, deadline)
+        yield from _verify_markers(decision, answered, deadline)
+        proven = yield from _verify_visible(decision, answered, deadline)
+        if recovering:
+            yield from _verify_no_foreign_abort(decision, answered, deadline)
+    except DataTopicGoneError as gone:
+        raise _topic_gone_error(decision, gone.message) from gone
 
     if not lost:
         return settled(found, DecisionStatus.FINISHED, proven=proven)
@@ -335,7 +349,7 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
     started: int = yield Now()
     looks = 0
     while waiting:
-        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting))
+        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
         waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
         if not waiting:
             return True

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from ..errors import BrokerRefusedError
 from .prepared_transaction import OffsetRange, ProducerIdentity
 
 T = TypeVar("T")
+
+
+class DataTopicGoneError(BrokerRefusedError):
+    """A topic that was written to is not there any more, or not with those records: ``UNKNOWN_TOPIC``. By the steps on data partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +183,13 @@ class LogPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LastStableOffsets:
-    """Answer: dict from (topic, partition) to the last stable offset; a partition that cannot be asked now is missing."""
+    """Answer: dict from (topic, partition) to the last stable offset; a partition that cannot be asked now is missing.
+
+    ``last_offsets`` are our last ones there.
+    """
 
     partitions: tuple[tuple[str, int], ...]
+    last_offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

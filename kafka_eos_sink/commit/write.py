@@ -116,6 +116,7 @@ def _executor(settings: WriteSettings, admin: Admin) -> Executor:
         log_topic=settings.commit_log_topic,
         log_partition=settings.log_partition,
         timeout_ms=settings.producer.delivery_timeout_ms,
+        max_block_ms=settings.producer.max_block_ms,
     )
 
 

@@ -1,0 +1,138 @@
+"""A data topic that somebody deletes under a write: before its decision nothing happens, after it the rows are gone and that is said.
+
+It is said after max.block.ms, as for every topic that the cluster does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import confluent_kafka.admin
+import pytest
+
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+
+MAX_BLOCK_MS = 800
+SOON_S = 30.0
+"""Far below delivery.timeout.ms, which is 120 s in these tests."""
+
+
+def settings_for(kafka: EmbeddedKafka, topic: str) -> write.WriteSettings:
+    """As with the topic in a column: the plan itself does not ask for it."""
+    given = replace(write_settings(kafka, topic), producer=ProducerConfig(max_block_ms=MAX_BLOCK_MS))
+    return replace(given, topic=None)
+
+
+def of_topic(given: write.WriteSettings, topic: str) -> write.WriteSettings:
+    return replace(given, topic=topic)
+
+
+def delete(kafka: EmbeddedKafka, topic: str) -> None:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(30)
+    while topic in admin.list_topics(timeout=30).topics:
+        time.sleep(0.02)
+
+
+def delete_and_create(kafka: EmbeddedKafka, topic: str) -> None:
+    delete(kafka, topic)
+    create_topic(kafka.bootstrap_servers, topic)
+
+
+def resolved(kafka: EmbeddedKafka, given: write.WriteSettings, answer: str) -> None:
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--version", "3"]
+    assert main(["resolve", *where, "--as", answer]) == 0
+
+
+def decided(
+    kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[write.WriteSettings, list[write.TaskMessage]]:
+    """A write whose driver died after the first of its two transactions was committed."""
+    given = settings_for(kafka, topic)
+    plan = write.plan(given)
+    messages = tasks(of_topic(given, topic), plan)
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    return given, messages
+
+
+@pytest.mark.parametrize(
+    ("lose", "says"), [(delete, "there is no such topic"), (delete_and_create, "created anew")], ids=["gone", "anew"]
+)
+def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[EmbeddedKafka, str], None], says: str
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    given, _ = decided(any_kafka, topic, monkeypatch)
+    lose(any_kafka, topic)
+    started = time.monotonic()
+    with pytest.raises(DecisionPendingError, match=rf"TOPIC_GONE\].*{topic}-.*{says}.*--as committed.*--as rewrite"):
+        write.plan(given)
+    assert time.monotonic() - started < SOON_S
+    assert_nothing_open(any_kafka.bootstrap_servers)
+    if lose is delete:
+        create_topic(any_kafka.bootstrap_servers, topic)
+    resolved(any_kafka, given, "rewrite")
+    plan = write.plan(given)
+    write.commit(given, plan, tasks(of_topic(given, topic), plan))
+    assert len({record.value for record in read_committed(any_kafka.bootstrap_servers, topic)}) == 2 * ROWS
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given, _ = decided(kafka, topic, monkeypatch)
+    delete(kafka, topic)
+    with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
+        write.plan(given)
+    resolved(kafka, given, "committed")
+    other = create_topic(kafka.bootstrap_servers)
+    later = replace(given, version=4)
+    plan = write.plan(later)
+    write.commit(later, plan, tasks(of_topic(later, other), plan))
+    assert len(read_committed(kafka.bootstrap_servers, other)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def test_a_decision_of_which_nothing_was_committed_is_void_without_its_topic_as_well(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = settings_for(kafka, topic)
+    plan = write.plan(given)
+    messages = tasks(of_topic(given, topic), plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    delete(kafka, topic)
+    write.plan(given)
+    create_topic(kafka.bootstrap_servers, topic)
+    write_all(of_topic(given, topic))
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_written(
+    kafka: EmbeddedKafka,
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = settings_for(kafka, topic)
+    plan = write.plan(given)
+    messages = tasks(of_topic(given, topic), plan)
+    delete(kafka, topic)
+    started = time.monotonic()
+    with pytest.raises(BrokerRefusedError, match=rf"UNKNOWN_TOPIC\] {topic}-.*there is no such topic"):
+        write.commit(given, plan, messages)
+    write.abort(given, plan, messages)
+    assert time.monotonic() - started < SOON_S
+    assert_nothing_open(kafka.bootstrap_servers)
+    create_topic(kafka.bootstrap_servers, topic)
+    write_all(of_topic(given, topic))
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
