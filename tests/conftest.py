@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from certificates import Authority
 from kafka_eos_sink.cli import kafka_distribution
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka_jars() -> Path:
     """The folder with the jars of the Kafka that tests run by default."""
     return kafka_distribution.resolve()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the certificates of secured listeners and endpoints."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

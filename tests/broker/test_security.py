@@ -40,11 +40,6 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule req
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def sasl_ssl(authority: Authority) -> Iterator[EmbeddedKafka]:
     """All mechanisms but PLAIN; sessions of SCRAM-SHA-256 are short. The certificate holds 127.0.0.1 and no name."""
     security = BrokerSecurity(

@@ -74,11 +74,6 @@ def running(endpoint: Endpoint) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def endpoint(authority: Authority) -> Iterator[Endpoint]:
     with running(Endpoint(authority)) as started:
         yield started

@@ -20,11 +20,6 @@ WRONG = "battery-staple"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def secured(authority: Authority) -> Iterator[EmbeddedKafka]:
     security = BrokerSecurity(
         protocol="SASL_SSL",
