@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
 from tests.spark.spark_submit import SparkSubmit, zip_package
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,12 +39,21 @@ def spark_environment() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def kafka_source_jars() -> list[Path]:
+    """Spark's own source and sink for Kafka."""
+    return resolve_coordinates(KAFKA_SOURCE_JARS)
+
+
+@pytest.fixture(scope="session")
+def spark(
+    spark_environment: dict[str, str], kafka_source_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """One session for all tests; nothing is registered in it, Spark finds the source by itself."""
     session = (
         SparkSession.builder.master("local[2,4]")  # the second number: tries of a task, which are 1 in plain local mode
         .appName("kafka-eos tests")
         .config("spark.driver.memory", "1g")
+        .config("spark.jars", ",".join(map(str, kafka_source_jars)))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -17,19 +17,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
 from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
 
 STREAM, VERIFY = "stream_to_kafka", "verify_exactly_once"
 PATIENCE_S = 180.0
-
-
-@pytest.fixture(scope="session")
-def kafka_source_jars() -> list[Path]:
-    """Spark's own source for Kafka."""
-    return resolve_coordinates(KAFKA_SOURCE_JARS)
 
 
 def add_file(folder: Path, name: str, numbers: Iterable[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -86,7 +87,7 @@ def test_a_topic_that_logs_the_time_of_appending_says_so(kafka: EmbeddedKafka, s
     producer.produce(topic, "v", timestamp=said_ms)
     producer.commit_transaction(60)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    (row,) = topic_frame(spark, topic, options, "auto").frame.collect()
+    (row,) = topic_frame(spark, topic, options, "client").frame.collect()
     assert row["timestampType"] == 1
     assert row["timestamp"].timestamp() * 1_000 > said_ms + 1_800_000
 
@@ -94,9 +95,9 @@ def test_a_topic_that_logs_the_time_of_appending_says_so(kafka: EmbeddedKafka, s
 def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     topic = create_topic(kafka.bootstrap_servers, partitions=2)
-    assert topic_frame(spark, topic, options).frame.collect() == []
+    assert topic_frame(spark, topic, options, "client").frame.collect() == []
     with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\] there is no topic 'topic-"):
-        topic_frame(spark, unique_topic(), options)
+        topic_frame(spark, unique_topic(), options, "client")
 
 
 def test_what_a_reader_cannot_use_is_refused(spark: SparkSession) -> None:
@@ -106,5 +107,15 @@ def test_what_a_reader_cannot_use_is_refused(spark: SparkSession) -> None:
 
 def test_the_jars_are_named_where_spark_is_to_read_without_them(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    with pytest.raises(ConfigurationError, match=r"KAFKA_SOURCE_MISSING\] .*spark-sql-kafka-0-10_2\.13:4\.2\.0"):
-        topic_frame(spark, topic, {"kafka.bootstrap.servers": kafka.bootstrap_servers}, "spark")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    java: Any = spark.sparkContext._jvm
+    thread = java.java.lang.Thread.currentThread()
+    loader = thread.getContextClassLoader()
+    thread.setContextClassLoader(loader.getParent())  # which knows Spark without the jars that it was given
+    try:
+        with pytest.raises(ConfigurationError, match=r"KAFKA_SOURCE_MISSING\] .*spark-sql-kafka-0-10_2\.13:4\.2\.0"):
+            topic_frame(spark, topic, options, "spark")
+        assert topic_frame(spark, topic, options).reader == "this package's client"
+    finally:
+        thread.setContextClassLoader(loader)
+    assert topic_frame(spark, topic, options).reader == "Spark's Kafka source"
