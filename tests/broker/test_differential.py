@@ -165,7 +165,8 @@ def make_topics(kafka: EmbeddedKafka, run: str) -> None:
         confluent_kafka.admin.NewTopic(
             topic_of(run, writer, codec, name),
             num_partitions=shape.partitions,
-            config={"max.message.bytes": str(2 * LARGEST)},
+            # Retention goes by the records' timestamps, and most of these are old: they would be gone within minutes.
+            config={"max.message.bytes": str(2 * LARGEST), "retention.ms": "-1"},
         )
         for writer in WRITERS
         for codec in CODECS
