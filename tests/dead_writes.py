@@ -5,7 +5,12 @@ Importable from every test as ``dead_writes`` (pytest's ``pythonpath`` names the
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -41,6 +46,15 @@ POINTS = (
     "commit.finished",
 )
 """The named steps of plan, task and commit at which tests kill a write (`failpoints`)."""
+_TESTS = Path(__file__).parent
+_PROGRAM = """
+import sys
+from types import SimpleNamespace
+from dead_writes import write_all, write_settings
+
+servers, topic, write_id, tasks = sys.argv[1:]
+write_all(write_settings(SimpleNamespace(bootstrap_servers=servers), topic, write_id=write_id), int(tasks))
+"""
 
 
 def write_settings(
@@ -105,6 +119,23 @@ def die_at(
         patched.setenv(VARIABLE, f"{point}=raise")
         with pytest.raises(KafkaEosError, match="FAILPOINT"):
             write.commit(given, plan, messages)
+
+
+def be_killed_at(point: str, kafka: EmbeddedKafka, given: write.WriteSettings, count: int = 2) -> None:
+    """`write_all` in a process of its own, of which nothing is left once it has reached the point."""
+    finished = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.topic or "", given.write_id, str(count)],
+        env={
+            **os.environ,
+            VARIABLE: f"{point}=kill",
+            "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == -signal.SIGKILL, f"{point} was not reached: {finished.stderr[-2000:]}"
 
 
 def abort_by_hand(given: write.WriteSettings, messages: Sequence[write.TaskMessage]) -> None:

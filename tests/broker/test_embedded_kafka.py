@@ -61,16 +61,6 @@ def test_the_transaction_version_is_the_one_asked_for(kafka: EmbeddedKafka, kafk
     assert (transaction_version(kafka), transaction_version(kafka_tv0)) == (2, 0)
 
 
-@pytest.mark.parametrize(("version", "expected"), [("3.9.2", 0), ("4.3.1", 2)])
-def test_other_versions_of_kafka_run_too(version: str, expected: int) -> None:
-    with EmbeddedKafka(version=version) as other:
-        assert transaction_version(other) == expected
-        topic = create_topic(other.bootstrap_servers)
-        write(other, topic, b"x")
-        assert values(other, topic) == [b"x"]
-        assert_nothing_open(other.bootstrap_servers)
-
-
 def test_a_kept_folder_goes_on_with_its_data_on_the_same_port(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with EmbeddedKafka(directory=folder, transaction_version=1) as first:

@@ -1,0 +1,114 @@
+"""The Kafkas that the other tests do not run: 3.9, whose transactions are of version 0, and 4.3.
+
+By default the oldest and the newest, with one of the steps at which a write is killed; with KAFKA_EOS_ALL_CASES=1 all steps, and
+`transaction.version` 1 as well, which differs from 0 in how the coordinator keeps its records only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import confluent_kafka
+import pytest
+
+from dead_writes import POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
+from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_connection import connected
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.commit import write
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
+
+ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
+KILLED_AT = POINTS if ALL_CASES else ("commit.between_ends",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A Kafka as it formats itself, or with a `transaction.version` asked for, and which one that makes."""
+
+    version: str
+    asked_for: int | None = None
+    transaction_version: int
+
+    def __str__(self) -> str:
+        return f"{self.version}, transaction.version {self.transaction_version}"
+
+
+RELEASES = [
+    Release(version="3.9.2", transaction_version=0),
+    Release(version="4.3.1", transaction_version=2),
+    *([Release(version="4.2.1", asked_for=1, transaction_version=1)] if ALL_CASES else []),
+]
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=str)
+def release(request: pytest.FixtureRequest) -> Release:
+    found: Release = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def other_kafka(release: Release) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(version=release.version, transaction_version=release.asked_for) as cluster:
+        yield cluster
+
+
+def assert_every_row_once(kafka: EmbeddedKafka, topic: str, times: int = 1) -> None:
+    for reader in READERS:
+        values = Counter(
+            int(each.value or b"") for each in read_committed(kafka.bootstrap_servers, topic, reader=reader)
+        )
+        assert values == Counter(dict.fromkeys(range(2 * ROWS), times))
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def test_check_tells_what_it_is(other_kafka: EmbeddedKafka, release: Release) -> None:
+    topic = create_topic(other_kafka.bootstrap_servers)
+    write_all(write_settings(other_kafka, topic))  # creates the commit log
+    with connected(other_kafka.bootstrap_servers) as admin:
+        findings = check_cluster(admin, topic=topic, commit_log_topic="__kafka_eos_commits", timeout_ms=30_000)
+    found = {(each.about, each.what): each for each in findings}
+    assert found["", "transaction.version"].found == str(release.transaction_version)
+    assert (found["", "KAFKA-20734"].verdict is Verdict.WARNING) == (release.version == "4.3.1")
+    assert Verdict.FAILS not in {each.verdict for each in findings}
+
+
+def test_batches_one_after_the_other_are_there_once_each(other_kafka: EmbeddedKafka) -> None:
+    topic = create_topic(other_kafka.bootstrap_servers)
+    given = write_settings(other_kafka, topic)
+    for version in (3, 3, 4, 4, 9):
+        write_all(replace(given, version=version))
+    assert_every_row_once(other_kafka, topic, times=3)
+
+
+def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKafka) -> None:
+    servers = other_kafka.bootstrap_servers
+    source, topic, group = create_topic(servers, partitions=2), create_topic(servers), unique_topic("group")
+    offsets = write.GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
+    write_all(replace(write_settings(other_kafka, topic), group_offsets=offsets))
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
+    found = consumer.committed([confluent_kafka.TopicPartition(source, partition) for partition in (0, 1)], timeout=30)
+    consumer.close()
+    assert [each.offset for each in found] == [7, 8]
+    assert_every_row_once(other_kafka, topic)
+
+
+def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -> None:
+    topic = create_topic(other_kafka.bootstrap_servers)
+    task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    rows = iter([rows_of(topic, 0), rows_of(topic, 1)])
+    assert write.write_task_at_least_once(write_settings(other_kafka, topic), task, rows).rows == 2 * ROWS
+    assert_every_row_once(other_kafka, topic)
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_a_write_that_is_killed_is_whole_after_the_next_run(other_kafka: EmbeddedKafka, point: str) -> None:
+    topic = create_topic(other_kafka.bootstrap_servers, partitions=3)
+    given = write_settings(other_kafka, topic)
+    be_killed_at(point, other_kafka, given)
+    for _ in range(2):
+        write_all(given)
+        assert_every_row_once(other_kafka, topic)

@@ -1,0 +1,60 @@
+"""The feature `transaction.version` is raised from 0 to 2 while writes are under way, as in a cluster that comes from Kafka 3.
+
+Each transaction is ended by the rules under which it began, which its driver has noted. A sample of the steps of a write by default,
+all of them with KAFKA_EOS_ALL_CASES=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from dead_writes import POINTS, ROWS, write_all, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.commit import failpoints
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
+from tests.broker.transaction_versions import set_transaction_version
+
+SAMPLE = ("plan.fenced", "task.initialised", "task.prepared", "commit.decision_written", "commit.decided")
+CHANGED_AT = POINTS if os.environ.get("KAFKA_EOS_ALL_CASES") else SAMPLE
+
+
+@pytest.fixture(scope="module")
+def changing_kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(transaction_version=0) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("point", CHANGED_AT)
+def test_a_write_during_which_the_feature_is_raised_is_there_once(
+    changing_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = changing_kafka.bootstrap_servers
+    set_transaction_version(changing_kafka, 0)
+    topic = create_topic(servers, partitions=3)
+    given = write_settings(changing_kafka, topic)
+    # A client of its own: those of other tests know of the version that the feature had.
+    given = replace(given, client=replace(given.client, client_id=unique_topic("client")))
+    write_all(replace(given, version=given.version - 1))
+    reached: list[str] = []
+
+    def change(name: str) -> None:
+        if name == point and not reached:
+            reached.append(name)
+            set_transaction_version(changing_kafka, 2)
+
+    with monkeypatch.context() as patched:
+        patched.setenv(failpoints.VARIABLE, f"{point}=here")
+        patched.setattr(failpoints, "reached", change)
+        write_all(given)
+    assert reached == [point]
+    write_all(given)
+    write_all(replace(given, version=given.version + 1))
+    for reader in READERS:
+        values = Counter(int(each.value or b"") for each in read_committed(servers, topic, reader=reader))
+        assert values == Counter(dict.fromkeys(range(2 * ROWS), 3))
+    assert_nothing_open(servers)
