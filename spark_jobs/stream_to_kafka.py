@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark import java_gateway
+from pyspark.errors import StreamingQueryException
 
 from kafka_eos_sink.sink.java_properties import read_properties
 from kafka_eos_sink.sink.record_expressions import (
@@ -197,10 +198,13 @@ class StopOnSignal:
     Under spark-submit this process is a child of the JVM: a signal for the job reaches the JVM, one from the terminal
     both. The JVM would tear down Spark under the running query, so it asks us instead. A second signal of a kind does
     what it always did.
+
+    `interrupted` tells SIGINT, which a terminal sends to the Python workers as well: what they were doing then fails.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self.asked = threading.Event()
+        self.interrupted = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._python_signal)
         context: Any = spark.sparkContext
@@ -213,11 +217,15 @@ class StopOnSignal:
 
     def _python_signal(self, number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        self.asked.set()
+        self._ask(number)
 
     def handle(self, received: Any) -> None:
         """Called by the JVM."""
         self._signals.Signal.handle(received, self._signals.SignalHandler.SIG_DFL)
+        self._ask(received.getNumber())
+
+    def _ask(self, number: int) -> None:
+        self.interrupted = self.interrupted or number == signal.SIGINT
         self.asked.set()
 
     class Java:
@@ -228,13 +236,17 @@ class StopOnSignal:
 
 def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
     """Waits for the end of the query; False where it was stopped by a signal. Raises what ended it."""
-    while not stop.asked.is_set():
-        if query.awaitTermination(1):
-            return True
-    query.stop()
-    failure = query.exception()
-    if failure is not None:
-        raise failure
+    try:
+        while not stop.asked.is_set():
+            if query.awaitTermination(1):
+                return True
+        query.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+    except StreamingQueryException:
+        if not stop.interrupted:
+            raise
     return False
 
 

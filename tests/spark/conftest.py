@@ -13,11 +13,10 @@ from pyspark.sql import SparkSession
 
 from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
 from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from tests.spark.class_data import SHORT_LIVED_JVM, short_lived_jvm
 from tests.spark.spark_submit import SparkSubmit, zip_package
 
 REPOSITORY = Path(__file__).parents[2]
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""A JVM that lives for seconds spends most of them compiling itself: a third less time for a small job on two cores."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,7 +27,7 @@ def spark_environment() -> Iterator[dict[str, str]]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
+        "SPARK_SUBMIT_OPTS": short_lived_jvm(),
         "SPARK_LAUNCHER_OPTS": SHORT_LIVED_JVM,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
     }

@@ -121,7 +121,7 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
     assert_every_row_once(job)
 
 
-SHORT = "kafka.transaction.timeout.ms=10000"
+SHORT = "kafka.transaction.timeout.ms=15000"
 
 
 def test_lost_parts_are_refused_with_other_rows_and_written_again_with_the_same(job: Job, spark: SparkSession) -> None:
