@@ -198,26 +198,30 @@ def _read_with_kafka_python(
 
 
 def assert_nothing_open(
-    bootstrap_servers: str, topics: Collection[str] | None = None, *, patience_s: float = 10.0
+    bootstrap_servers: str, topics: Collection[str] | None = None, *, of: str = "", patience_s: float = 10.0
 ) -> None:
     """No transaction is open or being ended, and every last stable offset is at the end of its log.
 
-    Of all topics unless some are given. A broker writes the markers after it has answered EndTxn, so what is still
-    being ended gets `patience_s`.
+    Of all topics unless some are given, and of all transactional ids that begin with `of`. A broker writes the markers
+    after it has answered EndTxn, so what is still being ended gets `patience_s`.
     """
     give_up_at = time.monotonic() + patience_s
-    while problems := [*_open_transactions(bootstrap_servers), *_held_partitions(bootstrap_servers, topics)]:
+    while problems := [*_open_transactions(bootstrap_servers, of), *_held_partitions(bootstrap_servers, topics)]:
         assert time.monotonic() < give_up_at, "still open: " + "; ".join(problems)
         time.sleep(0.1)
 
 
-def _open_transactions(bootstrap_servers: str) -> list[str]:
+def _open_transactions(bootstrap_servers: str, of: str) -> list[str]:
     config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers))
     with NetworkClient(config) as client:
         listed = Admin(client).list_transactions(
             states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=monotonic_ms() + int(PATIENCE_S * 1_000)
         )
-    return [f"transaction {each.transactional_id} is {each.state}" for each in listed]
+    return [
+        f"transaction {each.transactional_id} is {each.state}"
+        for each in listed
+        if each.transactional_id.startswith(of)
+    ]
 
 
 def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> list[str]:

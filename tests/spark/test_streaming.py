@@ -11,65 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_testing import assert_nothing_open, create_topic, read_committed
-from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
+from tests.spark.jobs.stream_rows import LINES, add_files, writer_of
+from tests.spark.streams import Stream
 
 CodeOf = Callable[[str], str]
-
-
-class Stream:
-    """A folder of files, a topic and a checkpoint."""
-
-    def __init__(self, cluster: EmbeddedKafka, spark: SparkSession, folder: Path, files: int = 2) -> None:
-        self.servers, self.spark = cluster.bootstrap_servers, spark
-        self.topic = create_topic(self.servers, partitions=3)
-        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
-        add_files(self.source, 0, files)
-
-    def frame(self) -> DataFrame:
-        return rows_to_stream(self.spark, str(self.source))
-
-    def writer(self, frame: DataFrame | None = None, **options: str) -> DataStreamWriter:
-        return writer_of(
-            self.frame() if frame is None else frame, self.servers, self.topic, str(self.checkpoint), options
-        )
-
-    def run(self, frame: DataFrame | None = None, **options: str) -> StreamingQuery:
-        query = self.writer(frame, **options).start()
-        query.awaitTermination()
-        return query
-
-    def fails(self, frame: DataFrame | None = None, **options: str) -> str:
-        """What the user is told."""
-        with pytest.raises(Exception) as caught:
-            self.run(frame, **options)
-        return str(caught.value)
-
-    def write_id(self) -> str:
-        return f"kafka-eos-{json.loads((self.checkpoint / 'metadata').read_text())['id']}"
-
-    def numbers(self) -> Counter[int]:
-        return Counter(int(record.value or b"") for record in read_committed(self.servers, self.topic))
-
-    def assert_every_line_once(self, files: int) -> None:
-        assert self.numbers() == Counter(range(files * LINES))
-        assert_nothing_open(self.servers)
-
-    def forget_commit(self, batch: int) -> None:
-        """As if the driver had died before Spark wrote its own commit log."""
-        (self.checkpoint / "commits" / str(batch)).unlink()
-        (self.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
-
-    def roll_back_to(self, batch: int) -> None:
-        """As a restored backup: Spark knows nothing of later batches."""
-        for folder in ("offsets", "commits", "sources/0"):
-            for file in (self.checkpoint / folder).iterdir():
-                if int(file.name.strip(".").removesuffix(".crc").split(".")[0]) > batch:
-                    file.unlink()
 
 
 @pytest.fixture

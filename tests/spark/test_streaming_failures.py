@@ -8,44 +8,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import expr
 
 from dead_writes import POINTS
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_testing import assert_nothing_open, create_topic, read_committed
-from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
-from tests.spark.killable_job import KillableJob
-
-SCRIPT = Path(__file__).parent / "jobs" / "stream_rows.py"
-
-SHORT = "kafka.transaction.timeout.ms=10000"
-
-
-class StreamJob(KillableJob):
-    """A query over a folder of files, in a process of its own or in the session of the tests, with one checkpoint."""
-
-    def __init__(self, environment: dict[str, str], cluster: EmbeddedKafka, folder: Path) -> None:
-        super().__init__(SCRIPT, environment, folder)
-        self.servers = cluster.bootstrap_servers
-        self.topic = create_topic(self.servers, partitions=3)
-        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
-
-    def arguments(self, *options: str) -> list[str]:
-        return [self.servers, self.topic, str(self.source), str(self.checkpoint), *options]
-
-    def run_here(self, spark: SparkSession, value: str = "value", **options: str) -> None:
-        """To the end of the source, by a driver that lives; `value` is what it makes of the lines."""
-        frame = rows_to_stream(spark, str(self.source)).withColumn("value", expr(value))
-        query = writer_of(frame, self.servers, self.topic, str(self.checkpoint), options).start()
-        query.awaitTermination()
-
-    def lines(self) -> list[str]:
-        return [(record.value or b"").decode() for record in read_committed(self.servers, self.topic)]
-
-    def assert_every_line_once(self, files: int) -> None:
-        assert Counter(int(line) for line in self.lines()) == Counter(range(files * LINES))
-        assert_nothing_open(self.servers)
+from kafka_testing import assert_nothing_open
+from tests.spark.jobs.stream_rows import LINES, add_files
+from tests.spark.streams import SHORT, StreamJob
 
 
 @pytest.fixture
