@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,11 @@ _LOW_HALF = 0xFFFFFFFF
 _NO_TIMESTAMP = -(2**63)
 _NO_PARTITION = -(2**31)
 
-_ZEROS = pa.array([bytes(count) for count in range(_BLOCK_BYTES)], pa.binary())
+
+@cache
+def _zeros() -> pa.Array:
+    """So many zero bytes at each index. Made when needed: Arrow imports pandas for it, which planner and commit do without."""
+    return pa.array([bytes(count) for count in range(_BLOCK_BYTES)], pa.binary())
 
 
 def add_digests(left: int, right: int) -> int:
@@ -98,7 +103,7 @@ def _digest_of_chunk(topic: str | pa.Array, partition: pa.Array | None, columns:
         if column is not None
     ]
     sizes = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
-    fields.append((-sizes & _BLOCK_BYTES - 1) + sources.add(_ZEROS))
+    fields.append((-sizes & _BLOCK_BYTES - 1) + sources.add(_zeros()))
     data, _ = sources.gather(fields, columns.num_rows)
     a, b = _hash_blocks(np.frombuffer(data, np.dtype("<u8")), sizes + _BLOCK_BYTES - 1 >> _BLOCK_SHIFT)
 
