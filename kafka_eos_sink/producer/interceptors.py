@@ -1,14 +1,24 @@
 """User code around the producer: it sees Arrow batches before partitioning, and what became of them after.
 
-Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on.
+Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on. Its methods, each of
+which it may leave out:
+
+    configure(options)
+    on_send(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch
+    on_acknowledgement(topic, partition, base_offset, record_count, error)
+    close()
+
+An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` is told the broker's time of appending by that name: ms
+since 1970 for a topic with ``message.timestamp.type=LogAppendTime``, whose records all have it instead of their own, else -1.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -17,6 +27,8 @@ from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 log = logging.getLogger(__name__)
+
+_LOG_APPEND_TIME: Final = "log_append_time_ms"
 
 
 def load(spec: str, option: str) -> Any:
@@ -45,6 +57,7 @@ class Interceptors:
             if hasattr(interceptor, "configure"):
                 interceptor.configure(dict(options))
             self._chain.append((spec, interceptor))
+        self._told_the_time = {spec for spec, interceptor in self._chain if _asks_for_the_time(interceptor)}
 
     def __bool__(self) -> bool:
         return bool(self._chain)
@@ -65,13 +78,21 @@ class Interceptors:
         return rows
 
     def on_acknowledgement(
-        self, topic: str, partition: int, base_offset: int, record_count: int, error: Exception | None
+        self,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        record_count: int,
+        error: Exception | None,
+        *,
+        log_append_time_ms: int = -1,
     ) -> None:
-        """Tells the chain what became of one batch; ``base_offset`` is -1 where the broker did not say."""
+        """Tells the chain what became of one batch; offset and time are -1 where the broker did not say."""
         for spec, interceptor in self._chain:
             if hasattr(interceptor, "on_acknowledgement"):
+                time = {_LOG_APPEND_TIME: log_append_time_ms} if spec in self._told_the_time else {}
                 try:
-                    interceptor.on_acknowledgement(topic, partition, base_offset, record_count, error)
+                    interceptor.on_acknowledgement(topic, partition, base_offset, record_count, error, **time)
                 except Exception:
                     log.warning("interceptor %s failed in on_acknowledgement", spec, exc_info=True)
 
@@ -82,6 +103,13 @@ class Interceptors:
                     interceptor.close()
                 except Exception:
                     log.warning("interceptor %s failed in close", spec, exc_info=True)
+
+
+def _asks_for_the_time(interceptor: Any) -> bool:
+    try:
+        return _LOG_APPEND_TIME in inspect.signature(interceptor.on_acknowledgement).parameters
+    except (AttributeError, TypeError, ValueError):  # it has none, or one that is not written in Python
+        return False
 
 
 def to_record_batch(rows: Rows) -> pa.RecordBatch:

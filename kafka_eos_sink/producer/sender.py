@@ -282,7 +282,7 @@ class Sender:
             self._again(batch, now, code.name, at_once=True)
             return
         if code is ErrorCode.NONE:
-            self._acknowledge(batch, answer.base_offset)
+            self._acknowledge(batch, answer.base_offset, answer.log_append_time_ms)
             return
         batch.in_doubt |= code in MAY_HAVE_BEEN_WRITTEN
         problem = code.name if not answer.error_message else f"{code.name}: {answer.error_message}"
@@ -308,7 +308,7 @@ class Sender:
             case _:
                 self._abort(batch, problem)
 
-    def _acknowledge(self, batch: ProducerBatch, base_offset: int) -> None:
+    def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int = -1) -> None:
         batch.base_offset = base_offset
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
@@ -319,7 +319,14 @@ class Sender:
             last = max(last, base_offset + batch.record_count - 1)
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors:
-            self._interceptors.on_acknowledgement(batch.topic, batch.partition, base_offset, batch.record_count, None)
+            self._interceptors.on_acknowledgement(
+                batch.topic,
+                batch.partition,
+                base_offset,
+                batch.record_count,
+                None,
+                log_append_time_ms=log_append_time_ms,
+            )
 
     def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem

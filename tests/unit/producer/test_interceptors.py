@@ -109,6 +109,19 @@ def test_all_are_told_of_acknowledgements_whatever_the_others_do(chain: Any) -> 
     assert Keeps.told == ("t", 0, 5, 10, None)
 
 
+class KeepsTheTime:
+    told: tuple[Any, ...] = ()
+
+    def on_acknowledgement(self, *arguments: Any, log_append_time_ms: int) -> None:
+        KeepsTheTime.told = (*arguments, log_append_time_ms)
+
+
+def test_only_who_asks_for_it_is_told_the_brokers_time_of_appending(chain: Any) -> None:
+    chain(Keeps, KeepsTheTime).on_acknowledgement("t", 0, 5, 10, None, log_append_time_ms=1_700_000_000_000)
+    assert Keeps.told == ("t", 0, 5, 10, None)
+    assert KeepsTheTime.told == ("t", 0, 5, 10, None, 1_700_000_000_000)
+
+
 def test_one_that_cannot_be_loaded_is_named() -> None:
     with pytest.raises(ConfigurationError, match="NOT_LOADABLE"):
         Interceptors(["nowhere:X"], {})
