@@ -10,6 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from kafka_eos_sink.errors import ConfigurationError
 
@@ -128,12 +129,15 @@ class Checkpoint:
     def _open(self) -> tuple[FileSystem, str]:
         from pyarrow.fs import FileSystem, LocalFileSystem
 
-        if "://" not in self.location and not self.location.startswith("file:"):
+        scheme, colon, rest = self.location.partition(":")
+        if not colon or "/" in scheme:
             return LocalFileSystem(), self.location.rstrip("/")
-        location = self.location
-        if location.startswith("file:") and not location.startswith("file://"):
-            location = "file://" + location.removeprefix("file:")
-        filesystem, path = FileSystem.from_uri(location)
+        if scheme == "file":
+            path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
+            return LocalFileSystem(), path.rstrip("/")
+        # A path of Spark is no URI: what stands in it is meant as it is, a blank or "%20" too.
+        authority, slash, path = rest.removeprefix("//").partition("/")
+        filesystem, path = FileSystem.from_uri(f"{scheme}://{authority}{slash}{quote(path)}")
         return filesystem, path.rstrip("/")
 
     def _read(self, name: str) -> bytes:

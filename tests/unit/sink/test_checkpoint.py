@@ -34,6 +34,19 @@ def test_the_query_id_is_read_wherever_the_path_says_that_it_is(tmp_path: Path, 
     assert found.newest_batch() == 10
 
 
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
+def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, prefix: str) -> None:
+    for name, query in (("a b%20c+é?#", "this"), ("a b c+é?#", "other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metadata").write_text(f'{{"id":"{query}"}}')
+    assert Checkpoint(f"{prefix}{tmp_path}/a b%20c+é?#").query_id() == "this"
+
+
+def test_a_path_on_another_file_system_is_meant_as_it_is_written_too() -> None:
+    _, path = Checkpoint("mock://host/a b%20c+é?#/")._open()
+    assert path == "a b%20c+é?#"
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"id":""}', '{"id":7}', "[]"])
 def test_metadata_that_is_not_sparks_is_not_taken_for_an_id(tmp_path: Path, content: str) -> None:
     (tmp_path / "metadata").write_text(content)
