@@ -3,7 +3,9 @@
     PYTHONPATH=.:tests python tests/benchmarks/bench_streaming.py [--tasks 8] [--batches 40] [--rounds 3]
 
 Each round runs both queries one after the other over the same source, so many rows a batch in so many tasks, back to back. Prints the
-median duration of a micro-batch (`triggerExecution`) of each after its first batches, and the difference.
+median duration of a micro-batch (`triggerExecution`) of each after its first batches, and the difference; of the latter, what the driver
+does: plan and commit (check, decide, end, verify), timed in the processes that Spark calls them in. The rest is the tasks' own requests, and
+the broker, which shares the cores with them here.
 """
 
 from __future__ import annotations
@@ -15,17 +17,54 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from kafka_eos_sink import KafkaEosDataSource
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.sink.stream_writer import KafkaEosStreamWriter
 from kafka_testing import create_topic
 
 WARM_UP = 5
+
+
+class TimedWriter(KafkaEosStreamWriter):
+    """Notes how long its plan and its commit took, in ms, a line each."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, notes: str) -> None:
+        super().__init__(options, schema)
+        self._notes = notes
+
+    def __getstate__(self) -> dict[str, Any]:
+        planned = self._planned
+        began = time.perf_counter()
+        state = super().__getstate__()
+        if not planned:  # Spark pickles it twice and plans once
+            self._note("plan", began)
+        return state
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        began = time.perf_counter()
+        super().commit(messages, batchId)
+        self._note("commit", began)
+
+    def _note(self, what: str, began: float) -> None:
+        with open(self._notes, "a") as notes:
+            notes.write(f"{what} {(time.perf_counter() - began) * 1_000}\n")
+
+
+class Timed(KafkaEosDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "kafka-eos-timed"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:  # noqa: N802
+        options = dict(self.options)
+        return TimedWriter(options, schema, options.pop("notes"))
 
 
 class Discard(DataSource):
@@ -67,6 +106,13 @@ def batches(frame: DataFrame, name: str, options: dict[str, str], count: int) ->
     return [float(each["durationMs"]["triggerExecution"]) for each in found if each["batchId"] >= WARM_UP]
 
 
+def driver_ms(notes: str) -> list[float]:
+    """Plan and commit together, of each micro-batch after the first ones."""
+    lines = [line.split() for line in notes.splitlines()]
+    plans, commits = ([float(ms) for what, ms in lines if what == wanted] for wanted in ("plan", "commit"))
+    return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--tasks", type=int, default=8)
@@ -87,19 +133,26 @@ def main() -> None:
         )
         spark.sparkContext.setLogLevel("OFF")
         spark.dataSource.register(Discard)
+        spark.dataSource.register(Timed)
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", given.rows)
         frame = source.option("numPartitions", given.tasks).load().selectExpr("cast(value as string) value")
         options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
-        times: dict[str, list[float]] = {"discard-stream": [], "kafka-eos": []}
+        times: dict[str, list[float]] = {"discard-stream": [], "kafka-eos-timed": []}
+        driver: list[float] = []
         for _ in range(given.rounds):
             times["discard-stream"] += batches(frame, "discard-stream", {}, given.batches)
-            times["kafka-eos"] += batches(frame, "kafka-eos", options, given.batches)
+            with tempfile.NamedTemporaryFile("r") as notes:
+                times["kafka-eos-timed"] += batches(
+                    frame, "kafka-eos-timed", {**options, "notes": notes.name}, given.batches
+                )
+                driver += driver_ms(notes.read())
         spark.stop()
     medians = {name: statistics.median(each) for name, each in times.items()}
-    print(f"{given.rows} rows in {given.tasks} tasks, {len(times['kafka-eos'])} micro-batches each, median ms:")
+    print(f"{given.rows} rows in {given.tasks} tasks, {len(driver)} micro-batches each, median ms:")
     for name, median in medians.items():
         print(f"  {name:<16} {median:8.0f}")
-    print(f"  difference       {medians['kafka-eos'] - medians['discard-stream']:8.0f}")
+    print(f"  difference       {medians['kafka-eos-timed'] - medians['discard-stream']:8.0f}")
+    print(f"  plan and commit  {statistics.median(driver):8.0f}")
 
 
 if __name__ == "__main__":
