@@ -1,0 +1,199 @@
+"""Numbers that run out: the epochs of a producer id after 32766, the sequence numbers of a partition after 2147483647."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import crc32c
+import pyarrow as pa
+import pytest
+
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.framing import RequestHeader, request_header_version
+from kafka_eos_sink.protocol.messages import InitProducerIdRequest
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.protocol.schema import write_message
+from kafka_eos_sink.protocol.wire_types import Output
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
+
+LAST_EPOCH = 32_766
+"""The coordinator keeps 32767 for fencing and for the marker of the last transaction."""
+LAST_SEQUENCE = 2**31 - 1
+INIT_PRODUCER_ID_VERSION = 4
+_SIZE = struct.Struct(">i")
+
+
+def client_of(kafka: EmbeddedKafka) -> NetworkClient:
+    return NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers)))
+
+
+def deadline(client: NetworkClient) -> int:
+    return client.clock() + 60_000
+
+
+# epochs
+
+
+def use_up(kafka: EmbeddedKafka, *transactional_ids: str) -> None:
+    """The next InitProducerId of these ids gets the last epoch of their producer id."""
+    with client_of(kafka) as client:
+        admin = Admin(client)
+        for transactional_id in transactional_ids:
+            _, epoch = admin.init_producer_id(transactional_id, 60_000, deadline(client))
+            _ask_many_times(kafka, transactional_id, LAST_EPOCH - 1 - epoch)
+        found = admin.describe_transactions(transactional_ids, deadline(client))
+        assert {state and state.producer_epoch for state in found.values()} == {LAST_EPOCH - 1}
+
+
+def _ask_many_times(kafka: EmbeddedKafka, transactional_id: str, times: int) -> None:
+    """InitProducerId, pipelined: the broker works off the requests of one connection one after the other."""
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    header = RequestHeader(
+        request_api_key=request.API_KEY,
+        request_api_version=INIT_PRODUCER_ID_VERSION,
+        correlation_id=1,
+        client_id="uses-up",
+    )
+    out = Output()
+    write_message(out, header, request_header_version(InitProducerIdRequest, INIT_PRODUCER_ID_VERSION))
+    write_message(out, request, INIT_PRODUCER_ID_VERSION)
+    body = b"".join(out.parts())
+    host, port = kafka.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
+        asking = threading.Thread(target=connection.sendall, args=((_SIZE.pack(len(body)) + body) * times,))
+        asking.start()
+        for _ in range(times):
+            answers.read(*_SIZE.unpack(answers.read(_SIZE.size)))
+        asking.join()
+
+
+def assert_every_row(kafka: EmbeddedKafka, topic: str, times: int) -> None:
+    for reader in READERS:
+        records = read_committed(kafka.bootstrap_servers, topic, reader=reader)
+        assert Counter(int(record.value or b"") for record in records) == Counter(dict.fromkeys(range(2 * ROWS), times))
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends", "commit.finished"])
+def test_a_write_under_the_last_epochs_is_recovered_and_the_next_gets_other_producer_ids(
+    any_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    ids = (
+        driver_transactional_id(given.write_id),
+        *(task_transactional_id(given.write_id, task, task) for task in range(2)),
+    )
+    use_up(any_kafka, *ids)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    last = [plan.driver, *(message.prepared.identity for message in messages if message.prepared is not None)]
+    assert [identity.transactional_id for identity in last] == list(ids)
+    assert {identity.producer_epoch for identity in last} == {LAST_EPOCH}
+    die_at(point, given, plan, messages, monkeypatch)
+
+    write_all(given)
+    assert_every_row(any_kafka, topic, 1)
+    following = replace(given, version=given.version + 1)
+    plan = write.plan(following)
+    messages = tasks(following, plan)
+    new = [plan.driver, *(message.prepared.identity for message in messages if message.prepared is not None)]
+    assert not {identity.producer_id for identity in new} & {identity.producer_id for identity in last}
+    assert max(identity.producer_epoch for identity in new) < 10
+    write.commit(following, plan, messages)
+    assert_every_row(any_kafka, topic, 2)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
+def test_a_producer_goes_on_after_the_last_epoch_of_its_id(any_kafka: EmbeddedKafka, committed: bool) -> None:
+    topic, transactional_id = create_topic(any_kafka.bootstrap_servers, partitions=1), unique_topic("tx")
+    use_up(any_kafka, transactional_id)
+    with (
+        client_of(any_kafka) as client,
+        Producer(client, ProducerConfig(), transactional_id=transactional_id) as producer,
+    ):
+        producer.init_producer_id(deadline(client))
+        first = producer.producer_id, producer.producer_epoch
+        for number in range(3):
+            producer.begin()
+            producer.write(numbered(topic, number, 1))
+            producer.flush()
+            assert producer.end(committed or number > 0, deadline(client)).error_code == 0
+        assert first[1] == LAST_EPOCH
+        # Below transaction.version 2 an end leaves the epoch as it is, so nothing has run out yet.
+        assert (producer.producer_id != first[0]) == (producer.transaction_version >= 2)
+    values = [int(record.value or b"") for record in read_committed(any_kafka.bootstrap_servers, topic)]
+    assert values == [0, 1, 2] if committed else [1, 2]
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+# sequence numbers
+
+
+def numbered(topic: str, first: int, count: int) -> Rows:
+    value = pa.array([b"%d" % number for number in range(first, first + count)])
+    return Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
+
+
+@contextmanager
+def restarted(kafka: EmbeddedKafka) -> Iterator[Path]:
+    """Between the end of the node and its next start; the folder with its data."""
+    (node,) = kafka.node_ids
+    kafka.stop_node(node)
+    yield kafka.directory / "cluster" / f"node-{node}" / "data"
+    kafka.start_node(node)
+
+
+def set_last_sequence(snapshot: Path, sequence: int) -> None:
+    """In what a partition's leader keeps of its only producer (ProducerStateManager): version, CRC, then an array of
+    producer id, epoch, last sequence, last offset and more."""
+    data = bytearray(snapshot.read_bytes())
+    version, crc, producers = struct.unpack_from(">hIi", data)
+    assert (version, crc, producers) == (1, crc32c.crc32c(bytes(data[6:])), 1)
+    struct.pack_into(">i", data, 10 + 8 + 2, sequence)
+    struct.pack_into(">I", data, 2, crc32c.crc32c(bytes(data[6:])))
+    snapshot.write_bytes(data)
+
+
+def test_sequences_go_on_at_zero_within_a_transaction_of_version_two() -> None:
+    """Such a transaction begins at sequence 0, so two thousand million records come before: the broker is made to believe so."""
+    with EmbeddedKafka(transaction_version=2) as kafka:
+        topic = create_topic(kafka.bootstrap_servers, partitions=1)
+        with (
+            client_of(kafka) as client,
+            Producer(client, ProducerConfig(batch_size=60), transactional_id=unique_topic("tx")) as producer,
+        ):
+            producer.init_producer_id(deadline(client))
+            producer.begin()
+            producer.write(numbered(topic, 0, 10))
+            producer.flush()
+            queue = producer._accumulator.queue(topic, 0)
+            assert queue.next_sequence == 10
+            with restarted(kafka) as data:
+                (snapshot,) = (data / f"{topic}-0").glob("*10.snapshot")
+                set_last_sequence(snapshot, LAST_SEQUENCE - 8)
+            queue.next_sequence = LAST_SEQUENCE - 7
+            producer.write(numbered(topic, 10, 60))
+            producer.flush()
+            assert queue.next_sequence == 60 - 8
+            assert producer.end(True, deadline(client)).error_code == 0
+        for reader in READERS:
+            records = read_committed(kafka.bootstrap_servers, topic, reader=reader)
+            assert [int(record.value or b"") for record in records] == list(range(70))
+        assert_nothing_open(kafka.bootstrap_servers, [topic])
