@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
+from kafka_classes import archive_kafka_classes
 from kafka_eos_sink.cli import kafka_distribution
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 
@@ -49,14 +50,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[EmbeddedKafka]:
+def kafka_classes() -> None:
+    archive_kafka_classes()
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_classes: None) -> Iterator[EmbeddedKafka]:
     """One node with transaction.version 2 (KIP-890)."""
     with EmbeddedKafka(transaction_version=2, properties=TEST_PROPERTIES) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def kafka_tv0() -> Iterator[EmbeddedKafka]:
+def kafka_tv0(kafka_classes: None) -> Iterator[EmbeddedKafka]:
     """One node with transaction.version 0, as clusters have it that came from Kafka 3."""
     with EmbeddedKafka(transaction_version=0, properties=TEST_PROPERTIES) as cluster:
         yield cluster

@@ -118,7 +118,7 @@ class EmbeddedKafka:
         """Resolves, formats and starts; returns when every node is ready. Leaves nothing behind when it raises."""
         if self._root is not None:
             raise KafkaEosError("EMBEDDED_KAFKA_FAILED", "This embedded Kafka is running already.")
-        java = find_java().executable
+        java = find_java()
         jars = kafka_distribution.resolve(self.version, progress=self._progress)
         self._jvm = JvmSettings(java=java, jars=jars, heap=self._heap, tuned_for=self._tuned_for)
         atexit.register(self.stop)
@@ -445,7 +445,7 @@ class EmbeddedKafka:
             if not password.is_file():
                 write_properties(password, {"password": broker_security.new_password().reveal()})
             store = broker_security.make_certificate(
-                self._jvm.java, folder, Secret(read_properties(password)["password"])
+                self._jvm.java.executable, folder, Secret(read_properties(password)["password"])
             )
         write_properties(self.client_properties_file, self.client_properties)
         return broker_security.listener_properties(security, self._users, store)

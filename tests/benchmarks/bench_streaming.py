@@ -4,7 +4,7 @@
 
 Each round runs both queries one after the other over the same source, so many rows a batch in so many tasks, back to back. Prints the
 median duration of a micro-batch (`triggerExecution`) of each after its first batches, and the difference; of the latter, what the driver
-does: plan and commit (check, decide, end, verify), timed in the processes that Spark calls them in. The rest is the tasks' own requests, and
+does: plan and commit (check, decide, end, verify), timed where Spark calls them. The rest is the tasks' own requests, and
 the broker, which shares the cores with them here.
 """
 

@@ -1,0 +1,31 @@
+"""Kafka's classes as the JVM likes to load them, beside its jars: nodes of the tests start in two thirds of the time (JEP 350)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dead_writes import write_all, write_settings
+from kafka_eos_sink.cli import kafka_distribution
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.java import find_java
+from kafka_testing import create_topic
+
+
+def archive_kafka_classes() -> None:
+    """Have a node that has served a write archive its classes when it ends; some seconds, once per cache."""
+    jars = kafka_distribution.resolve()
+    archive = jars / f"classes-java-{find_java().version}.jsa"
+    if archive.exists() or " " in str(jars):
+        return
+    made = archive.with_suffix(f".{os.getpid()}")
+    with pytest.MonkeyPatch.context() as patch:
+        options = f"-XX:ArchiveClassesAtExit={made} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        patch.setenv("JDK_JAVA_OPTIONS", options)
+        with EmbeddedKafka(transaction_version=2) as kafka:
+            write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)))
+            (node_id,) = kafka.node_ids
+            kafka.stop_node(node_id)
+    if made.exists():  # not where the node took too long and was killed
+        made.replace(archive)
