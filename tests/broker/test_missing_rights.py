@@ -1,0 +1,319 @@
+"""A broker with ACLs (KRaft's StandardAuthorizer): which rights a write needs, and what is said where one is missing.
+
+Each case has a user of its own, who may do what a write needs but for one thing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import confluent_kafka.admin as confluent
+import pytest
+
+from dead_writes import ROWS, die_at, rows_of, tasks, write_all, write_settings
+from kafka_eos_sink.cli.broker_security import BrokerSecurity
+from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin, TransactionMarker
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.sink.kafka_properties import read_kafka_properties
+from kafka_testing import assert_nothing_open, read_committed
+
+PASSWORD = "correct-horse"
+PATIENCE_S = 30.0
+LITERAL, PREFIXED = confluent.ResourcePatternType.LITERAL, confluent.ResourcePatternType.PREFIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """An operation on one of the things that a write needs: transactional-id, topic, commit-log, group or cluster."""
+
+    thing: str
+    operation: str
+
+
+NEEDED = (
+    Right("transactional-id", "WRITE"),  # and Describe with it, as everywhere
+    Right("topic", "WRITE"),
+    Right("commit-log", "WRITE"),
+    Right("commit-log", "READ"),
+)
+FOR_PROOFS = (
+    Right("topic", "READ"),
+    Right("commit-log", "DESCRIBE_CONFIGS"),
+    Right("cluster", "DESCRIBE_CONFIGS"),
+)
+FOR_OFFSETS = (Right("group", "READ"), Right("source", "READ"))
+EVERYTHING = NEEDED + FOR_PROOFS + FOR_OFFSETS
+
+
+def without(thing: str, *operations: str) -> tuple[Right, ...]:
+    return tuple(right for right in EVERYTHING if right.thing != thing or right.operation not in operations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A user who lacks a right, and how the error begins and what else it says."""
+
+    user: str
+    rights: tuple[Right, ...]
+    code: str
+    says: str
+
+
+REFUSALS = [
+    Refusal(
+        user="no-transactional-id",
+        rights=without("transactional-id", "WRITE"),
+        code="TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        says=r"transactional id .*Write and Describe on the transactional id",
+    ),
+    Refusal(
+        user="transactional-id-described",
+        rights=(*without("transactional-id", "WRITE"), Right("transactional-id", "DESCRIBE")),
+        code="TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        says=r"InitProducerId of transactional id .*Write and Describe on the transactional id",
+    ),
+    Refusal(
+        user="no-topic",
+        rights=without("topic", "READ", "WRITE"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"data-no-topic.*Write and Describe",
+    ),
+    Refusal(
+        user="topic-read",
+        rights=without("topic", "WRITE"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"data-topic-read.*Write and Describe",
+    ),
+    Refusal(
+        user="no-commit-log",
+        rights=without("commit-log", "READ", "WRITE", "DESCRIBE_CONFIGS"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"log-no-commit-log.*Write and Describe",
+    ),
+    Refusal(
+        user="commit-log-read",
+        rights=without("commit-log", "WRITE"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"log-commit-log-read.*Write and Describe",
+    ),
+    Refusal(
+        user="commit-log-write",
+        rights=without("commit-log", "READ"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"log-commit-log-write.*to read it: Read",
+    ),
+    Refusal(
+        user="no-group",
+        rights=without("group", "READ"),
+        code="GROUP_AUTHORIZATION_FAILED",
+        says=r"Read on the consumer group",
+    ),
+]
+NOTHING = "nothing-at-all"
+NO_PROOFS = "no-proofs"
+NO_LOG_YET = "no-log-yet"
+USERS: dict[str, tuple[Right, ...]] = {
+    **{refusal.user: refusal.rights for refusal in REFUSALS},
+    "everything": EVERYTHING,
+    NO_PROOFS: NEEDED,
+    NO_LOG_YET: EVERYTHING,
+    "topic-write": (Right("topic", "WRITE"),),
+    NOTHING: (),
+}
+
+
+def bindings(user: str, rights: tuple[Right, ...]) -> Iterator[confluent.AclBinding]:
+    kinds = {
+        "transactional-id": (confluent.ResourceType.TRANSACTIONAL_ID, "kafka-eos", PREFIXED),
+        "topic": (confluent.ResourceType.TOPIC, f"data-{user}", LITERAL),
+        "commit-log": (confluent.ResourceType.TOPIC, f"log-{user}", LITERAL),
+        "source": (confluent.ResourceType.TOPIC, "source", LITERAL),
+        "group": (confluent.ResourceType.GROUP, "group", LITERAL),
+        "cluster": (confluent.ResourceType.BROKER, "kafka-cluster", LITERAL),
+    }
+    for right in rights:
+        operation = confluent.AclOperation[right.operation]
+        yield confluent.AclBinding(
+            *kinds[right.thing], f"User:{user}", "*", operation, confluent.AclPermissionType.ALLOW
+        )
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedKafka]:
+    """Whoever comes through the plaintext listener may do everything: the node itself, and the readers of these tests."""
+    security = BrokerSecurity(
+        protocol="SASL_PLAINTEXT", users=tuple((user, Secret(PASSWORD)) for user in USERS), mechanisms=("PLAIN",)
+    )
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with EmbeddedKafka(security=security, properties=properties, transaction_version=2) as cluster:
+        admin = confluent.AdminClient({"bootstrap.servers": cluster.plaintext_servers})
+        topics = [
+            confluent.NewTopic("source", 1),
+            *(confluent.NewTopic(f"data-{user}", 2) for user in USERS),
+            *(
+                confluent.NewTopic(f"log-{user}", 16, config={"cleanup.policy": "compact"})
+                for user in USERS
+                if user != NO_LOG_YET
+            ),
+        ]
+        for future in admin.create_topics(topics, operation_timeout=30).values():
+            future.result(PATIENCE_S)
+        wanted = [binding for user, rights in USERS.items() for binding in bindings(user, rights)]
+        for future in admin.create_acls(wanted).values():
+            future.result(PATIENCE_S)
+        every = confluent.AclBindingFilter(
+            confluent.ResourceType.ANY,
+            None,
+            confluent.ResourcePatternType.ANY,
+            None,
+            None,
+            confluent.AclOperation.ANY,
+            confluent.AclPermissionType.ANY,
+        )
+        give_up_at = time.monotonic() + PATIENCE_S
+        while len(admin.describe_acls(every).result(PATIENCE_S)) < len(wanted):
+            assert time.monotonic() < give_up_at, "the ACLs are not there"
+            time.sleep(0.02)
+        yield cluster
+
+
+def client_of(guarded: EmbeddedKafka, user: str) -> ClientConfig:
+    problems: list[str] = []
+    properties = {
+        "bootstrap.servers": guarded.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORD,
+    }
+    found = read_kafka_properties(properties, problems)
+    assert found is not None
+    assert problems == []
+    return found.client
+
+
+def settings_of(guarded: EmbeddedKafka, user: str) -> write.WriteSettings:
+    given = write_settings(guarded, f"data-{user}")
+    offsets = write.GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
+    return replace(
+        given,
+        client=client_of(guarded, user),
+        commit_log_topic=f"log-{user}",
+        group_offsets=None if user == NO_PROOFS else offsets,
+        producer=replace(given.producer, delivery_timeout_ms=15_000, max_block_ms=15_000),
+    )
+
+
+def assert_every_row_once(guarded: EmbeddedKafka, user: str) -> None:
+    records = read_committed(guarded.plaintext_servers, f"data-{user}")
+    assert Counter(int(record.value or b"") for record in records) == Counter(range(2 * ROWS))
+    assert_nothing_open(guarded.plaintext_servers)
+
+
+def write_as_spark_does(given: write.WriteSettings) -> None:
+    plan = write.plan(given)
+    messages: list[write.TaskMessage] = []
+    try:
+        messages = tasks(given, plan)
+        write.commit(given, plan, messages)
+    except KafkaEosError:
+        write.abort(given, plan, messages)
+        raise
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.user)
+def test_a_missing_right_is_named_and_nothing_is_written(guarded: EmbeddedKafka, refusal: Refusal) -> None:
+    given = settings_of(guarded, refusal.user)
+    with pytest.raises(KafkaEosError, match=rf"^\[KAFKA_EOS\.{refusal.code}\] .*{refusal.says}"):
+        write_as_spark_does(given)
+    assert read_committed(guarded.plaintext_servers, f"data-{refusal.user}") == []
+    assert_nothing_open(guarded.plaintext_servers)
+
+
+def test_with_all_rights_a_write_that_dies_is_recovered(
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = settings_of(guarded, "everything")
+    plan = write.plan(given)
+    die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        write_all(given)
+    assert "right" not in caplog.text
+    assert_every_row_once(guarded, "everything")
+
+
+def test_with_no_right_but_to_write_and_to_read_the_commit_log_a_write_goes_through_and_says_what_it_cannot_prove(
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = settings_of(guarded, NO_PROOFS)
+    with caplog.at_level(logging.WARNING):
+        plan = write.plan(given)
+        die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
+        write_all(given)
+    assert f"the cleanup.policy of the commit log topic 'log-{NO_PROOFS}' may not be read" in caplog.text
+    assert "transaction.max.timeout.ms may not be read" in caplog.text
+    assert f"without the right to Read data-{NO_PROOFS}" in caplog.text
+    assert_every_row_once(guarded, NO_PROOFS)
+
+
+def test_a_commit_log_that_may_not_be_created_is_asked_for_with_the_command(guarded: EmbeddedKafka) -> None:
+    command = rf"kafka-topics\.sh .*--create --topic log-{NO_LOG_YET} --partitions 16"
+    with pytest.raises(ConfigurationError, match=rf"COMMIT_LOG_TOPIC\].*TOPIC_AUTHORIZATION_FAILED.*Create.*{command}"):
+        write.plan(settings_of(guarded, NO_LOG_YET))
+
+
+def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
+    task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+
+    def write_as(user: str) -> None:
+        topic = f"data-{user}"
+        write.write_task_at_least_once(settings_of(guarded, user), task, iter([rows_of(topic, 0), rows_of(topic, 1)]))
+
+    write_as("topic-write")
+    assert_every_row_once(guarded, "topic-write")
+    with pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite"):
+        write_as(NOTHING)
+
+
+def test_markers_take_a_right_of_their_own(guarded: EmbeddedKafka) -> None:
+    marker = TransactionMarker(
+        topic="data-everything",
+        partition=0,
+        producer_id=1,
+        producer_epoch=0,
+        committed=True,
+        coordinator_epoch=0,
+        transaction_version=2,
+    )
+    with (
+        NetworkClient(client_of(guarded, "everything")) as client,
+        pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*Alter"),
+    ):
+        Admin(client).write_txn_markers([marker], client.clock() + 15_000)
+
+
+def test_check_says_what_is_missing(guarded: EmbeddedKafka) -> None:
+    def found(user: str) -> dict[tuple[str, str], tuple[str, Verdict]]:
+        with NetworkClient(client_of(guarded, user)) as client:
+            findings = check_cluster(
+                Admin(client), topic=f"data-{user}", commit_log_topic=f"log-{user}", timeout_ms=15_000
+            )
+        return {(each.about, each.what): (each.found, each.verdict) for each in findings}
+
+    assert found("topic-read")["topic data-topic-read", "rights"] == ("Write missing", Verdict.FAILS)
+    log = "commit log log-commit-log-write"
+    assert found("commit-log-write")[log, "rights"] == ("Read missing", Verdict.FAILS)
+    assert Verdict.FAILS not in {verdict for _, verdict in found("everything").values()}
