@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import struct
+import uuid
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -130,3 +136,55 @@ class StreamJob(KillableJob):
     def assert_every_line_once(self, files: int) -> None:
         assert Counter(int(line) for line in self.lines()) == Counter(range(files * LINES))
         assert_nothing_open(self.servers)
+
+
+def produce(servers: str, topic: str, records: Iterable[tuple[str | None, str]], *, end: str | None = None) -> Any:
+    """Writes with librdkafka; `end` commit or abort makes one transaction of it, "open" leaves it so."""
+    # The timeout is longer than a job may take on a busy machine.
+    transactional = {"transactional.id": f"test-{uuid.uuid4()}", "transaction.timeout.ms": 600_000}
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers} | (transactional if end else {}))
+    if end:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for key, value in records:
+        producer.produce(topic, value, key, headers=[("from", topic)])
+    assert producer.flush(60) == 0
+    if end in ("commit", "abort"):
+        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(60)
+    return producer
+
+
+def lag(servers: str, group: str, topic: str) -> int:
+    """Of all partitions, as an admin client that is not ours sees it under read_committed."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+    committed = admin.list_consumer_group_offsets([request])[group].result().topic_partitions
+    latest = {part: confluent_kafka.admin.OffsetSpec.latest() for part in committed}
+    level = confluent_kafka.IsolationLevel.READ_COMMITTED
+    ends = {part: end.result().offset for part, end in admin.list_offsets(latest, isolation_level=level).items()}
+    assert {part.topic for part in committed} == {topic}
+    return sum(ends[part] - part.offset for part in committed)
+
+
+def committed_offsets(servers: str, group: str) -> dict[tuple[str, int], int]:
+    """(topic, partition) -> the offset of a consumer group, as an admin client that is not ours sees it."""
+    request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+    found = AdminClient({"bootstrap.servers": servers}).list_consumer_group_offsets([request])[group].result()
+    return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
+
+
+def commits_of_group(servers: str, group: str) -> list[tuple[str, int, int]]:
+    """(topic, partition, offset) of every commit of a consumer group, in their order: what __consumer_offsets holds."""
+    found = []
+    for record in read_committed(servers, "__consumer_offsets"):
+        version, key = struct.unpack_from(">h", record.key or b"")[0], (record.key or b"")[2:]
+        if version > 1 or record.value is None:
+            continue  # of a member or the group itself (GroupCoordinatorRecordType), or a tombstone
+        names = []
+        for _ in range(2):
+            (length,) = struct.unpack_from(">h", key)
+            names.append(key[2 : 2 + length].decode())
+            key = key[2 + length :]
+        if names[0] == group:
+            found.append((names[1], struct.unpack(">i", key)[0], struct.unpack_from(">q", record.value, 2)[0]))
+    return found

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
+from tests.spark.streams import lag, produce
 
 STREAM, VERIFY = "stream_to_kafka", "verify_exactly_once"
 PATIENCE_S = 180.0
@@ -31,22 +30,6 @@ def add_file(folder: Path, name: str, numbers: Iterable[int]) -> None:
     written = folder.with_name(f"{name}.part")
     written.write_text("".join(json.dumps({"id": n, "customer": f"c{n % 5}"}) + "\n" for n in numbers), "utf-8")
     written.rename(folder / name)
-
-
-def produce(servers: str, topic: str, records: Iterable[tuple[str | None, str]], *, end: str | None = None) -> Any:
-    """Writes with librdkafka; `end` commit or abort makes one transaction of it, "open" leaves it so."""
-    # The timeout is longer than a job may take on a busy machine.
-    transactional = {"transactional.id": f"test-{uuid.uuid4()}", "transaction.timeout.ms": 600_000}
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers} | (transactional if end else {}))
-    if end:
-        producer.init_transactions(60)
-        producer.begin_transaction()
-    for key, value in records:
-        producer.produce(topic, value, key, headers=[("from", topic)])
-    assert producer.flush(60) == 0
-    if end in ("commit", "abort"):
-        (producer.commit_transaction if end == "commit" else producer.abort_transaction)(60)
-    return producer
 
 
 def verified(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -149,18 +132,6 @@ def test_a_topic_goes_through_a_query_to_another_with_its_offsets(
         assert counts(report) == (200, 200, 0, 0, 0)
         assert report["compared"] == ["key", "value", "headers"]
         assert report["out_of_order"] == 0
-
-
-def lag(servers: str, group: str, topic: str) -> int:
-    """Of all partitions, as an admin client that is not ours sees it under read_committed."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    request = confluent_kafka.ConsumerGroupTopicPartitions(group)
-    committed = admin.list_consumer_group_offsets([request])[group].result().topic_partitions
-    latest = {part: confluent_kafka.admin.OffsetSpec.latest() for part in committed}
-    level = confluent_kafka.IsolationLevel.READ_COMMITTED
-    ends = {part: end.result().offset for part, end in admin.list_offsets(latest, isolation_level=level).items()}
-    assert {part.topic for part in committed} == {topic}
-    return sum(ends[part] - part.offset for part in committed)
 
 
 def test_a_topic_as_source_needs_the_jars_and_says_so(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
