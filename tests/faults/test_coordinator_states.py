@@ -1,0 +1,184 @@
+"""States of a transactional id that today's coordinators pass through in an instant, keep to themselves, or do not have yet.
+
+The proxy puts them into the answers to DescribeTransactions. Whatever is not known to be free or open is left alone and decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dead_writes import die_at
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
+from kafka_eos_sink.errors import TransactionAbortedError
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+
+from .bench import TASKS, Bench, numbered, of_process, write_tasks, write_whole
+from .fault_proxy import AnswerAfter, Change, Rule
+
+STATES = ("PrepareEpochFence", "Dead", "HeldByTheMoon")
+"""The last one no Kafka has today."""
+
+
+@pytest.fixture(params=(2, 0) if os.environ.get("KAFKA_EOS_ALL_CASES") else (2,))
+def bench(request: pytest.FixtureRequest, bench_of: Callable[[int], Bench]) -> Bench:
+    """Of transaction.version 2 by default, of both with KAFKA_EOS_ALL_CASES=1."""
+    return bench_of(request.param)
+
+
+def as_if(state: str, *transactional_ids: str) -> Change:
+    """The coordinator's answer, but for the state of these ids, which it knows."""
+
+    def change(answer: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
+        return replace(
+            answer,
+            transaction_states=tuple(
+                replace(each, error_code=0, transaction_state=state)
+                if each.transactional_id in transactional_ids
+                else each
+                for each in answer.transaction_states
+            ),
+        )
+
+    return Change(change)
+
+
+def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
+    """What the coordinator itself says, past the proxy."""
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bench.kafka.bootstrap_servers))
+    with NetworkClient(config) as client:
+        found = Admin(client).describe_transactions(transactional_ids, client.clock() + 20_000)
+    return [None if (each := found[name]) is None else each.state for name in transactional_ids]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_slot_in_such_a_state_is_not_taken(bench: Bench, state: str) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    slots = [task_transactional_id(settings.write_id, 0, slot) for slot in range(3)]
+    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *slots[:2]), count=None, client="task-0"))
+    plan = write.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+    prepared = messages[0].prepared
+    assert prepared is not None
+    assert prepared.identity.transactional_id == slots[2]
+    write.commit(of_process(settings, "committer"), plan, messages)
+    bench.assert_exactly_once(topic)
+    assert states(bench, *slots[:2]) == [None, None]  # nobody has asked for a producer id in the others' place
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_is_decided_about_a_transaction_in_such_a_state(bench: Bench, state: str) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    plan = write.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+    prepared = messages[0].prepared
+    assert prepared is not None
+    own = prepared.identity.transactional_id
+    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, own), client="committer"))
+    with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*its coordinator says {state}"):
+        write.commit(of_process(settings, "committer"), plan, messages)
+    assert not bench.proxy.unfired
+    assert states(bench, own, driver_transactional_id(settings.write_id)) == ["Ongoing", "Empty"]
+    bench.assert_nothing_visible(topic)
+    write_whole(settings)
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_who_takes_over_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) -> None:
+    """What is left open the next plan ends, or the transaction's timeout."""
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    messages = write_tasks(settings, write.plan(of_process(settings, "planner")))
+    left = [message.prepared.identity.transactional_id for message in messages if message.prepared is not None]
+    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, left[0]), count=None))
+    write.plan(of_process(settings, "second-planner"))
+    assert not bench.proxy.unfired
+    assert states(bench, *left)[0] == "Ongoing"
+    assert states(bench, *left)[1] != "Ongoing"
+    bench.proxy.inject()
+    write_whole(settings)
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_sweep_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) -> None:
+    """A losing attempt opened its transaction after the commit had looked."""
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    plan = write.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+    decision = write.commit(of_process(settings, "committer"), plan, messages)
+    late = [
+        write.write_task(
+            of_process(settings, f"late-{task}"),
+            plan,
+            write.TaskIdentity(partition=task, attempt_number=1, task_attempt_id=TASKS + task),
+            iter([numbered(topic, 0, 10)]),
+        )
+        for task in range(TASKS)
+    ]
+    left = [message.prepared.identity.transactional_id for message in late if message.prepared is not None]
+    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *left)))
+    assert write.sweep(of_process(settings, "committer"), plan, decision) == 0
+    assert not bench.proxy.unfired
+    assert set(states(bench, *left)) == {"Ongoing"}
+    bench.proxy.inject()
+    assert write.sweep(of_process(settings, "committer"), plan, decision) == len(left)
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_recovery_goes_by_the_log_whatever_the_coordinator_says(
+    bench: Bench, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may still be ended by its coordinator is waited for, and then the markers tell."""
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    plan = write.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+    die_at("commit.decided", of_process(settings, "committer"), plan, messages, monkeypatch)
+    identities = [message.prepared.identity for message in messages if message.prepared is not None]
+    own = [identity.transactional_id for identity in identities]
+
+    def of_task(request: Any) -> bool:
+        return set(request.transactional_ids) <= set(own)
+
+    bench.proxy.inject(
+        # The transactions are committed, and those who ask are told something else: the witness is asked.
+        Rule(m.EndTxnRequest, AnswerAfter(ErrorCode.INVALID_TXN_STATE), count=len(own)),
+        Rule(m.DescribeTransactionsRequest, as_if(state, *own), count=2, where=of_task),
+    )
+    write.plan(of_process(settings, "second-planner"))
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+    write_whole(settings)
+    bench.assert_exactly_once(topic)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_driver_id_in_such_a_state_is_fenced_all_the_same(bench: Bench, state: str) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    driver = driver_transactional_id(settings.write_id)
+    write_whole(settings)
+    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, driver), count=2))
+    write_whole(replace(settings, version=settings.version + 1, client=bench.client_config()))
+    assert not bench.proxy.unfired
+    assert sorted(number for partition in bench.read(topic) for number in partition) == sorted(2 * list(range(20)))
+    bench.assert_nothing_open(topic)
