@@ -19,7 +19,7 @@ from kafka_eos_sink.commit import failpoints
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 from tests.broker.transaction_versions import set_transaction_version
 
-SAMPLE = ("plan.fenced", "task.initialised", "task.prepared", "commit.decision_written", "commit.decided")
+SAMPLE = ("task.initialised", "commit.decision_written", "commit.decided")
 CHANGED_AT = POINTS if os.environ.get("KAFKA_EOS_ALL_CASES") else SAMPLE
 
 

@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import confluent_kafka
-import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
 from dead_writes import write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import failpoints, write
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
@@ -32,12 +30,12 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
 
-NODES = (1, 2, 3)
+from .three_nodes import NODES, PATIENCE_S, QUICK_ELECTIONS, coordinator, leader, make_whole, wait_until
+
 PARTITIONS = 3
 TASKS = 2
 ROWS = 60
 """In one delivery to a task."""
-PATIENCE_S = 60.0
 SETTINGS = ProducerConfig(
     batch_size=1_000,  # some records each, so that several requests are in flight when a node dies
     linger_ms=0,
@@ -46,15 +44,7 @@ SETTINGS = ProducerConfig(
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[EmbeddedKafka]:
-    properties = {
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        # How long a killed node is believed alive is most of what a test waits for.
-        "broker.session.timeout.ms": "2000",
-        "broker.heartbeat.interval.ms": "250",
-        "controller.quorum.election.timeout.ms": "500",
-        "controller.quorum.fetch.timeout.ms": "1000",
-    }
-    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m", properties=properties) as cluster:
+    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m", properties=QUICK_ELECTIONS) as cluster:
         settings = settings_of(cluster, create_topic(cluster.bootstrap_servers))
         plan = write.plan(settings)  # the first use of transactions and of the commit log creates their topics
         write.commit(settings, plan, tasks(settings, plan, Deliveries()))
@@ -64,16 +54,7 @@ def three() -> Iterator[EmbeddedKafka]:
 @pytest.fixture(autouse=True)
 def whole(three: EmbeddedKafka) -> None:
     """Every test begins with three nodes that hold everything, whatever became of the test before."""
-    for node in NODES:
-        three.start_node(node)
-    admin = confluent_admin(three)
-
-    def complete() -> bool:
-        topics = admin.list_topics(timeout=PATIENCE_S).topics.values()
-        partitions = [partition for topic in topics for partition in topic.partitions.values()]
-        return all(len(each.isrs) == len(each.replicas) and each.leader in NODES for each in partitions)
-
-    wait_until(complete, "three replicas of every partition")
+    make_whole(three)
 
 
 @dataclass(slots=True)
@@ -115,30 +96,9 @@ def tasks(settings: write.WriteSettings, plan: write.Plan, deliveries: Deliverie
     ]
 
 
-def confluent_admin(three: EmbeddedKafka) -> confluent_kafka.admin.AdminClient:
-    return confluent_kafka.admin.AdminClient({"bootstrap.servers": three.bootstrap_servers})
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S:g} s for {what}"
-        time.sleep(0.05)
-
-
 # who is to die
 
 Find = Callable[[EmbeddedKafka, write.WriteSettings], int]
-
-
-def leader(three: EmbeddedKafka, topic: str, partition: int) -> int:
-    return int(confluent_admin(three).list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[partition].leader)
-
-
-def coordinator(settings: write.WriteSettings, transactional_id: str) -> int:
-    with NetworkClient(settings.client) as client:
-        found = Admin(client).find_coordinators([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
-        return found[transactional_id]
 
 
 def leads_rows(three: EmbeddedKafka, settings: write.WriteSettings) -> int:

@@ -1,0 +1,211 @@
+"""Partitions with one replica, whose node is killed: they have no leader until it is back.
+
+On Kafka 4.3.1, whose coordinators leave the marker of a commit out of such a partition and call the transaction complete
+(KAFKA-20734): the records would stay unread for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from dead_writes import ROWS, tasks, write_all, write_settings
+from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import failpoints, write
+from kafka_eos_sink.commit.operator_commands import OperatorSettings, recover
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partitioner import key_partitions
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
+
+from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole, wait_until
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3, version="4.3.1", heap="256m", properties=QUICK_ELECTIONS) as cluster:
+        write_all(write_settings(cluster, create_topic(cluster.bootstrap_servers)))  # makes the internal topics
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def whole(three: EmbeddedKafka) -> None:
+    make_whole(three)
+
+
+def lonely_topic(three: EmbeddedKafka) -> str:
+    """A topic whose partitions have one replica each, on three nodes."""
+    return create_topic(three.bootstrap_servers, partitions=PARTITIONS, replication_factor=1)
+
+
+def kill_leader(three: EmbeddedKafka, topic: str, partition: int) -> int:
+    """Returns its node once nobody takes it for the leader any more."""
+    node = leader(three, topic, partition)
+    three.kill(node)
+    wait_until(lambda: leaderless_everywhere(three, topic, partition), "a partition without a leader")
+    return node
+
+
+def values(three: EmbeddedKafka, topic: str) -> Counter[int]:
+    found = [
+        Counter(int(record.value or b"") for record in read_committed(three.bootstrap_servers, topic, reader=reader))
+        for reader in READERS
+    ]
+    assert found[0] == found[1]
+    return found[0]
+
+
+def settings_of(three: EmbeddedKafka, topic: str) -> write.WriteSettings:
+    given = write_settings(three, topic)
+    return replace(given, producer=replace(given.producer, delivery_timeout_ms=6_000))
+
+
+# the commit
+
+
+def test_a_marker_that_was_left_out_is_found_named_and_repaired(
+    three: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, topic = three.bootstrap_servers, lonely_topic(three)
+    given = settings_of(three, topic)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    prepared = messages[0].prepared
+    assert prepared is not None
+    hidden = prepared.offsets[0].partition
+    killed: list[int] = []
+
+    def reached(name: str) -> None:
+        if name == "commit.decided":
+            killed.append(kill_leader(three, topic, hidden))
+
+    with monkeypatch.context() as patched:
+        patched.setenv(failpoints.VARIABLE, "commit.decided=here")
+        patched.setattr(failpoints, "reached", reached)
+        with pytest.raises(
+            DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*leader for {topic}-{hidden}.*recover"
+        ):
+            write.commit(given, plan, messages)
+    (node,) = killed
+    three.start_node(node)
+    wait_until(lambda: leader(three, topic, hidden) == node, "the leader that was killed")
+
+    # The marker does not come by itself, and whoever takes over says so as well.
+    operator = OperatorSettings(
+        write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client, timeout_ms=6_000
+    )
+    with pytest.raises(DecisionPendingError, match=rf"{topic}-{hidden} does not let readers past.*KAFKA-20734"):
+        recover(operator)
+    with pytest.raises(DecisionPendingError, match="KAFKA-20734"):
+        write.plan(given)
+    missing = set(range(2 * ROWS)) - set(values(three, topic))
+    assert len(missing) >= prepared.rows
+
+    command = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    assert main(["repair", *command]) == 0
+    assert f"on {topic}-{hidden}, version {given.version}" in capsys.readouterr().out
+    assert set(range(2 * ROWS)) - set(values(three, topic)) == missing
+    assert main(["repair", *command, "--yes"]) == 0
+    assert "were written" in capsys.readouterr().out
+    assert main(["recover", *command]) == 0
+    assert "every row is visible, finished just now" in capsys.readouterr().out
+    assert values(three, topic) == Counter(range(2 * ROWS))
+    write_all(given)  # written already
+    write_all(replace(given, version=given.version + 1))
+    assert values(three, topic) == Counter(dict.fromkeys(range(2 * ROWS), 2))
+    assert_nothing_open(servers, [topic, given.commit_log_topic])
+
+
+def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(three: EmbeddedKafka) -> None:
+    servers, topic = three.bootstrap_servers, lonely_topic(three)
+    given = settings_of(three, topic)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    prepared = messages[0].prepared
+    assert prepared is not None
+    hidden = prepared.offsets[0].partition
+    node = kill_leader(three, topic, hidden)
+    with pytest.raises(BrokerUnavailableError, match=f"{topic}-{hidden}"):
+        write.commit(given, plan, messages)
+    three.start_node(node)
+    write.abort(given, plan, messages)
+    assert values(three, topic) == Counter()
+    write_all(given)
+    assert values(three, topic) == Counter(range(2 * ROWS))
+    assert_nothing_open(servers, [topic, given.commit_log_topic])
+
+
+# the producer
+
+
+def test_rows_without_a_key_go_elsewhere_and_rows_with_one_wait(three: EmbeddedKafka) -> None:
+    topic = lonely_topic(three)
+    hidden = 1
+    node = kill_leader(three, topic, hidden)
+    client = NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers)))
+    with client, Producer(client, ProducerConfig(batch_size=200), transactional_id=None) as producer:
+        producer.init_producer_id(client.clock() + 30_000)
+        producer.begin()
+        number = pa.array([b"%d" % each for each in range(300)])
+        producer.write(Rows(topic=topic, partition=None, columns=RecordColumns(value=number)))
+        producer.flush()
+        assert {partition for _, partition in producer.acknowledged} == set(range(PARTITIONS)) - {hidden}
+
+        keys = pa.array([b"key-%d" % each for each in range(300)])
+        producer.write(Rows(topic=topic, partition=None, columns=RecordColumns(key=keys, value=number)))
+        starting = threading.Thread(target=three.start_node, args=(node,))
+        starting.start()
+        producer.flush()
+        starting.join()
+    records = read_committed(three.bootstrap_servers, topic)
+    keyless = [record for record in records if record.key is None]
+    keyed = [record for record in records if record.key is not None]
+    assert Counter(int(each.value or b"") for each in keyless) == Counter(range(300))
+    assert {each.partition for each in keyless} == set(range(PARTITIONS)) - {hidden}
+    assert Counter(int(each.value or b"") for each in keyed) == Counter(range(300))
+    places = key_partitions(keys, PARTITIONS)
+    assert all(each.partition == places[int(each.value or b"")] for each in keyed)
+    assert hidden in {each.partition for each in keyed}
+
+
+def are_at_rest(client: NetworkClient) -> bool:
+    client.poll(10)
+    ready = [client.ready(node) for node in NODES]  # begins to connect to all that are not
+    return all(ready) and not any(client.in_flight(node) for node in NODES)
+
+
+def test_of_several_nodes_the_one_with_least_to_do_is_asked(three: EmbeddedKafka) -> None:
+    topic = lonely_topic(three)
+    leads = {leader(three, topic, partition): partition for partition in range(PARTITIONS)}
+    assert set(leads) == set(NODES)
+    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers))
+    for idle in NODES:
+        with NetworkClient(config) as client:
+            assert client.wait_for_metadata(client.clock() + 30_000)
+            wait_until(lambda client=client: are_at_rest(client), "connections to all nodes")
+            busy = [node for node in NODES if node != idle]
+            for node in busy:  # which keeps silent for as long as there is nothing to fetch
+                partition = FetchPartition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
+                wanted = (FetchTopic(topic=topic, partitions=(partition,)),)
+                client.send(node, FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted))
+            assert client.least_loaded_node() == idle
+            # So it is the one that is asked for metadata.
+            version = client.metadata.version
+            client.request_metadata_update()
+            while client.metadata.version == version:
+                client.poll(10)
+                assert all(client.in_flight(node) == 1 for node in busy)
