@@ -28,38 +28,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import random
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.framing import (
-    RequestHeader,
-    ResponseHeader,
-    decode_response,
-    request_header_version,
-    response_header_version,
-)
-from kafka_eos_sink.protocol.schema import Request, decode, read_message, write_message
-from kafka_eos_sink.protocol.wire_types import Output
+from kafka_eos_sink.protocol.framing import decode_response
+from kafka_eos_sink.protocol.schema import Request
 
+from .broker_frames import SIZE, ReadRequest, answer_frame, read_request
 from .error_answers import error_answer, metadata_with_code
 
 T = TypeVar("T")
 Side = Literal["request", "response"]
 PATIENCE_S = 30.0
-_SIZE = struct.Struct(">i")
-_KEY_AND_VERSION = struct.Struct(">hh")
-_APIS: dict[int, type[Request[Any]]] = {request.API_KEY: request for request in m.REQUESTS}
 
 
 # what can be done to a request
@@ -193,6 +181,12 @@ class Rule:
         return self.nth <= match and (self.count is None or match < self.nth + self.count)
 
 
+class Chooser(Protocol):
+    """What is done to the request number `occurrence` of its API; None: nothing."""
+
+    def choose(self, api: type[Request[Any]], occurrence: int) -> Action | None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFaults:
     """Each request of an API on the menu meets one of its actions with probability `rate`, the same ones for one seed."""
@@ -250,7 +244,7 @@ class FaultProxy:
         self._connection_count = 0
         self._late: set[asyncio.Task[None]] = set()
         self._rules: tuple[Rule, ...] = ()
-        self._random: RandomFaults | None = None
+        self._random: Chooser | None = None
         self._matches: list[int] = []
         self._fired: set[int] = set()
         self._occurrences: dict[type[Request[Any]], int] = {}
@@ -274,7 +268,7 @@ class FaultProxy:
 
     # for the test
 
-    def inject(self, *rules: Rule, random_faults: RandomFaults | None = None) -> None:
+    def inject(self, *rules: Rule, random_faults: Chooser | None = None) -> None:
         """These rules instead of the former ones; counts and logs begin anew, connections stay."""
         self._do(self._inject(rules, random_faults))
 
@@ -330,7 +324,7 @@ class FaultProxy:
 
     # in the proxy's thread
 
-    async def _inject(self, rules: tuple[Rule, ...], random_faults: RandomFaults | None) -> None:
+    async def _inject(self, rules: tuple[Rule, ...], random_faults: Chooser | None) -> None:
         with self._changed:
             self._rules, self._random = rules, random_faults
             self._matches = [0] * len(rules)
@@ -378,18 +372,19 @@ class FaultProxy:
         address: tuple[str, int] = server.sockets[0].getsockname()[:2]
         return address
 
-    def see(self, connection: int, header: RequestHeader, api: type[Request[Any]], request: Any, digest: str) -> Seen:
+    def see(self, connection: int, read: ReadRequest) -> Seen:
         """Note a request, and choose what is done to it."""
+        api = read.api
         with self._changed:
             occurrence = self._occurrences[api] = self._occurrences.get(api, 0) + 1
             seen = Seen(
                 at=time.monotonic(),
                 connection=connection,
-                client_id=header.client_id or "",
+                client_id=read.header.client_id or "",
                 api=api,
-                version=header.request_api_version,
-                request=request,
-                digest=digest,
+                version=read.version,
+                request=read.request,
+                digest=read.digest,
                 occurrence=occurrence,
                 fault=None if self._random is None else self._random.choose(api, occurrence),
             )
@@ -516,15 +511,10 @@ class _Connection:
             await self._begin(exchange, broker)
 
     def _exchange(self, frame: bytes) -> _Exchange:
-        data = memoryview(frame)[_SIZE.size :]
-        key, version = _KEY_AND_VERSION.unpack_from(data)
-        api = _APIS[key]
-        header, at = read_message(RequestHeader, request_header_version(api, version), data, 0)
-        request = decode(api, version, data[at:])
-        digest = hashlib.sha256(data[at:]).hexdigest()
-        seen = self._proxy.see(self._number, header, api, request, digest)
+        read = read_request(frame)
+        seen = self._proxy.see(self._number, read)
         future = asyncio.get_running_loop().create_future()
-        return _Exchange(seen=seen, frame=frame, correlation_id=header.correlation_id, answer=future)
+        return _Exchange(seen=seen, frame=frame, correlation_id=read.header.correlation_id, answer=future)
 
     async def _begin(self, exchange: _Exchange, broker: asyncio.StreamWriter) -> None:
         """What is done to a request before, or instead of, forwarding it."""
@@ -570,7 +560,7 @@ class _Connection:
         changes = isinstance(seen.fault, Answer | AnswerAfter | Change | Throttle)
         if not changes and seen.api not in _MOVES:
             return frame
-        response = decode_response(seen.api, seen.version, memoryview(frame)[_SIZE.size :], exchange.correlation_id)
+        response = decode_response(seen.api, seen.version, memoryview(frame)[SIZE.size :], exchange.correlation_id)
         changed = await self._proxy.with_own_addresses(response)
         if changed is None and not changes:
             return frame
@@ -587,18 +577,7 @@ class _Connection:
         return self._encoded(exchange, response)
 
     def _encoded(self, exchange: _Exchange, response: Any) -> bytes:
-        seen = exchange.seen
-        version = seen.version
-        if seen.api is m.ApiVersionsRequest and response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0  # KIP-511: so that a client of any age can read it
-        out = Output()
-        out += bytes(_SIZE.size)
-        header = ResponseHeader(correlation_id=exchange.correlation_id)
-        write_message(out, header, response_header_version(seen.api, seen.version))
-        write_message(out, response, version)
-        frame = bytearray(b"".join(out.parts()))
-        _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
-        return bytes(frame)
+        return answer_frame(exchange.seen.api, exchange.seen.version, exchange.correlation_id, response)
 
     async def _answers(self) -> None:
         while True:
@@ -625,5 +604,5 @@ class _Connection:
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    size = await reader.readexactly(_SIZE.size)
-    return size + await reader.readexactly(*_SIZE.unpack(size))
+    size = await reader.readexactly(SIZE.size)
+    return size + await reader.readexactly(*SIZE.unpack(size))
