@@ -16,7 +16,8 @@ sockets are served, so the brokers work while the next batch is made.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -169,9 +170,13 @@ class Producer:
         return self._transactions.identity
 
     def begin(self) -> None:
-        """Starts the transaction; nothing is sent for it. Without a transactional id there is nothing to start."""
+        """Starts the transaction; nothing is sent for it. Without a transactional id there is nothing to start.
+
+        Raises ``KafkaEosError`` (``TAINTED``) for another transaction under an identity that the last one has spoilt.
+        """
         if self._transactions.transactional:
             self._transactions.begin()
+            self._sender.begin()
 
     def prepare(self) -> PreparedIdentity:
         """Flushes and hands the transaction over: from here on only the driver ends it.
@@ -195,6 +200,7 @@ class Producer:
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], deadline_ms: int) -> None:
         """Commits the group's offsets (of the next record to read) with this transaction; waits for the answer."""
+        self._check_writable()
         self._transactions.add_offsets(group, offsets)
         self._pump_while(
             lambda: bool(self._transactions.offsets),
@@ -213,6 +219,9 @@ class Producer:
             self._transactions.commit()
         else:
             self._drop(deadline_ms)
+            if self._transactions.state is State.FATAL_ERROR:
+                # Refused for good while the last answers were awaited: this identity may not end anything any more.
+                return EndTxnResult(error_code=None)
             self._transactions.abort()
         while self._transactions.end_result is None and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
@@ -232,8 +241,8 @@ class Producer:
         """
         if self._transactions.state is State.PREPARED:
             raise IllegalTransition("a prepared transaction is the driver's to end")
+        self._drop(deadline_ms)
         if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-            self._drop(deadline_ms)
             return None
         return self.end(False, deadline_ms)
 
@@ -249,6 +258,10 @@ class Producer:
         self._check_writable()
         if not rows.num_rows:
             return
+        with self._all_or_failed():
+            self._take_in(rows)
+
+    def _take_in(self, rows: Rows) -> None:
         rows = self._interceptors.on_send(rows) if self._interceptors else rows
         size = rows.columns.nbytes
         # A delivery far above a slab is taken in pieces, so that memory stays bounded.
@@ -268,6 +281,10 @@ class Producer:
     def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> AppendedRecord:
         """One record of the sink's own, to a partition it names, in the same transaction; never compressed."""
         self._check_writable()
+        with self._all_or_failed():
+            return self._append_record(topic, partition, key, value)
+
+    def _append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> AppendedRecord:
         self._topics.want(topic)
         now = self._wall_clock()
         batch = ProducerBatch(
@@ -289,6 +306,10 @@ class Producer:
     def flush(self) -> None:
         """Sends everything and waits until all of it is acknowledged, or raises why not."""
         self._check_writable()
+        with self._all_or_failed():
+            self._flush()
+
+    def _flush(self) -> None:
         self._work_off_slab()
         while True:
             for queue in list(self._accumulator.queues.values()):
@@ -419,6 +440,15 @@ class Producer:
             if left <= 0:
                 raise BrokerUnavailableError("REQUEST_DEADLINE", f"{what} did not come in time")
             self._pump(min(left, WAIT_MS))
+
+    @contextmanager
+    def _all_or_failed(self) -> Iterator[None]:
+        """What a call raises, every later one raises again: rows that it did not take must not be missing from a commit."""
+        try:
+            yield
+        except KafkaEosError as error:
+            self._sender.fail(error)
+            raise
 
     def _raise_failure(self) -> None:
         if self._sender.failure is not None:

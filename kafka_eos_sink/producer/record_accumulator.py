@@ -363,14 +363,14 @@ class RecordAccumulator:
         self.used_bytes += sum(part.memory_bytes for part in parts)
         self._released(queue, batch)
 
-    def drop_unsent(self) -> bool:
-        """Forgets everything that is not on the wire; whether some of it may have been written all the same."""
-        in_doubt = False
+    def drop_unsent(self) -> list[ProducerBatch]:
+        """Forgets everything that is not on the wire; the batches among it that have a sequence already."""
+        numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
             queue.open.clear()
             queue.open_bytes = 0
             dropped = [batch for batch in queue.unacknowledged if not batch.on_wire]
-            in_doubt |= any(batch.in_doubt for batch in dropped)
+            numbered += dropped
             queue.unacknowledged = [batch for batch in queue.unacknowledged if batch.on_wire]
             for batch in itertools.chain(dropped, queue.fresh):
                 self.used_bytes -= batch.memory_bytes
@@ -378,7 +378,7 @@ class RecordAccumulator:
             if queue.idle:
                 self.active.pop((queue.topic, queue.partition), None)
         self.open_bytes = 0
-        return in_doubt
+        return numbered
 
     @property
     def idle(self) -> bool:

@@ -104,6 +104,11 @@ class Sender:
         """Requests of this producer, of any kind, whose answer is awaited."""
         return len(self._produces) + (self._coordination is not None)
 
+    def begin(self) -> None:
+        """Another transaction: what became of the last one is not its matter."""
+        self.tainted = False
+        self.acknowledged.clear()
+
     def run_once(self, timeout_ms: int) -> None:
         """One turn: ask the coordinator what has to be asked, send what can be sent, read what has come.
 
@@ -140,7 +145,7 @@ class Sender:
                 node, asked.request, max_version=asked.max_version, min_version=asked.min_version
             )
         except KafkaEosError as error:
-            self._fail(error, fatal=True)
+            self.fail(error, fatal=True)
             return
         self._transactions.sent(asked)
 
@@ -217,7 +222,7 @@ class Sender:
         except KafkaEosError as error:
             for _, batch in batches:
                 batch.on_wire = False
-            self._fail(error)
+            self.fail(error)
             return
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
 
@@ -302,7 +307,7 @@ class Sender:
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                self._fail(self._refusal(batch, answer))
+                self.fail(self._refusal(batch, answer))
             case _ if not self._transactions.transactional and code in SEQUENCE_ERRORS:
                 self._restart_sequences(queue, problem)
             case _:
@@ -340,7 +345,7 @@ class Sender:
             since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
             batch.unknown_topic_since = since
             if now - since > self._config.max_block_ms:
-                self._fail(
+                self.fail(
                     InvalidRowError(
                         "UNKNOWN_TOPIC",
                         f"topic {batch.topic} partition {batch.partition} is not known to its leader since "
@@ -371,7 +376,7 @@ class Sender:
             self._accumulator.replace(batch, ())
             self.refused.append(RefusedBatch(batch, error))
         else:
-            self._fail(error)
+            self.fail(error)
 
     def _refusal(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaEosError:
         where = f"topic {batch.topic} partition {batch.partition}"
@@ -403,7 +408,7 @@ class Sender:
         queue.rewrite = True
 
     def _abort(self, batch: ProducerBatch, problem: str) -> None:
-        self._fail(
+        self.fail(
             TransactionAbortedError(
                 "TRANSACTION_ABORTED",
                 f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
@@ -437,7 +442,7 @@ class Sender:
             reason = "the partition has no leader"
         else:
             reason = "it could not be sent"
-        self._fail(
+        self.fail(
             BrokerUnavailableError(
                 "DELIVERY_TIMEOUT",
                 f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not "
@@ -445,7 +450,8 @@ class Sender:
             )
         )
 
-    def _fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
+    def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
+        """Nothing more is sent; the first reason is kept."""
         if self.failure is not None:
             return
         self.failure = error
@@ -460,7 +466,9 @@ class Sender:
 
     def drop_unsent(self) -> None:
         """Forgets what is not on the wire; below what was sent without an answer, the attempt is tainted."""
-        self.tainted |= self._accumulator.drop_unsent()
+        numbered = self._accumulator.drop_unsent()
+        self.tainted |= any(batch.in_doubt for batch in numbered)
+        self._transactions.spent |= bool(numbered)
 
     def abandon(self) -> None:
         """Stops waiting for the answers to what is on the wire: it may yet be written."""

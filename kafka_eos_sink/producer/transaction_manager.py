@@ -38,6 +38,7 @@ TopicPartition = tuple[str, int]
 GROUP: Final = 0
 TRANSACTION: Final = 1
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
 """A coordinator that still writes the markers of the last transaction is done within milliseconds (as in Java)."""
 
@@ -115,15 +116,23 @@ class TransactionManager:
         self.pending: set[TopicPartition] = set()
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions asked for in a request that was not answered yet."""
+        """Partitions asked for that may have been added without an answer that says so."""
         self.group: str | None = None
         self.group_may_be_added = False
         self.offsets: dict[TopicPartition, int] = {}
         self.end_in_doubt = False
         self.end_result: EndTxnResult | None = None
+        self.spent = False
+        """Something of this identity was lost on its way, or was given a sequence and never written.
+
+        Below version 2 the epoch outlives its transaction: what arrives late would be taken for the next one's, and a
+        sequence that was not written would be missed there.
+        """
         self.next_at = 0
         """Clock ms before which the coordinator is left in peace."""
         self._group_added = False
+        self._unsettled: set[TopicPartition] = set()
+        """Those of ``in_doubt`` that stay in doubt when a repeat is refused: an earlier request may have added them."""
         self._in_flight: CoordinatorRequest | None = None
         self._backoff = backoff
         self._failures = 0
@@ -160,10 +169,17 @@ class TransactionManager:
 
     def initialized(self, producer_id: int, producer_epoch: int) -> None:
         """The identity is known already, from an InitProducerId made elsewhere."""
-        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._identify(producer_id, producer_epoch)
         self._move(State.READY)
 
     def begin(self) -> None:
+        """Raises ``KafkaEosError`` (``TAINTED``) where another identity is needed first."""
+        if self.spent and not self.implicit_partitions:
+            raise KafkaEosError(
+                "TAINTED",
+                f"the last transaction of {self._name()} left requests behind that may yet arrive; below "
+                "transaction.version 2 another one needs a producer id and epoch of its own",
+            )
         self._move(State.IN_TRANSACTION)
         self.end_result = None
 
@@ -355,6 +371,9 @@ class TransactionManager:
         """The connection broke or the time ran out: what was asked may have happened, and is asked again."""
         request = self._taken()
         self.end_in_doubt |= isinstance(request, EndTxnRequest)
+        self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
+        if isinstance(request, AddPartitionsToTxnRequest):
+            self._unsettled |= self.in_doubt
         self.unreachable()
         self._wait(now)
 
@@ -366,7 +385,7 @@ class TransactionManager:
                 self._found(request, response, now)
             case InitProducerIdRequest() as request:
                 if self._ok(request, response.error_code, now, f"InitProducerId of {self._name()}"):
-                    self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+                    self._identify(response.producer_id, response.producer_epoch)
                     self._move(State.READY)
             case AddPartitionsToTxnRequest() as request:
                 self._added(request, response, now)
@@ -398,9 +417,12 @@ class TransactionManager:
         added = {partition for partition, code in results.items() if code == ErrorCode.NONE}
         self.partitions |= added
         self.pending -= added
-        self.in_doubt -= results.keys()
-        # A broker that refuses one partition attempts none of the others: the sibling's code is the reason.
+        self._unsettled -= added
         refused = {partition: code for partition, code in results.items() if code != ErrorCode.NONE}
+        # A coordinator that moves or could not replicate in time says so of what it may have written all the same.
+        self._unsettled |= {p for p, code in refused.items() if reaction(type(request), code) in TRY_AGAIN}
+        self.in_doubt -= results.keys() - self._unsettled
+        # A broker that refuses one partition attempts none of the others: the sibling's code is the reason.
         reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
@@ -425,7 +447,7 @@ class TransactionManager:
                 error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
             )
             if response.producer_id >= 0:
-                self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
+                self._identify(response.producer_id, response.producer_epoch)
             self._finish(result)
             return
         # In doubt or not: a code is never read as committed or aborted, the caller has witnesses for that.
@@ -459,7 +481,7 @@ class TransactionManager:
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state is State.ABORTING and not isinstance(
                 request, EndTxnRequest
             ):
-                # Asked again only to have an answer; it was refused, so there is nothing to end there.
+                # Asked again only to have an answer, and this is one. What an earlier request may have added is ended.
                 self.pending.clear()
                 self._finish_if_empty()
             case _:
@@ -485,6 +507,10 @@ class TransactionManager:
         request, self._in_flight = self._in_flight.request, None
         return request
 
+    def _identify(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.spent = False
+
     def _name(self) -> str:
         return (
             "an idempotent producer" if self.transactional_id is None else f"transactional id {self.transactional_id!r}"
@@ -500,6 +526,7 @@ class TransactionManager:
         self.partitions.clear()
         self.pending.clear()
         self.in_doubt.clear()
+        self._unsettled.clear()
         self.offsets.clear()
         self.group = None
         self._group_added = self.group_may_be_added = self.end_in_doubt = False

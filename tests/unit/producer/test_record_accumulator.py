@@ -93,19 +93,22 @@ def test_memory_is_given_back_when_batches_are_acknowledged_split_or_dropped(row
     assert a.split(batches[1])
     a.acknowledged(batches[2])
     assert a.used_bytes == sum(batch.memory_bytes for batch in queue.unacknowledged)
-    assert not a.drop_unsent()
+    halves = list(queue.unacknowledged)
+    assert a.drop_unsent() == halves
     assert a.used_bytes == 0
     assert a.idle
 
 
-def test_dropping_what_may_have_been_written_says_so(rows_of: Any) -> None:
+def test_what_is_dropped_with_a_sequence_is_told(rows_of: Any) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
     batch = a.close(queue, rows_of(1), 0, NOW_MS)
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)
-    batch.on_wire, batch.in_doubt = False, True
-    assert a.drop_unsent()
+    a.close(queue, rows_of(1), 0, NOW_MS)
+    assert a.drop_unsent() == []
+    batch.on_wire = False
+    assert a.drop_unsent() == [batch]
 
 
 def test_the_partition_served_last_comes_last(rows_of: Any) -> None:
