@@ -32,6 +32,9 @@ PREPARE_COMMIT, PREPARE_ABORT = "PrepareCommit", "PrepareAbort"
 COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
 PREPARING = (PREPARE_COMMIT, PREPARE_ABORT)
 
+SEQUENCES = 2**31
+"""Sequence numbers run from 0 to 2147483647 and then start at 0 again."""
+
 
 class Blocked:
     """The broker answers with a retriable code (CONCURRENT_TRANSACTIONS): whoever asked repeats the identical request."""
@@ -44,6 +47,8 @@ BLOCKED = Blocked()
 
 
 class Identity(NamedTuple):
+    """Who writes; the transactional id is empty for a producer that is only idempotent."""
+
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -183,7 +188,7 @@ def _producer_state(cluster: Cluster, partition: int, producer_id: int) -> tuple
             if entry.producer_epoch > epoch:
                 epoch, following = entry.producer_epoch, 0
         else:
-            epoch, following = entry.producer_epoch, entry.sequence + 1
+            epoch, following = entry.producer_epoch, (entry.sequence + 1) % SEQUENCES
     return epoch, following
 
 
@@ -266,8 +271,9 @@ def produce(
         entries = tuple(Data(-1, -1, -1, False, key, value) for key, value in records)
         return cluster.with_appended(partition, *entries), (NONE, len(log))
     producer_id, epoch = identity.producer_id, identity.producer_epoch
+    transactional = bool(identity.transactional_id)
     opened = open_transactions(cluster, partition).get(producer_id)
-    if opened is None or opened[1] != epoch:
+    if transactional and (opened is None or opened[1] != epoch):
         error = _check_add(cluster, identity)
         if error == BLOCKED:
             return cluster, BLOCKED
@@ -292,7 +298,8 @@ def produce(
     if (last_epoch >= 0 or identity.version >= 2) and sequence != (following if epoch == last_epoch else 0):
         return cluster, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     entries = tuple(
-        Data(producer_id, epoch, sequence + index, True, key, value) for index, (key, value) in enumerate(records)
+        Data(producer_id, epoch, (sequence + index) % SEQUENCES, transactional, key, value)
+        for index, (key, value) in enumerate(records)
     )
     return cluster.with_appended(partition, *entries), (NONE, len(log))
 

@@ -1,0 +1,173 @@
+"""The producers that the machine plays: their lives so far, the calls on them, and what a failed one must have for a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.transaction_manager import State
+
+from .producer_faults import Fault, is_survived
+from .producer_ledger import Attempt, Claim, Ledger
+from .worlds import World
+
+SURVIVED_AT_ONCE = 6
+"""So many faults of the kind that passes fit into the timeouts of one call."""
+DRIVER = "driver"
+
+
+class Phase(Enum):
+    READY = auto()
+    OPEN = auto()
+    PREPARED = auto()
+    OVER = auto()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Actor:
+    """A producer and its process."""
+
+    client_id: str
+    client: NetworkClient
+    producer: Producer
+    phase: Phase = Phase.READY
+    attempt: Attempt | None = None
+    failed: bool = False
+    """A call failed: only the abort is left."""
+    faults_before: int = 0
+    takeovers_before: int | None = None
+    """None while it asks for its identity, which nobody can take from it yet."""
+    decision: bool | None = None
+    """What was decided of its prepared transaction."""
+
+
+class ProducerActors(RuleBasedStateMachine):
+    """What the rules of `producer_machine.py` are made with. A world is made for each run."""
+
+    def __init__(self, make_world: Callable[[], World]) -> None:
+        super().__init__()
+        self.world = make_world()
+        self.ledger = Ledger()
+        self.actors: list[Actor] = []
+        self.config = ProducerConfig()
+        self._clients = 0
+        self._rows = 0
+        self._wire_read = 0
+
+    def _in(self, phase: Phase) -> bool:
+        return any(actor.phase is phase for actor in self.actors)
+
+    def _with_offsets_to_add(self) -> bool:
+        return self.world.transactional_id is not None and any(
+            actor.phase is Phase.OPEN and actor.attempt.group is None for actor in self.actors
+        )
+
+    def _actor(self, who: int, phase: Phase) -> Actor:
+        found = [actor for actor in self.actors if actor.phase is phase]
+        return found[who % len(found)]
+
+    def _give(self, actor: Actor, partition: int) -> int:
+        row, self._rows = self._rows, self._rows + 1
+        actor.attempt.give(partition, row)
+        return row
+
+    def _plan(self, faults: tuple[Fault, ...]) -> None:
+        for fault in faults:
+            self.world.plan(fault)
+
+    def _deadline(self, client: NetworkClient) -> int:
+        return client.clock() + self.world.deadline_ms
+
+    def _mark(self, actor: Actor) -> None:
+        """From here on the actor has met nothing."""
+        actor.faults_before = len(self.world.fired)
+
+    def _open(self, actor: Actor) -> None:
+        actor.attempt = Attempt(
+            number=len(self.ledger.attempts),
+            client_id=actor.client_id,
+            transactional=self.world.transactional_id is not None,
+            identity=(actor.producer.producer_id, actor.producer.producer_epoch),
+        )
+        self.ledger.attempts.append(actor.attempt)
+        actor.phase = Phase.OPEN
+
+    def _call(self, actor: Actor, call: Callable[[], Any], *, has_a_cause: bool = False) -> bool:
+        """Whether the call came back without an error."""
+        try:
+            with self.world.at_most_as_long_as_a_call():
+                call()
+        except KafkaEosError as error:
+            actor.failed |= has_a_cause
+            self._failed(actor, error)
+            return False
+        finally:
+            self.world.calm()
+            self._read_wire()
+        return True
+
+    def _failed(self, actor: Actor, error: KafkaEosError) -> None:
+        if not actor.failed:
+            self._has_a_cause(actor, str(error))
+        actor.failed = True
+
+    def _has_a_cause(self, actor: Actor, what: str) -> None:
+        if not self.world.strict or actor.takeovers_before not in (None, self.world.taken_over):
+            return
+        met = self.world.fired[actor.faults_before :]
+        fatal = [fault for fault in met if not is_survived(*fault)]
+        assert fatal or len(met) > SURVIVED_AT_ONCE, f"{actor.client_id} met {met}, and says: {what}"
+
+    def _ended(self, actor: Actor, committed: bool, code: int | None) -> None:
+        """The producer's own EndTxn was answered with a code; None: it was not."""
+        attempt = actor.attempt
+        attempt.commit_asked |= committed
+        if code != 0:
+            if committed or not actor.failed:
+                self._has_a_cause(actor, f"EndTxn was answered {code}")
+            self._over(actor, Claim.UNKNOWN)
+            return
+        self._claim(actor, Claim.COMMITTED if committed else Claim.ABORTED)
+        actor.failed = False
+        if actor.producer.state is State.READY:
+            actor.phase = Phase.READY
+        else:
+            self._over(actor, attempt.claim)
+
+    def _claim(self, actor: Actor, claim: Claim) -> None:
+        attempt = actor.attempt
+        attempt.claim = claim
+        if not attempt.empty:
+            self.world.agrees(
+                attempt.identity, claim is Claim.COMMITTED, attempt.acknowledged or attempt.offsets_acknowledged
+            )
+
+    def _over(self, actor: Actor, claim: Claim) -> None:
+        actor.attempt.claim = claim
+        actor.phase = Phase.OVER
+        self._close(actor)
+
+    def _close(self, actor: Actor) -> None:
+        actor.producer.close()
+        actor.client.close()
+        self.actors.remove(actor)
+
+    def _read_wire(self, driver_for: Actor | None = None) -> None:
+        seen = self.world.seen
+        new, self._wire_read = seen[self._wire_read :], len(seen)
+        attempts = {actor.client_id: actor.attempt for actor in self.actors if actor.attempt is not None}
+        if driver_for is not None:
+            attempts[DRIVER] = driver_for.attempt
+        for actor in self.actors:
+            if actor.attempt is not None and not actor.attempt.transactional:
+                now = (actor.producer.producer_id, actor.producer.producer_epoch)
+                actor.attempt.rewritten |= now != actor.attempt.identity
+        self.ledger.check_wire(new, attempts, in_order=self.world.strict)

@@ -1,0 +1,229 @@
+"""Producers under every fault: what they say is what the coordinator did, or "unknown".
+
+First the search, then cases told by hand: the mistakes of mature clients, and what the search has found here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from faults.fault_proxy import Answer, AnswerAfter, LoseRequest, LoseResponse
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from kafka_eos_sink.errors import FencedError, KafkaEosError
+from kafka_eos_sink.producer.transaction_manager import State
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+
+from .producer_faults import FOR_THE_CALL, Fault
+from .producer_ledger import Claim
+from .producer_machine import LARGEST_SEQUENCE, ProducerMachine
+from .simulated_network import Meanwhile
+from .simulated_world import SimulatedWorld
+
+ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
+EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "2000" if ALL_CASES else "120"))
+
+
+@pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
+def test_whatever_happens_a_producer_says_what_is_so(kind: str) -> None:
+    run_state_machine_as_test(
+        lambda: ProducerMachine(
+            lambda: SimulatedWorld(0 if kind.endswith("v0") else 2, transactional=kind != "idempotent")
+        ),
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=not ALL_CASES,
+            database=None,
+            print_blob=ALL_CASES,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+# told by hand
+
+Machines = Callable[[int], ProducerMachine]
+
+
+@pytest.fixture
+def machine_of() -> Iterator[Machines]:
+    """A machine with one producer in a transaction; at the end of the test it checks everything as after a search."""
+    with ExitStack() as stack:
+
+        def of(version: int) -> ProducerMachine:
+            machine = ProducerMachine(lambda: SimulatedWorld(version))
+            stack.callback(machine.teardown)
+            machine.configure()
+            machine.start(begins=True)
+            return machine
+
+        yield of
+
+
+versions = pytest.mark.parametrize("version", [2, 0])
+
+
+def ends(machine: ProducerMachine) -> list[bool]:
+    """The EndTxn requests that were sent: commit or abort."""
+    return [seen.request.committed for seen in machine.world.seen if seen.api is m.EndTxnRequest]
+
+
+@versions
+def test_an_abort_after_an_abortable_error_ends_the_transaction(machine_of: Machines, version: int) -> None:
+    """aiokafka sends no EndTxn here, and the transaction holds up its readers until it times out."""
+    machine = machine_of(version)
+    machine.write(partitions=[0, 1])
+    machine.flush()
+    machine.write(partitions=[0, 1], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.TRANSACTION_ABORTABLE)),))
+    machine.flush()
+    assert machine.actors[0].producer.state is State.ABORTABLE_ERROR
+    machine.abort()
+    assert ends(machine) == [False]
+    assert machine.ledger.attempts[0].claim is Claim.ABORTED
+
+
+@versions
+def test_the_sequence_after_the_largest_is_zero(machine_of: Machines, version: int) -> None:
+    """aiokafka goes on at -2147483648, which no leader takes."""
+    machine = machine_of(version)
+    machine.write(partitions=[0])
+    machine.flush()
+    machine.come_near_the_largest_sequence(partition=0, left=3)
+    machine.write(partitions=[0] * 14, faults=(Fault(m.ProduceRequest, LoseResponse(), 2),))
+    machine.commit()
+    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
+    sequences = [entry.sequence for entry in machine.world.brokers.log(0) if entry.row >= 0]  # -1: a round ago
+    assert sequences == [-1, *range(LARGEST_SEQUENCE - 2, LARGEST_SEQUENCE + 1), *range(11)]
+
+
+@versions
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, prepared: bool) -> None:
+    """Flink's KafkaSink logs it as probable data loss and goes on; here nobody may take it for done."""
+    machine = machine_of(version)
+    machine.write(partitions=[0, 1])
+    machine.flush()
+    fenced = (Fault(m.EndTxnRequest, Meanwhile("take over")),)
+    if prepared:
+        machine.prepare()
+        machine.decide(committed=True, faults=fenced)
+    else:
+        machine.commit(faults=fenced)
+    assert machine.world.fired
+    assert machine.ledger.attempts[0].claim is Claim.UNKNOWN
+
+
+@versions
+@pytest.mark.parametrize("loss", [LoseRequest(), LoseResponse()], ids=str)
+def test_an_end_without_an_answer_is_unknown_and_not_undone(machine_of: Machines, version: int, loss: object) -> None:
+    """Doubt is a state, as franz-go's outcome that is unconfirmed: the abort that follows does not claim anything either."""
+    machine = machine_of(version)
+    machine.write(partitions=[0, 1])
+    machine.flush()
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    machine.world.plan(Fault(m.EndTxnRequest, loss, FOR_THE_CALL))  # type: ignore[arg-type]
+    machine.ledger.attempts[0].commit_asked = True
+    assert producer.end(True, client.clock() + 2_000).error_code is None
+    assert producer.abort(client.clock() + 2_000) is None
+    assert set(ends(machine)) == {True}
+    machine.ledger.attempts[0].claim = Claim.UNKNOWN
+
+
+# what the search has found
+
+
+@pytest.mark.parametrize(
+    "first",
+    [LoseResponse(), AnswerAfter(ErrorCode.COORDINATOR_NOT_AVAILABLE), AnswerAfter(ErrorCode.REQUEST_TIMED_OUT)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "repeat", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=lambda code: code.name
+)
+def test_partitions_that_may_have_been_added_are_not_forgotten_when_a_repeat_is_refused(
+    machine_of: Machines, first: object, repeat: ErrorCode
+) -> None:
+    """The abort called it ended without an EndTxn, and the transaction stayed open at its coordinator."""
+    machine = machine_of(0)
+    machine.write(
+        partitions=[0],
+        faults=(
+            Fault(m.AddPartitionsToTxnRequest, first),  # type: ignore[arg-type]
+            Fault(m.AddPartitionsToTxnRequest, Answer(repeat)),
+        ),
+    )
+    for _ in range(20):
+        if len(machine.world.fired) == 2:
+            break
+        machine.pump(ms=20)
+    machine.pump(ms=3)
+    assert len(machine.world.fired) == 2
+    machine.abort()
+    assert ends(machine) == [False]
+    assert machine.ledger.attempts[0].claim is Claim.ABORTED
+
+
+def test_a_refusal_that_comes_while_an_abort_begins_is_no_mistake_of_the_caller(machine_of: Machines) -> None:
+    machine = machine_of(0)
+    machine.write(partitions=[0])
+    machine.flush()
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    machine.write(partitions=[0, 1])
+    machine.world.plan(Fault(m.AddPartitionsToTxnRequest, Answer(ErrorCode.PRODUCER_FENCED)))
+    assert producer.abort(client.clock() + 8_000) is None
+    assert isinstance(producer._transactions.error, FencedError)
+
+
+@versions
+def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Machines, version: int) -> None:
+    machine = machine_of(version)
+    machine.write(partitions=[0, 1], refused=True)
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    for call in (producer.flush, lambda: producer.end(True, client.clock() + 8_000), producer.prepare):
+        with pytest.raises(KafkaEosError, match="NO_SUCH_PARTITION"):
+            call()
+    machine.abort()
+    machine.begin()
+    machine.write(partitions=[0, 1])
+    machine.commit()
+
+
+@versions
+def test_after_a_failure_offsets_are_refused_with_its_reason(machine_of: Machines, version: int) -> None:
+    machine = machine_of(version)
+    machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.INVALID_RECORD)),))
+    machine.flush()
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    with pytest.raises(KafkaEosError, match="INVALID_RECORD"):
+        producer.add_offsets("group", {("source", 0): 1}, client.clock() + 8_000)
+
+
+def test_below_version_two_an_identity_is_not_used_again_after_rows_were_dropped(machine_of: Machines) -> None:
+    """The dropped batch had a sequence: each later transaction was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    machine = machine_of(0)
+    machine.write(partitions=[0])
+    machine.flush()
+    machine.write(partitions=[0, 0], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), 2),))
+    machine.abort()
+    with pytest.raises(KafkaEosError, match="TAINTED"):
+        machine.actors[0].producer.begin()
+
+
+def test_what_was_given_up_in_one_transaction_does_not_taint_the_next(machine_of: Machines) -> None:
+    machine = machine_of(2)
+    machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, LoseResponse()),))
+    machine.pump(ms=3)
+    machine.abort()
+    machine.begin()
+    machine.write(partitions=[0])
+    machine.prepare()
+    assert len(machine.actors) == 1
+    machine.decide(committed=True)
+    assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
