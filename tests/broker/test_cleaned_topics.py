@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dead_writes import die_at, write_settings
+from dead_writes import abort_by_hand, die_at, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.producer.rows import Rows
@@ -71,7 +71,8 @@ class KeyedWrites:
 
     def abort(self) -> int:
         given = self._take()
-        write.abort(given, *self.prepared(given))
+        _, messages = self.prepared(given)
+        abort_by_hand(given, messages)
         return given.version
 
     def _take(self) -> write.WriteSettings:
