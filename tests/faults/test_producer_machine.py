@@ -18,6 +18,7 @@ ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
 EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "60" if ALL_CASES else "6"))
 
 
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("version", [2, 0])
 def test_whatever_happens_a_producer_says_what_a_real_broker_did(
     bench_of: Callable[[int], Bench], version: int

@@ -171,3 +171,26 @@ class ProducerActors(RuleBasedStateMachine):
                 now = (actor.producer.producer_id, actor.producer.producer_epoch)
                 actor.attempt.rewritten |= now != actor.attempt.identity
         self.ledger.check_wire(new, attempts, in_order=self.world.strict)
+
+    def _check_now(self) -> None:
+        """What is in the logs, where that can be looked at while a run lasts."""
+        logs = self.world.logs_now()
+        if logs is None:
+            return
+        self.ledger.check_log(logs, final=False)
+        for actor in self.actors:
+            if actor.phase in (Phase.OPEN, Phase.PREPARED) and actor.attempt.transactional:
+                for (_, partition), told in actor.producer.acknowledged.items():
+                    self.ledger.check_acknowledged(actor.attempt, partition, told, logs[partition])
+
+    def _check_the_end(self) -> None:
+        """What is in the logs and in the groups when nothing is under way any more."""
+        self.world.settle()
+        logs = self.world.logs_at_the_end()
+        self.ledger.check_log(logs, final=True)
+        for attempt in self.ledger.attempts:
+            if attempt.group is not None:
+                numbers = {row for rows in attempt.rows.values() for row in rows}
+                seen = {row.committed for log in logs.values() for row in log if row.number in numbers}
+                visible = None if not numbers else True in seen
+                self.ledger.check_offsets(attempt, self.world.committed_offset(attempt.group), visible)

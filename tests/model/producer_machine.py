@@ -272,9 +272,17 @@ class ProducerMachine(ProducerActors):
         partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=14),
         offsets=st.booleans(),
         commits=st.booleans(),
+        near_the_largest=st.booleans(),
         faults=faults_of(*WRITING, *OFFSETS, *ENDING),
     )
-    def transact(self, partitions: list[int], offsets: bool, commits: bool, faults: tuple[Fault, ...] = ()) -> None:
+    def transact(
+        self,
+        partitions: list[int],
+        offsets: bool,
+        commits: bool,
+        near_the_largest: bool = False,
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
         """What most callers do, in one go; by a producer that is there, or by a new one."""
         if not self._in(Phase.OPEN) and self._in(Phase.READY):
             self.begin()
@@ -282,6 +290,10 @@ class ProducerMachine(ProducerActors):
             self.start(begins=True)
         if not self._in(Phase.OPEN):
             return
+        if near_the_largest and self.world.strict:
+            self.write(partitions=partitions)
+            self.flush()
+            self.come_near_the_largest_sequence(partition=partitions[0], left=len(partitions) % 4)
         self.write(partitions=partitions, faults=faults)
         if self.world.transactional_id is None:
             self.flush()
@@ -329,14 +341,7 @@ class ProducerMachine(ProducerActors):
     @invariant()
     def what_was_said_is_so(self) -> None:
         self._read_wire()
-        logs = self.world.logs_now()
-        if logs is None:
-            return
-        self.ledger.check_log(logs, final=False)
-        for actor in self.actors:
-            if actor.phase in (Phase.OPEN, Phase.PREPARED) and actor.attempt.transactional:
-                for (_, partition), told in actor.producer.acknowledged.items():
-                    self.ledger.check_acknowledged(actor.attempt, partition, told, logs[partition])
+        self._check_now()
 
     def teardown(self) -> None:
         try:
@@ -361,12 +366,4 @@ class ProducerMachine(ProducerActors):
         if self.world.transactional_id is not None:
             self.commit()
             assert self.ledger.attempts[-1].claim is Claim.COMMITTED
-        self.world.settle()
-        logs = self.world.logs_at_the_end()
-        self.ledger.check_log(logs, final=True)
-        for attempt in self.ledger.attempts:
-            if attempt.group is not None:
-                numbers = {row for rows in attempt.rows.values() for row in rows}
-                seen = {row.committed for log in logs.values() for row in log if row.number in numbers}
-                visible = None if not numbers else True in seen
-                self.ledger.check_offsets(attempt, self.world.committed_offset(attempt.group), visible)
+        self._check_the_end()

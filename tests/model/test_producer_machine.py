@@ -29,6 +29,7 @@ ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
 EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "2000" if ALL_CASES else "120"))
 
 
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
 def test_whatever_happens_a_producer_says_what_is_so(kind: str) -> None:
     run_state_machine_as_test(
