@@ -168,8 +168,9 @@ def lag(servers: str, group: str, topic: str) -> int:
 
 def committed_offsets(servers: str, group: str) -> dict[tuple[str, int], int]:
     """(topic, partition) -> the offset of a consumer group, as an admin client that is not ours sees it."""
+    admin = AdminClient({"bootstrap.servers": servers})  # one that is forgotten never answers
     request = confluent_kafka.ConsumerGroupTopicPartitions(group)
-    found = AdminClient({"bootstrap.servers": servers}).list_consumer_group_offsets([request])[group].result()
+    found = admin.list_consumer_group_offsets([request], require_stable=True)[group].result()
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
 
