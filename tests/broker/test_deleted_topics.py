@@ -67,24 +67,24 @@ def decided(
     ("lose", "says"), [(delete, "there is no such topic"), (delete_and_create, "created anew")], ids=["gone", "anew"]
 )
 def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out(
-    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[EmbeddedKafka, str], None], says: str
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[EmbeddedKafka, str], None], says: str
 ) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    given, _ = decided(any_kafka, topic, monkeypatch)
-    lose(any_kafka, topic)
+    topic = create_topic(kafka.bootstrap_servers)
+    given, _ = decided(kafka, topic, monkeypatch)
+    lose(kafka, topic)
     started = time.monotonic()
     with pytest.raises(DecisionPendingError, match=rf"TOPIC_GONE\].*{topic}-.*{says}.*--as committed.*--as rewrite"):
         write.plan(given)
     assert time.monotonic() - started < SOON_S
-    assert_nothing_open(any_kafka.bootstrap_servers)
+    assert_nothing_open(kafka.bootstrap_servers)
     if lose is delete:
-        create_topic(any_kafka.bootstrap_servers, topic)
-    resolved(any_kafka, given, "rewrite")
+        create_topic(kafka.bootstrap_servers, topic)
+    resolved(kafka, given, "rewrite")
     plan = write.plan(given)
     write.commit(given, plan, tasks(of_topic(given, topic), plan))
-    assert len({record.value for record in read_committed(any_kafka.bootstrap_servers, topic)}) == 2 * ROWS
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers)
+    assert len({record.value for record in read_committed(kafka.bootstrap_servers, topic)}) == 2 * ROWS
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers)
 
 
 def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:

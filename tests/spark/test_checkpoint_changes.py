@@ -98,9 +98,6 @@ def test_the_batch_at_the_seam_that_spark_has_not_noted_as_done_is_written_by_bo
     first, second = Counter(range(LINES)), Counter(range(LINES, 2 * LINES))
     assert stream.numbers() == first + second + second
     stream.forget_commit(1)
-    stream.run()  # but ours knows its own
-    assert stream.numbers() == first + second + second
-    stream.forget_commit(1)
     run_with_sparks_sink(stream)
     assert stream.numbers() == first + second + second + second
     assert_nothing_open(stream.servers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,9 @@ SCRIPT = Path(__file__).parent / "jobs" / "stream_several.py"
 SHORT_MS, NEVER_MS = 15_000, 2_147_483_647
 EXPIRATION_MS = 30_000
 PATIENCE_S = 120.0
+ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
+MARKED = ("marked data", "marked log") if ALL_CASES else ("marked data",)
+SCHEMES = ("file:", "file://") if ALL_CASES else ("file://",)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +125,7 @@ def dead(
     dead.add("short", forgetful_kafka, **{"kafka.transaction.timeout.ms": str(SHORT_MS)})
     dead.add("shuffled", kafka, "shuffled")
     dead.add("stamped", kafka, interceptors="tests.spark.random_ids:RandomIds")
-    for name in ("fenced", "marked data", "marked log", "deleted"):
+    for name in ("fenced", *MARKED, "deleted"):
         dead.add(name, kafka)
     dead.add_lagging(kafka)
     dead.add("stopped", kafka, "one partition", stop=True)
@@ -275,7 +279,7 @@ def test_a_zombie_that_takes_the_id_of_a_decided_transaction_costs_its_rows_a_se
     assert sum(map(len, written_twice(stream)[0].values())) == taken.rows
 
 
-@pytest.mark.parametrize("name", ["marked data", "marked log"])
+@pytest.mark.parametrize("name", MARKED)
 def test_markers_that_a_person_writes_into_a_decided_transaction_are_found_and_said(
     dead: Dead, name: str, code_of: CodeOf
 ) -> None:
@@ -525,7 +529,7 @@ def test_a_topic_that_is_deleted_before_its_decision_is_finished_is_named_until_
 # where the checkpoint lies
 
 
-@pytest.mark.parametrize("scheme", ["file:", "file://"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_checkpoint_named_by_its_scheme_is_read_as_spark_writes_it(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, scheme: str
 ) -> None:
