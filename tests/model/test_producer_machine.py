@@ -141,6 +141,25 @@ def test_an_end_without_an_answer_is_unknown_and_not_undone(machine_of: Machines
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
+@versions
+@pytest.mark.parametrize(
+    "lasting",
+    [LoseRequest(), LoseRequest(close=False), LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)],
+    ids=str,
+)
+def test_rows_that_nobody_acknowledges_are_not_waited_for_for_ever(
+    machine_of: Machines, version: int, lasting: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = machine_of(version)
+    monkeypatch.setattr(machine.world, "calm", lambda: None)
+    machine.write(partitions=[0, 1], faults=(Fault(m.ProduceRequest, lasting, FOR_THE_CALL),))  # type: ignore[arg-type]
+    machine.flush()
+    failure = machine.actors[0].producer._sender.failure
+    assert failure is not None
+    assert failure.code == "DELIVERY_TIMEOUT"
+    machine.abort()
+
+
 # what the search has found
 
 
