@@ -15,7 +15,7 @@ from .bench import Bench
 from .proxied_world import ProxiedWorld
 
 ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "60" if ALL_CASES else "6"))
+EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "60" if ALL_CASES else "10"))
 
 
 @pytest.mark.timeout(3_600)
