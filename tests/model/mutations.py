@@ -433,11 +433,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="verify skipped",
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
-            Edit(recovery.settle, "    yield from _verify_markers(decision, answered, deadline)\n", ""),
+            Edit(recovery.settle, "        yield from _verify_markers(decision, answered, deadline)\n", ""),
             Edit(
                 recovery.settle,
-                "    proven = yield from _verify_visible(decision, answered, deadline)\n",
-                "    proven = True\n",
+                "        proven = yield from _verify_visible(decision, answered, deadline)\n",
+                "        proven = True\n",
             ),
         ),
         setting=_small("no verify", eager_markers=False, recover_from_every=0, **ONE_ROW),
