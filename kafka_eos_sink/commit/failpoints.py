@@ -2,9 +2,9 @@
 
 ``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. Actions: ``kill`` (SIGKILL to this process), ``raise``,
 ``hang`` (go no further: the test kills the whole driver), each with ``:FILE``, which acts once: only for the process that
-manages to create that file; and ``wait:FILE``, which goes on once the file that it made is removed. The points are the names that
-the procedures pass to `Reached`, ``task.writing`` (after each delivered batch of rows) and ``commit.between_ends`` (after the first
-EndTxn of a pass).
+manages to create that file, which then holds its process id; and ``wait:FILE``, which goes on once the file that it made is
+removed. The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each delivered batch of rows)
+and ``commit.between_ends`` (after the first EndTxn of a pass).
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def reached(point: str) -> None:
     kind, _, once = action.partition(":")
     if once:
         try:
-            os.close(os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            made = os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             return
+        os.write(made, b"%d" % os.getpid())
+        os.close(made)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     while kind == "hang":

@@ -17,16 +17,17 @@ log = logging.getLogger(__name__)
 SWEEP_AFTER_S = (3.0, 5.0)
 """Seconds from the commit to the first sweep, and from that to the second."""
 
-_superseded = threading.Event()
+_superseded: dict[str, threading.Event] = {}
+"""By write id: queries of one session share the process that commits, and one that is busy must not keep another from looking."""
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None) -> None:
-    """Look twice in the next seconds, in a thread of its own, unless a later call supersedes this one."""
-    global _superseded
-    _superseded.set()
-    _superseded = threading.Event()
+    """Look twice in the next seconds, in a thread of its own, unless a later call for the same write id supersedes this one."""
+    if (previous := _superseded.pop(plan.write_id, None)) is not None:
+        previous.set()
+    superseded = _superseded[plan.write_id] = threading.Event()
     threading.Thread(
-        target=_sweep, args=(settings, plan, decision, _superseded), name="kafka-eos sweep", daemon=True
+        target=_sweep, args=(settings, plan, decision, superseded), name="kafka-eos sweep", daemon=True
     ).start()
 
 
