@@ -179,7 +179,9 @@ class ProducerActors(RuleBasedStateMachine):
             return
         self.ledger.check_log(logs, final=False)
         for actor in self.actors:
-            if actor.phase in (Phase.OPEN, Phase.PREPARED) and actor.attempt.transactional:
+            # Where a batch was refused, those behind it may be acknowledged: nobody is handed these offsets.
+            refused = actor.failed or actor.producer._sender.failure is not None
+            if actor.phase in (Phase.OPEN, Phase.PREPARED) and actor.attempt.transactional and not refused:
                 for (_, partition), told in actor.producer.acknowledged.items():
                     self.ledger.check_acknowledged(actor.attempt, partition, told, logs[partition])
 

@@ -26,7 +26,7 @@ from .simulated_network import Meanwhile
 from .simulated_world import SimulatedWorld
 
 ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "2000" if ALL_CASES else "120"))
+EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "2000" if ALL_CASES else "40"))
 
 
 @pytest.mark.timeout(3_600)
