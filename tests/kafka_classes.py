@@ -10,13 +10,14 @@ from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli import kafka_distribution
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.java import find_java
+from kafka_eos_sink.cli.kafka_node import class_archive
 from kafka_testing import create_topic
 
 
 def archive_kafka_classes() -> None:
     """Have a node that has served a write archive its classes when it ends; some seconds, once per cache."""
     jars = kafka_distribution.resolve()
-    archive = jars / f"classes-java-{find_java().version}.jsa"
+    archive = class_archive(jars, find_java())
     if archive.exists() or " " in str(jars):
         return
     made = archive.with_suffix(f".{os.getpid()}")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -41,6 +41,21 @@ def unique_topic(prefix: str = "topic") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
+def wait_until(
+    condition: Callable[[], Any],
+    what: str,
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Looks again until the condition holds; `meanwhile` is done between two looks."""
+    give_up_at = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited {patience_s:g} s for {what}"
+        meanwhile()
+        time.sleep(0.05)
+
+
 def create_topic(
     bootstrap_servers: str,
     name: str | None = None,
@@ -56,13 +71,20 @@ def create_topic(
         name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
     )
     admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
-    give_up_at = time.monotonic() + PATIENCE_S
-    while time.monotonic() < give_up_at:
+
+    def led() -> bool:
         found = admin.list_topics(name, timeout=10).topics[name]
-        if len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values()):
-            return name
-        time.sleep(0.05)
-    raise AssertionError(f"topic {name} has no leaders after {PATIENCE_S:g} s")
+        return len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
+
+    wait_until(led, f"leaders of topic {name}")
+    return name
+
+
+def delete_topic(bootstrap_servers: str, name: str) -> None:
+    """Deletes a topic and waits until the cluster does not list it any more."""
+    admin = _confluent_admin(bootstrap_servers)
+    admin.delete_topics([name])[name].result(PATIENCE_S)
+    wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics, f"the end of topic {name}")
 
 
 def read_committed(

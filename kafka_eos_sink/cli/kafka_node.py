@@ -13,7 +13,16 @@ from typing import Literal
 from kafka_eos_sink.cli.java import JavaRuntime
 from kafka_eos_sink.cli.process_guard import ProcessGuard
 
-__all__ = ["HOST", "JvmSettings", "KafkaNode", "NodeAddress", "server_properties", "telling_lines", "write_properties"]
+__all__ = [
+    "HOST",
+    "JvmSettings",
+    "KafkaNode",
+    "NodeAddress",
+    "class_archive",
+    "server_properties",
+    "telling_lines",
+    "write_properties",
+]
 
 HOST = "127.0.0.1"
 
@@ -121,6 +130,11 @@ def telling_lines(output: Sequence[str], lines: int) -> str:
     return "\n".join((named or list(output))[-lines:])
 
 
+def class_archive(jars: Path, java: JavaRuntime) -> Path:
+    """Where an archive of Kafka's classes may lie, made by whoever starts many nodes; a Java that it does not fit starts without."""
+    return jars / f"classes-java-{java.version}.jsa"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmSettings:
     """How a node's Java runs. ``tuned_for="start"`` compiles quickly and little (ready about a second sooner, half the
@@ -134,15 +148,11 @@ class JvmSettings:
     heap: str
     tuned_for: Literal["start", "throughput"]
 
-    @property
-    def class_archive(self) -> Path:
-        """Made by whoever starts many nodes; a Java that it does not fit starts without."""
-        return self.jars / f"classes-java-{self.java.version}.jsa"
-
     def command(self, main_class: str, *arguments: str) -> list[str]:
         quick = ["-XX:TieredStopAtLevel=1"] if self.tuned_for == "start" else []
-        if self.class_archive.exists():
-            quick += [f"-XX:SharedArchiveFile={self.class_archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        archive = class_archive(self.jars, self.java)
+        if archive.exists():
+            quick += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         return [
             str(self.java.executable), f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
             *quick, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true",

@@ -5,8 +5,7 @@ Segments are as small as can be and the cleaner is always at work, so that secon
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
 KEYS = range(10)
 PATIENCE_S = 60.0
@@ -80,14 +79,6 @@ class KeyedWrites:
         return given
 
 
-def wait_until(condition: Callable[[], bool], what: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S:g} s for {what}"
-        meanwhile()
-        time.sleep(0.05)
-
-
 def numbers(cluster: EmbeddedKafka, topic: str) -> list[int]:
     """Of the batches that readers of committed rows see, in order."""
     return [int(record.value or b"") for record in read_committed(cluster.bootstrap_servers, topic)]
@@ -119,7 +110,7 @@ def test_compaction_leaves_the_newest_committed_row_of_each_key_and_nothing_of_w
         last = writes.commit()
         aborted.append(writes.abort())
 
-    wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint({first, *aborted[:2]}), "compaction", go_on)
+    wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint({first, *aborted[:2]}), "compaction", meanwhile=go_on)
     seen = numbers(cleaning_kafka, topic)
     assert not set(seen) & set(aborted)
     for reader in READERS:
@@ -151,7 +142,7 @@ def test_compaction_does_not_touch_rows_that_are_decided_and_not_yet_visible(
     write.plan(decided)  # recovers
     for reader in READERS:  # which are let past all of them at once, and the cleaner too
         assert newest(cleaning_kafka, topic, reader) == dict.fromkeys((b"%d" % key for key in KEYS), 2_002)
-    wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", others_write)
+    wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others_write)
     assert write.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
     assert 1_000 not in stored(cleaning_kafka, topic)
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])

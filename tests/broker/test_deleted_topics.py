@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import confluent_kafka.admin
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
@@ -18,7 +17,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
 
 MAX_BLOCK_MS = 800
 SOON_S = 30.0
@@ -35,16 +34,9 @@ def of_topic(given: write.WriteSettings, topic: str) -> write.WriteSettings:
     return replace(given, topic=topic)
 
 
-def delete(kafka: EmbeddedKafka, topic: str) -> None:
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(30)
-    while topic in admin.list_topics(timeout=30).topics:
-        time.sleep(0.02)
-
-
-def delete_and_create(kafka: EmbeddedKafka, topic: str) -> None:
-    delete(kafka, topic)
-    create_topic(kafka.bootstrap_servers, topic)
+def delete_and_create(bootstrap_servers: str, topic: str) -> None:
+    delete_topic(bootstrap_servers, topic)
+    create_topic(bootstrap_servers, topic)
 
 
 def resolved(kafka: EmbeddedKafka, given: write.WriteSettings, answer: str) -> None:
@@ -64,20 +56,22 @@ def decided(
 
 
 @pytest.mark.parametrize(
-    ("lose", "says"), [(delete, "there is no such topic"), (delete_and_create, "created anew")], ids=["gone", "anew"]
+    ("lose", "says"),
+    [(delete_topic, "there is no such topic"), (delete_and_create, "created anew")],
+    ids=["gone", "anew"],
 )
 def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[EmbeddedKafka, str], None], says: str
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[str, str], None], says: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given, _ = decided(kafka, topic, monkeypatch)
-    lose(kafka, topic)
+    lose(kafka.bootstrap_servers, topic)
     started = time.monotonic()
     with pytest.raises(DecisionPendingError, match=rf"TOPIC_GONE\].*{topic}-.*{says}.*--as committed.*--as rewrite"):
         write.plan(given)
     assert time.monotonic() - started < SOON_S
     assert_nothing_open(kafka.bootstrap_servers)
-    if lose is delete:
+    if lose is delete_topic:
         create_topic(kafka.bootstrap_servers, topic)
     resolved(kafka, given, "rewrite")
     plan = write.plan(given)
@@ -90,7 +84,7 @@ def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out
 def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given, _ = decided(kafka, topic, monkeypatch)
-    delete(kafka, topic)
+    delete_topic(kafka.bootstrap_servers, topic)
     with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
         write.plan(given)
     resolved(kafka, given, "committed")
@@ -111,7 +105,7 @@ def test_a_decision_of_which_nothing_was_committed_is_void_without_its_topic_as_
     messages = tasks(of_topic(given, topic), plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
-    delete(kafka, topic)
+    delete_topic(kafka.bootstrap_servers, topic)
     write.plan(given)
     create_topic(kafka.bootstrap_servers, topic)
     write_all(of_topic(given, topic))
@@ -126,7 +120,7 @@ def test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_w
     given = settings_for(kafka, topic)
     plan = write.plan(given)
     messages = tasks(of_topic(given, topic), plan)
-    delete(kafka, topic)
+    delete_topic(kafka.bootstrap_servers, topic)
     started = time.monotonic()
     with pytest.raises(BrokerRefusedError, match=rf"UNKNOWN_TOPIC\] {topic}-.*there is no such topic"):
         write.commit(given, plan, messages)

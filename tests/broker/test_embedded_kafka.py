@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 
 
 def transaction_version(kafka: EmbeddedKafka) -> int:
@@ -40,13 +39,6 @@ def write(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
 
 def values(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
     return [record.value for record in read_committed(kafka.bootstrap_servers, topic)]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
 
 
 def is_running(process_id: int) -> bool:
@@ -150,7 +142,7 @@ def test_three_nodes_serve_on_while_one_is_down() -> None:
 def test_a_node_that_dies_by_itself_is_noticed() -> None:
     with EmbeddedKafka() as kafka:
         os.kill(kafka.pids[1], signal.SIGKILL)
-        wait_until(lambda: kafka.failure() is not None)
+        wait_until(lambda: kafka.failure() is not None, "the failure")
         assert "node 1 ended by itself (signal 9)" in str(kafka.failure())
         kafka.start_node(1)
         assert kafka.failure() is None
@@ -177,7 +169,7 @@ def test_the_command_runs_until_a_signal_and_leaves_nothing(
         command.send_signal(number)
         _, said = command.communicate(timeout=60)
     assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0), said
-    wait_until(lambda: not root.exists())
+    wait_until(lambda: not root.exists(), f"the end of {root}")
     port = int(bootstrap_servers.rpartition(":")[2])
     with socket.socket() as probe:
         assert probe.connect_ex((HOST, port)) != 0

@@ -6,7 +6,6 @@ Each case has a user of its own, who may do what a write needs but for one thing
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
 from kafka_eos_sink.sink.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, read_committed
+from kafka_testing import assert_nothing_open, read_committed, wait_until
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -183,10 +182,7 @@ def guarded() -> Iterator[EmbeddedKafka]:
             confluent.AclOperation.ANY,
             confluent.AclPermissionType.ANY,
         )
-        give_up_at = time.monotonic() + PATIENCE_S
-        while len(admin.describe_acls(every).result(PATIENCE_S)) < len(wanted):
-            assert time.monotonic() < give_up_at, "the ACLs are not there"
-            time.sleep(0.02)
+        wait_until(lambda: len(admin.describe_acls(every).result(PATIENCE_S)) >= len(wanted), "the ACLs")
         yield cluster
 
 

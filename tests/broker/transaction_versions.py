@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import kafka.admin
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_testing import PATIENCE_S
+from kafka_testing import PATIENCE_S, wait_until
 
 FEATURE = "transaction.version"
 
@@ -36,7 +34,4 @@ def set_transaction_version(cluster: EmbeddedKafka, version: int) -> None:
         assert answer == {FEATURE: "OK"}, answer
     finally:
         admin.close()
-    give_up_at = time.monotonic() + PATIENCE_S
-    while transaction_version(cluster) != version:
-        assert time.monotonic() < give_up_at, f"{FEATURE} is not {version}"
-        time.sleep(0.02)
+    wait_until(lambda: transaction_version(cluster) == version, f"{FEATURE} to be {version}")

@@ -28,9 +28,9 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
-from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole, wait_until
+from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole
 
 PARTITIONS = 3
 

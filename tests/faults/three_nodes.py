@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import confluent_kafka.admin
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import write
+from kafka_testing import wait_until
 
 NODES = (1, 2, 3)
 PATIENCE_S = 60.0
@@ -26,13 +24,6 @@ QUICK_ELECTIONS = {
 
 def confluent_admin(three: EmbeddedKafka) -> confluent_kafka.admin.AdminClient:
     return confluent_kafka.admin.AdminClient({"bootstrap.servers": three.bootstrap_servers})
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S:g} s for {what}"
-        time.sleep(0.05)
 
 
 def make_whole(three: EmbeddedKafka) -> None:

@@ -16,6 +16,7 @@ from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.write_rows import rows_to_write, writer_of
 from tests.spark.killable_job import KillableJob
+from tests.spark.streams import SHORT
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
 ROWS, PARTITIONS = 4_000, 4
@@ -119,9 +120,6 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
     assert job.run_once(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
     job.run_again(spark)
     assert_every_row_once(job)
-
-
-SHORT = "kafka.transaction.timeout.ms=15000"
 
 
 def test_lost_parts_are_refused_with_other_rows_and_written_again_with_the_same(job: Job, spark: SparkSession) -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.commit_log import parse_value
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 from tests.broker.transaction_versions import set_transaction_version
-from tests.faults.three_nodes import QUICK_ELECTIONS, leader, leaderless_everywhere, wait_until
+from tests.faults.three_nodes import QUICK_ELECTIONS, leader, leaderless_everywhere
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.jobs.write_rows import rows_to_write
 from tests.spark.jobs.write_rows import writer_of as batch_writer_of

@@ -19,7 +19,6 @@ from typing import Any
 import confluent_kafka
 import kafka as kafka_python
 import pytest
-from confluent_kafka.admin import AdminClient
 from kafka.admin import AbortTransactionSpec, KafkaAdminClient
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
@@ -33,7 +32,15 @@ from kafka_eos_sink.commit.executor import end_txn_version
 from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.commit.write import log_partition_of
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_testing import ReadRecord, assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
+from kafka_testing import (
+    ReadRecord,
+    assert_nothing_open,
+    create_topic,
+    delete_topic,
+    read_committed,
+    read_uncommitted,
+    unique_topic,
+)
 from tests.broker.transaction_versions import set_transaction_version
 from tests.conftest import TEST_PROPERTIES
 from tests.spark.jobs.several_queries import Query, Shape, frame_of, held_while_there
@@ -476,13 +483,6 @@ def test_open_transactions_of_another_write_hold_up_readers_and_nothing_else_and
 # topics that are deleted
 
 
-def delete_topic(stream: Stream) -> None:
-    admin = AdminClient({"bootstrap.servers": stream.servers})
-    admin.delete_topics([stream.topic])[stream.topic].result(30)
-    while stream.topic in admin.list_topics(timeout=30).topics:
-        time.sleep(0.02)
-
-
 def test_a_topic_that_is_deleted_before_its_rows_are_written_is_named_soon(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, code_of: CodeOf
 ) -> None:
@@ -494,7 +494,7 @@ def test_a_topic_that_is_deleted_before_its_rows_are_written_is_named_soon(
     running = stream.writer(rows.mapInArrow(held_while_there(str(held)), rows.schema), **options).start()
     try:
         await_states(stream, [f"{stream.topic}.driver"], {"Empty"})  # planned
-        delete_topic(stream)
+        delete_topic(stream.servers, stream.topic)
     finally:
         held.unlink()
     with pytest.raises(Exception) as caught:
@@ -511,7 +511,7 @@ def test_a_topic_that_is_deleted_before_its_decision_is_finished_is_named_until_
     dead: Dead, code_of: CodeOf
 ) -> None:
     stream, soon = dead.streams["deleted"], {"kafka.max.block.ms": "1000"}
-    delete_topic(stream)
+    delete_topic(stream.servers, stream.topic)
     for code in ("UNKNOWN_TOPIC", "TOPIC_GONE"):  # the second one of a topic that is there, and is another
         with pytest.raises(Exception) as caught:
             dead.go_on("deleted", **soon)
