@@ -15,6 +15,7 @@ from certificates import Authority
 from kafka_classes import archive_kafka_classes
 from kafka_eos_sink.cli import kafka_distribution
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.commit import warn_once
 
 # Transactions that timed out are looked for every 10 s by default; tests that wait for that should not take so long.
 TEST_PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + (folder in LAST)
 
     items.sort(key=rank)  # stable: the order within a folder stays
+
+
+@pytest.fixture(autouse=True)
+def warnings_of_each_test() -> None:
+    """What a process says once, each test hears."""
+    warn_once.forget()
 
 
 @pytest.fixture(scope="session")

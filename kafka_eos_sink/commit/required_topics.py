@@ -9,14 +9,13 @@ from ..client.admin import Admin
 from ..errors import AuthorizationError, BrokerRefusedError, ConfigurationError, InvalidRowError
 from ..protocol.wire_types import ZERO_UUID
 from .commit_log import LOG_PARTITIONS, TOPIC_CONFIGURATION
+from .warn_once import warn_once
 
 log = logging.getLogger("kafka_eos_sink")
 
 MAX_REPLICATION_FACTOR = 3
 TOPIC_POLL_MS = 100
 TOPIC_ANSWER_MS = 2_000
-_unknown_policy: set[str] = set()
-"""Commit log topics of which this process has said that their policy may not be read."""
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
@@ -80,23 +79,19 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         and len(found.partitions[0].replicas) == 1
         and len(admin.client.metadata.brokers) >= MAX_REPLICATION_FACTOR
     ):
-        log.warning(
-            "the commit log topic %r has a single replica: the loss of one disk loses its decisions, and with them the guarantee; "
-            "raise its replication to 3 and min.insync.replicas to 2",
-            topic,
+        warn_once(
+            f"the commit log topic {topic!r} has a single replica: the loss of one disk loses its decisions, and with them the "
+            "guarantee; raise its replication to 3 and min.insync.replicas to 2"
         )
     try:
         policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
     except AuthorizationError:
         policy = "compact"
-        if topic not in _unknown_policy:
-            _unknown_policy.add(topic)
-            log.warning(
-                "the cleanup.policy of the commit log topic %r may not be read (DescribeConfigs is missing): it must be compact alone, "
-                "since any other loses decisions, and with it some lost transactions cannot be told from committed ones; grant "
-                "DescribeConfigs on the topic",
-                topic,
-            )
+        warn_once(
+            f"the cleanup.policy of the commit log topic {topic!r} may not be read (DescribeConfigs is missing): it must be compact "
+            "alone, since any other loses decisions, and with it some lost transactions cannot be told from committed ones; grant "
+            "DescribeConfigs on the topic"
+        )
     if policy != "compact":
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",

@@ -30,6 +30,7 @@ from .take_over import TakeOver, fence_only, take_over
 from .task import BatchIdentity, write_attempt
 from .task_executor import TaskExecutor
 from .two_phase_commit import GroupOffsets
+from .warn_once import warn_once
 
 __all__ = [
     "Decision",
@@ -291,10 +292,10 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
         maximum = int(found["transaction.max.timeout.ms"])
     except AuthorizationError:
         if configured is None:
-            log.warning(
+            warn_once(
                 "the brokers' transaction.max.timeout.ms may not be read (DescribeConfigs on the cluster is missing): tasks ask for a "
-                "transaction.timeout.ms of %d and step down where that is refused; grant it, or set kafka.transaction.timeout.ms",
-                DEFAULT_TRANSACTION_TIMEOUT_MS,
+                f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and step down where that is refused; grant it, or set "
+                "kafka.transaction.timeout.ms"
             )
     except KeyError:
         log.debug("the brokers do not tell their transaction.max.timeout.ms")

@@ -6,7 +6,6 @@ Everything that is wrong is reported at once. Names are case-insensitive, as Spa
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -18,8 +17,6 @@ from kafka_eos_sink.producer.interceptors import load
 from kafka_eos_sink.sink.kafka_properties import nearest, read_kafka_properties, shown
 from kafka_eos_sink.sink.property_tables import KNOWN
 from kafka_eos_sink.sink.secrets import resolve
-
-log = logging.getLogger(__name__)
 
 PREFIX = "kafka."
 DEFAULT_COMMIT_LOG_TOPIC = "__kafka_eos_commits"
@@ -168,17 +165,6 @@ def _shown(name: str, value: str) -> str:
 def _for_interceptors(options: Mapping[str, str]) -> dict[str, str]:
     """What ``configure`` of an interceptor is given: all options as written, with no secret that stands in them."""
     return {NAMES.get(name, name): _shown(name, value) for name, value in options.items()}
-
-
-_warned: set[str] = set()
-
-
-def warn_once(warnings: tuple[str, ...]) -> None:
-    """Logs each warning that this process has not logged yet: a planner lives for many batches."""
-    for warning in warnings:
-        if warning not in _warned:
-            _warned.add(warning)
-            log.warning("kafka-eos: %s", warning)
 
 
 class _OptionReader:

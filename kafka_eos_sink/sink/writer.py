@@ -17,10 +17,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit import write as two_phase
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
+from kafka_eos_sink.commit.warn_once import warn_once
 from kafka_eos_sink.commit.write import Plan, WriteSettings
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.sink.columns import ignored_columns_warning
-from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
+from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part
 from kafka_eos_sink.sink.spark_boundary import SinkMessage, checked, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class KafkaEosBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         found, self._columns = checked(options, schema)
-        warn_once((*found.warnings, *ignored_columns_warning(self._columns)))
+        for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
+            warn_once(warning)
         self._options = sink_part(options)
         self._unique: str | None = None
         self._plan: Plan | None = None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
+from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part
 
 
 def read(**options: str) -> SinkOptions:
@@ -163,13 +161,6 @@ def test_interceptors_are_configured_without_literal_secrets() -> None:
     options = read(kafka__sasl__password="hunter2", kafka__linger__ms="5")
     assert ("kafka.linger.ms", "5") in options.producer.interceptor_options
     assert "hunter2" not in str(options.producer.interceptor_options)
-
-
-def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        warn_once(("only once, please",))
-        warn_once(("only once, please",))
-    assert [record.getMessage() for record in caplog.records] == ["kafka-eos: only once, please"]
 
 
 def test_a_stream_takes_what_spark_hands_over_and_refuses_what_belongs_to_batches() -> None:
