@@ -9,13 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import Any
 
 from kafka_eos_sink.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from kafka_eos_sink.sink.checkpoint_filesystem import open_location
 
 LOG_FORMAT = "v1"
 OFFSETS_HEADER_LINES = 2
@@ -102,7 +99,7 @@ class Checkpoint:
         """The newest batch that has source offsets: the one that is being run. Raises OSError or ValueError."""
         from pyarrow.fs import FileSelector
 
-        filesystem, path = self._open()
+        filesystem, path = open_location(self.location)
         found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 
@@ -110,7 +107,7 @@ class Checkpoint:
         """Whether Spark has finished the batch. Raises OSError or ValueError."""
         from pyarrow.fs import FileType
 
-        filesystem, path = self._open()
+        filesystem, path = open_location(self.location)
         return bool(filesystem.get_file_info(f"{path}/commits/{version}").type == FileType.File)
 
     def offsets(self, version: int) -> BatchOffsets:
@@ -126,21 +123,7 @@ class Checkpoint:
             sources=tuple(lines[OFFSETS_HEADER_LINES:]),
         )
 
-    def _open(self) -> tuple[FileSystem, str]:
-        from pyarrow.fs import FileSystem, LocalFileSystem
-
-        scheme, colon, rest = self.location.partition(":")
-        if not colon or "/" in scheme:
-            return LocalFileSystem(), self.location.rstrip("/")
-        if scheme == "file":
-            path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
-            return LocalFileSystem(), path.rstrip("/")
-        # A path of Spark is no URI: what stands in it is meant as it is, a blank or "%20" too.
-        authority, slash, path = rest.removeprefix("//").partition("/")
-        filesystem, path = FileSystem.from_uri(f"{scheme}://{authority}{slash}{quote(path)}")
-        return filesystem, path.rstrip("/")
-
     def _read(self, name: str) -> bytes:
-        filesystem, path = self._open()
+        filesystem, path = open_location(self.location)
         with filesystem.open_input_stream(f"{path}/{name}") as stream:
             return bytes(stream.read())

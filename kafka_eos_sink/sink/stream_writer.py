@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,23 +18,28 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from kafka_eos_sink.commit import write as two_phase
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
+from kafka_eos_sink.commit.warn_once import warn_once
 from kafka_eos_sink.commit.write import GroupOffsets, Plan, TaskMessage, WriteSettings
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.sink.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.sink.columns import ignored_columns_warning
 from kafka_eos_sink.sink.late_sweep import sweep_later
-from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part, warn_once
+from kafka_eos_sink.sink.options import SinkOptions, read_options, readable, sink_part
 from kafka_eos_sink.sink.spark_boundary import SinkMessage, checked, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+_Found = TypeVar("_Found")
+
 log = logging.getLogger(__name__)
 
 NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
 """What `pyarrow.fs` and a file that is not Spark's raise."""
-_Found = TypeVar("_Found")
+TRY_AGAIN_AFTER_S = 600.0
+"""A store that this process cannot log in to may take many seconds to say so, with every batch."""
+_try_again_at: dict[str, float] = {}
 
 CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a micro-batch trigger: processingTime, availableNow or once"
 
@@ -48,7 +54,8 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         found, self._columns = checked(options, schema, streaming=True)
-        warn_once((*found.warnings, *ignored_columns_warning(self._columns)))
+        for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
+            warn_once(warning)
         self._options = sink_part(options)
         self._planned = False
         self._plan: Plan | None = None
@@ -194,17 +201,25 @@ def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
     """What is found there; None where it cannot be read, which is an error only for who needs the source's offsets."""
-    location = options.checkpoint_location
+    location, needed = options.checkpoint_location, options.source_offsets_group is not None
     if location is None:
         why = "the option checkpointLocation is not given"
+    elif not needed and time.monotonic() < _try_again_at.get(location, 0):
+        return None
     else:
         try:
             return look(Checkpoint(location))
         except NOT_READABLE as error:
             why = str(error)
-    if options.source_offsets_group is not None:
+            _try_again_at[location] = time.monotonic() + TRY_AGAIN_AFTER_S
+    if needed:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
+        )
+    if location is not None:
+        warn_once(
+            f"the source offsets in the checkpoint {location} cannot be read ({why}): that a batch is planned again with other offsets, "
+            "as after a roll-back of the checkpoint, is seen by its number alone"
         )
     return None

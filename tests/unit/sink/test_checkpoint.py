@@ -10,6 +10,7 @@ import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.sink.checkpoint import Checkpoint
+from kafka_eos_sink.sink.checkpoint_filesystem import open_location
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1795285827037,"conf":{}}'
 
@@ -43,7 +44,7 @@ def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, pref
 
 
 def test_a_path_on_another_file_system_is_meant_as_it_is_written_too() -> None:
-    _, path = Checkpoint("mock://host/a b%20c+é?#/")._open()
+    _, path = open_location("mock://host/a b%20c+é?#/")
     assert path == "a b%20c+é?#"
 
 

@@ -1,0 +1,61 @@
+"""The file system of a checkpoint, by the name that Spark gave it."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+ARROW_SCHEMES = {"s3a": "s3"}
+"""Names in Hadoop that `pyarrow.fs` has another one for."""
+AZURE_SCHEMES = ("abfs", "abfss")
+PATIENCE = {"gs": "retry_limit_seconds=5"}
+"""Where a read without a network or credentials would be tried for more than a minute."""
+AZURE_PROBE_S = 60.0
+
+
+@functools.cache
+def open_location(location: str) -> tuple[FileSystem, str]:
+    """The file system of a checkpoint location and the path in it; a path without scheme is a local one.
+
+    Raises OSError, ValueError, NotImplementedError or ImportError where there is none, or none that can be opened.
+    """
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    scheme, colon, rest = location.partition(":")
+    if not colon or "/" in scheme:
+        return LocalFileSystem(), location.rstrip("/")
+    if scheme == "file":
+        path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
+        return LocalFileSystem(), path.rstrip("/")
+    # A path of Spark is no URI: what stands in it is meant as it is, a blank or "%20" too.
+    authority, slash, path = rest.removeprefix("//").partition("/")
+    uri = f"{ARROW_SCHEMES.get(scheme, scheme)}://{authority}{slash}{quote(path)}"
+    if scheme in PATIENCE:
+        uri += f"?{PATIENCE[scheme]}"
+    if scheme in AZURE_SCHEMES:
+        _require_azure(uri)
+    filesystem, path = FileSystem.from_uri(uri)
+    return filesystem, path.rstrip("/")
+
+
+def _require_azure(uri: str) -> None:
+    """Raises OSError where Arrow would end the process: it does so where it finds no credentials (seen with 26.0)."""
+    look = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", look, uri], capture_output=True, text=True, timeout=AZURE_PROBE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {AZURE_PROBE_S:g} s") from None
+    if tried.returncode < 0:
+        said = " ".join(line.strip() for line in tried.stderr.splitlines() if "what():" in line) or tried.stderr.strip()
+        raise OSError(
+            f"pyarrow cannot log in to Azure: {said.removeprefix('what():').strip()} Give the Python processes of the driver credentials "
+            "too, for instance AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET"
+        )
