@@ -37,9 +37,9 @@ model: setup  ## search the commit protocol's simulation further than the tests 
 	    $(BIN)/pytest -q --timeout 5400 tests/model
 
 .PHONY: faults
-faults: setup  ## every error code, every step of every version, nodes and executors that end, all streaming cases: what `make test` takes samples of (over an hour)
+faults: setup  ## every error code, nodes and executors that end, all streaming cases: what `make test` takes samples of (over an hour)
 	@KAFKA_EOS_ALL_CASES=1 $(BIN)/pytest -q tests/faults tests/model/test_producer_machine.py tests/broker/test_differential.py tests/broker/test_kafka_versions.py \
-	    tests/broker/test_transaction_version_changes.py tests/broker/test_exhausted_numbers.py tests/spark/test_streaming_failures.py tests/spark/test_streaming_cases.py \
+	    tests/broker/test_transaction_version_changes.py tests/broker/test_exhausted_numbers.py tests/spark/test_streaming_cases.py \
 	    tests/spark/test_checkpoint_changes.py tests/spark/test_lost_executors.py tests/spark/test_kafka_versions.py
 
 .PHONY: torture

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
 from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
-from tests.spark.class_data import SHORT_LIVED_JVM, short_lived_jvm
+from tests.spark.quick_start import PYTHON_STARTUP, SHORT_LIVED_JVM, short_lived_jvm
 from tests.spark.spark_submit import SparkSubmit, zip_package
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +29,9 @@ def spark_environment() -> Iterator[dict[str, str]]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": short_lived_jvm(),
         "SPARK_LAUNCHER_OPTS": SHORT_LIVED_JVM,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, (str(PYTHON_STARTUP), str(REPOSITORY), os.environ.get("PYTHONPATH")))
+        ),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

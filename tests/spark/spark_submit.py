@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyspark
 
+from tests.spark.quick_start import PYTHON_STARTUP
+
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 280
 
@@ -29,8 +31,8 @@ class SparkSubmit:
     def __init__(self, package: Path, environment: Mapping[str, str], folder: Path) -> None:
         self._package, self._folder = package, folder
         self._environment = {**os.environ, **environment}
-        for name in ("PYTHONPATH", "SPARK_HOME"):
-            self._environment.pop(name, None)
+        self._environment.pop("SPARK_HOME", None)
+        self._environment["PYTHONPATH"] = str(PYTHON_STARTUP)
 
     def __call__(self, job: str, *arguments: str, jars: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

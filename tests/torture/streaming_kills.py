@@ -23,9 +23,9 @@ from pathlib import Path
 from dead_writes import POINTS
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
-from tests.spark.class_data import short_lived_jvm
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.killable_job import KillableJob, signal_all
+from tests.spark.quick_start import PYTHON_STARTUP, short_lived_jvm
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "tests" / "spark" / "jobs" / "stream_rows.py"
@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": short_lived_jvm(),
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join([str(PYTHON_STARTUP), str(REPOSITORY)]),
     }
 
 

@@ -1,4 +1,4 @@
-"""Touches what the tests' jobs use of Spark, so that a JVM that archives its classes at its end has them all (see class_data.py)."""
+"""Touches what the tests' jobs use of Spark, so that a JVM that archives its classes at its end has them all (see quick_start.py)."""
 
 from __future__ import annotations
 

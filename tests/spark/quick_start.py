@@ -1,7 +1,7 @@
-"""Spark's classes in the form that a JVM takes over as they are (class data sharing, JEP 350).
+"""What makes a Spark that lives for seconds start in half of the time: compiled Python, and classes as a JVM takes them over.
 
-Most of what a driver does that lives for seconds is to load, check and link the same classes again: with them archived it takes half the
-time. The archive is made once and lies with the Python environment whose Spark it is of. A JVM that cannot use one starts without it.
+Most of what a driver does in its first seconds is to load, check and link the same classes again. They are archived once (class data
+sharing, JEP 350), with the Python environment whose Spark they are of. A JVM that cannot use the archive starts without it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from kafka_eos_sink.cli.java import find_java
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """A JVM that lives for seconds spends most of them compiling itself: a third less time for a small job on two cores."""
+PYTHON_STARTUP = Path(__file__).parent / "python_startup"
+"""To be on the PYTHONPATH of Spark's Python processes."""
 JOB = Path(__file__).parent / "jobs" / "load_classes.py"
 PATIENCE_S = 300
 

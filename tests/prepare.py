@@ -1,0 +1,19 @@
+"""Fetches and makes, beside the first tests, what later ones would wait for: other Kafkas, Spark's Kafka source, archives of classes.
+
+    PYTHONPATH=.:tests python tests/prepare.py
+
+Nothing depends on it: whoever finds something missing makes it by itself.
+"""
+
+from __future__ import annotations
+
+from kafka_eos_sink.cli.kafka_distribution import resolve, resolve_coordinates
+from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from tests.spark.quick_start import short_lived_jvm
+
+if __name__ == "__main__":
+    resolve()
+    for version in ("3.9.2", "4.3.1"):
+        resolve(version)
+    resolve_coordinates(KAFKA_SOURCE_JARS)
+    short_lived_jvm()
