@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kafka_eos_sink.commit import failpoints
+from kafka_testing import wait_until
 from tests.spark.killable_job import descendants, signal_all
 
 SCRIPT = Path(__file__).parent / "jobs" / "cluster_driver.py"
@@ -44,13 +44,6 @@ GATES = (
     "commit.before_decision",
 )
 """The steps at which a process can be made to wait."""
-
-
-def wait_until(condition: Callable[[], Any], what: str, patience_s: float = DEADLINE_S) -> None:
-    give_up_at = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < give_up_at, f"{what}: not within {patience_s:g} s"
-        time.sleep(0.05)
 
 
 class Gate:
@@ -95,7 +88,11 @@ class ExecutorCluster:
         with (folder / "driver.log").open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), str(folder), *settings],
-                env={**os.environ, failpoints.VARIABLE: ";".join(f"{name}=wait:{gates / name}" for name in GATES)},
+                env={
+                    **os.environ,
+                    "SPARK_LOCAL_DIRS": str(folder),
+                    failpoints.VARIABLE: ";".join(f"{name}=wait:{gates / name}" for name in GATES),
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -132,7 +129,7 @@ class ExecutorCluster:
         return (self._folder / "driver.log").read_text()
 
     def await_executors(self) -> None:
-        wait_until(lambda: self.ask("executors") == 2, "two executors")
+        wait_until(lambda: self.ask("executors") == 2, "two executors", patience_s=DEADLINE_S)
 
     def close(self, *points: str) -> None:
         for point in points:
@@ -147,17 +144,36 @@ class ExecutorCluster:
 
     def await_caught(self, *points: str) -> None:
         for point in points:
-            wait_until(self._gates[point].waits_here, f"{point} reached")
+            wait_until(self._gates[point].waits_here, f"{point} reached", patience_s=DEADLINE_S)
+
+    def executor_at(self, point: str) -> int:
+        """The JVM of the executor whose worker waits there."""
+        pid = self._gates[point].waits_here()
+        while pid and EXECUTOR not in _command_line(pid):
+            pid = _parent(pid)
+        assert pid, f"no executor waits at {point}"
+        return pid
 
     def executors(self) -> list[int]:
         """The JVMs of the executors, those that are still starting too."""
         return [pid for pid in descendants(self._process.pid) if EXECUTOR in _command_line(pid)]
+
+    def lose_shuffle_files(self) -> None:
+        """As disks that fail."""
+        files = list(self._folder.glob("spark-*/executor-*/blockmgr-*/*/shuffle_*"))
+        assert files
+        for file in files:
+            file.unlink()
 
     def kill_executors(self, *pids: int) -> None:
         """Whole executors at once, as machines that are gone: the JVMs and their Python workers."""
         for pid in [found for executor in pids for found in descendants(executor)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _command_line(pid: int) -> bytes:

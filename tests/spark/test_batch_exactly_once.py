@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -121,6 +122,22 @@ def test_the_same_pair_for_two_topics_is_two_writes(spark: SparkSession, kafka: 
     for topic in topics:
         writer(numbered(spark, 100, 1), kafka, topic=topic, txnAppId="two-topics", txnVersion="3").save()
     assert [len(read_committed(kafka.bootstrap_servers, topic)) for topic in topics] == [100, 100]
+
+
+def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    """As the README says it; Spark does not find the format otherwise."""
+    topics = [create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(3)]
+
+    def write(topic: str) -> None:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        writer(numbered(spark, 100, 2), kafka, topic=topic, txnAppId="parallel", txnVersion="1").save()
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(write, topics))
+    for topic in topics:
+        values = Counter(record.value for record in read_committed(kafka.bootstrap_servers, topic))
+        assert values == expected_values(100, 2)
+    assert_nothing_open(kafka.bootstrap_servers)
 
 
 def test_an_older_version_fails_is_skipped_or_written_as_asked(spark: SparkSession, kafka: EmbeddedKafka) -> None:

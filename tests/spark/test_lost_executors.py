@@ -1,10 +1,12 @@
-"""Executors that are killed while they write: every row once, and nothing left open.
+"""Executors that are overtaken, lost, cut off or told to stop while they write: every row once, and nothing left open.
 
-One application with two executors for all cases and both transaction versions.
+One application with two executors for all cases and both transaction versions. `KAFKA_EOS_ALL_CASES` runs each case in both.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,14 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_testing import assert_nothing_open, create_topic, read_committed
-from tests.spark.executor_cluster import ExecutorCluster, wait_until
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from tests.spark.executor_cluster import DEADLINE_S, ExecutorCluster
 from tests.spark.jobs.stream_rows import LINES, add_files
+
+VERSIONS = ["kafka", "kafka_tv0"]
+ROWS, PARTITIONS = 4_000, 4
+LATE_S = 9.0
+"""Later than what a query looks for right after a batch."""
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +42,12 @@ def cluster(application: ExecutorCluster) -> Iterator[ExecutorCluster]:
     application.ask("stop_all")
 
 
+@pytest.fixture(params=VERSIONS if os.environ.get("KAFKA_EOS_ALL_CASES") else VERSIONS[:1])
+def sampled_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
+    found: EmbeddedKafka = request.getfixturevalue(request.param)
+    return found
+
+
 class Query:
     """A streaming query of the application, over files of numbered lines."""
 
@@ -47,9 +60,9 @@ class Query:
         add_files(self._folder / "source", self._files, 1)
         self._files += 1
 
-    def start(self) -> None:
+    def start(self, *, shuffled: bool = False) -> None:
         where = {"servers": self._servers, "topic": self._topic, "folder": str(self._folder)}
-        self._cluster.ask("start_stream", name=self._topic, **where)
+        self._cluster.ask("start_stream", name=self._topic, shuffled=shuffled, **where)
 
     def stop(self) -> None:
         self._cluster.ask("stop_stream", name=self._topic)
@@ -65,14 +78,91 @@ class Query:
             assert (error := self.error()) is None, error
             return (self._folder / "checkpoint" / "commits" / str(self._files - 1)).exists()
 
-        wait_until(is_done, "the batch done")
+        wait_until(is_done, "the batch done", patience_s=DEADLINE_S)
 
     def lines(self) -> Counter[int]:
         return Counter(int(record.value or b"") for record in read_committed(self._servers, self._topic))
 
+    def assert_nothing_open(self) -> None:
+        assert_nothing_open(self._servers)
+
     def assert_every_line_once(self) -> None:
         assert self.lines() == Counter(range(self._files * LINES))
         assert_nothing_open(self._servers)
+
+
+class BatchWrite:
+    """A batch write of the application, without txnAppId: nobody comes back for it."""
+
+    def __init__(self, cluster: ExecutorCluster, kafka: EmbeddedKafka) -> None:
+        self._cluster, self._servers = cluster, kafka.bootstrap_servers
+        self.topic = create_topic(self._servers, partitions=3)
+
+    def start(self, *, shuffled: bool = False) -> None:
+        where = {"servers": self._servers, "topic": self.topic, "rows": ROWS, "partitions": PARTITIONS}
+        self._cluster.ask("start_batch", name=self.topic, shuffled=shuffled, **where)
+
+    def error(self) -> str | None:
+        """Once the write has ended."""
+        found: str | None = self._cluster.ask("batch_error", name=self.topic)
+        return found
+
+    def ids(self) -> Counter[int]:
+        records = read_committed(self._servers, self.topic)
+        return Counter(int((record.value or b"").decode().split(":")[1]) for record in records)
+
+    def assert_nothing_open(self) -> None:
+        assert_nothing_open(self._servers)
+
+    def assert_every_row_once(self) -> None:
+        assert self.ids() == Counter(range(ROWS))
+        assert_nothing_open(self._servers)
+
+
+def test_the_transaction_of_a_losing_copy_is_ended_while_the_query_waits_for_data(
+    cluster: ExecutorCluster, any_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    query = Query(cluster, any_kafka, tmp_path)
+    query.add_file()
+    query.start()
+    query.await_batch()
+    cluster.ask("speculate", on=True)
+    cluster.close("task.flushed")
+    query.add_file()
+    cluster.await_caught("task.flushed")  # its rows are in the topic, in an open transaction
+    query.await_batch()
+    query.assert_every_line_once()
+
+    # One that nobody ends opens its transaction when the batch is long over.
+    cluster.open("task.flushed")
+    cluster.close("task.initialised")
+    query.add_file()
+    cluster.await_caught("task.initialised")
+    query.await_batch()
+    query.assert_nothing_open()
+    time.sleep(LATE_S)
+    cluster.close("task.flushed")
+    cluster.open("task.initialised")
+    cluster.await_caught("task.flushed")
+    cluster.open("task.flushed")
+    query.assert_every_line_once()
+    query.stop()
+
+
+def test_a_losing_copy_that_opens_its_transaction_after_a_batch_write_leaves_nothing_open(
+    cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka
+) -> None:
+    write = BatchWrite(cluster, sampled_kafka)
+    cluster.ask("speculate", on=True)
+    cluster.close("task.initialised")
+    write.start()
+    cluster.await_caught("task.initialised")
+    assert write.error() is None
+    cluster.close("task.flushed")
+    cluster.open("task.initialised")
+    cluster.await_caught("task.flushed")
+    cluster.open("task.flushed")
+    write.assert_every_row_once()
 
 
 def test_executors_are_killed_while_their_tasks_write_when_they_have_prepared_and_when_they_are_done(
@@ -88,6 +178,89 @@ def test_executors_are_killed_while_their_tasks_write_when_they_have_prepared_an
     cluster.await_caught("commit.before_decision")
     cluster.kill_executors(*cluster.executors())  # all tasks have handed over, nothing is decided
     cluster.open("commit.before_decision")
+    query.await_batch()
+    query.assert_every_line_once()
+    query.stop()
+
+
+def test_a_micro_batch_whose_shuffle_files_are_lost_is_there_once(
+    cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Two of four tasks of the stage are at work then; it is run again, beside what is left of its first attempt."""
+    query = Query(cluster, sampled_kafka, tmp_path)
+    said = len(cluster.said())
+    cluster.close("task.writing", "task.prepared")
+    query.add_file()
+    query.start(shuffled=True)
+    cluster.await_caught("task.writing", "task.prepared")
+    cluster.lose_shuffle_files()
+    cluster.open("task.prepared")
+    query.await_batch()
+    assert "FetchFailed(" in cluster.said()[said:]
+    cluster.open("task.writing")
+    query.assert_every_line_once()
+    query.stop()
+
+
+def test_a_batch_write_whose_executor_is_lost_with_its_shuffle_files_is_there_once(
+    cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka
+) -> None:
+    write = BatchWrite(cluster, sampled_kafka)
+    said = len(cluster.said())
+    cluster.close("task.writing", "task.prepared")
+    write.start(shuffled=True)
+    cluster.await_caught("task.writing", "task.prepared")
+    cluster.kill_executors(cluster.executor_at("task.prepared"))
+    assert write.error() is None
+    assert "FetchFailed(" in cluster.said()[said:]
+    cluster.open("task.writing")
+    write.assert_every_row_once()
+
+
+def test_a_batch_write_that_is_cancelled_leaves_nothing_open(
+    cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka
+) -> None:
+    write = BatchWrite(cluster, sampled_kafka)
+    cluster.close("task.writing", "task.prepared")
+    write.start()
+    cluster.await_caught("task.writing", "task.prepared")
+    cluster.ask("cancel", group=write.topic)
+    assert "cancelled" in str(write.error())
+    write.assert_nothing_open()
+    cluster.open("task.writing", "task.prepared")
+    write.assert_nothing_open()
+    assert write.ids() == Counter()
+
+
+def test_a_query_that_is_cancelled_and_stopped_leaves_nothing_open_and_goes_on_where_it_was(
+    cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    query = Query(cluster, sampled_kafka, tmp_path)
+    query.add_file()
+    cluster.close("task.writing", "task.prepared")
+    query.start()
+    cluster.await_caught("task.writing", "task.prepared")
+    cluster.ask("cancel", group=None)
+    wait_until(query.error, "the failure of the query", patience_s=DEADLINE_S)
+    assert "cancelled" in str(query.error())
+    query.assert_nothing_open()
+    cluster.open("task.writing", "task.prepared")
+
+    # A worker that nobody ends goes on when the query has stopped.
+    cluster.close("task.initialised", "task.prepared")
+    query.start()
+    cluster.await_caught("task.initialised", "task.prepared")
+    query.stop()
+    query.assert_nothing_open()
+    cluster.close("task.flushed")
+    cluster.open("task.initialised")
+    cluster.await_caught("task.flushed")
+    cluster.open("task.flushed")
+    query.assert_nothing_open()
+    assert query.lines() == Counter()
+
+    cluster.open("task.prepared")
+    query.start()
     query.await_batch()
     query.assert_every_line_once()
     query.stop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.spark.jobs import stream_rows
+from tests.spark.jobs import stream_rows, write_rows
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Two, because Spark never starts a speculative copy on the host of the first one."""
@@ -31,7 +32,7 @@ def start_cluster(folder: Path) -> str:
     SparkContext._ensure_initialized()
     jvm, gateway = SparkContext._jvm, SparkContext._gateway
     deploy, option = jvm.org.apache.spark.deploy, jvm.scala.Option
-    conf = jvm.org.apache.spark.SparkConf(False).set("spark.local.dir", str(folder))
+    conf = jvm.org.apache.spark.SparkConf(False)
     conf.set("spark.deploy.maxExecutorRetries", "-1")  # a test kills more of them than a cluster puts up with
     url = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, conf)._1().address().toSparkURL()
     urls = gateway.new_array(jvm.java.lang.String, 1)
@@ -50,6 +51,7 @@ class Application:
         self.spark = SparkSession.builder.config(conf=conf).getOrCreate()
         self.context = self.spark.sparkContext
         self.queries: dict[str, StreamingQuery] = {}
+        self.jobs: dict[str, tuple[threading.Thread, list[str]]] = {}
 
     def executors(self) -> int:
         """How many have registered."""
@@ -59,9 +61,11 @@ class Application:
         """Whether jobs from now on start second copies of slow tasks; the scheduler asks its configuration for each stage."""
         self.context._jsc.sc().conf().set("spark.speculation", str(on).lower())
 
-    def start_stream(self, name: str, servers: str, topic: str, folder: str) -> None:
+    def start_stream(self, name: str, servers: str, topic: str, folder: str, shuffled: bool) -> None:
         """A query that goes on until it is stopped: the files of `folder`/source, one a batch."""
         frame = stream_rows.rows_to_stream(self.spark, f"{folder}/source")
+        if shuffled:
+            frame = frame.repartition("value")
         writer = stream_rows.writer_of(frame, servers, topic, f"{folder}/checkpoint")
         self.queries[name] = writer.trigger(processingTime="0 seconds").start()
 
@@ -75,9 +79,45 @@ class Application:
     def stop_stream(self, name: str) -> None:
         self.queries[name].stop()
 
+    def start_batch(self, name: str, servers: str, topic: str, rows: int, partitions: int, shuffled: bool) -> None:
+        """A write without txnAppId, in a thread of its own; `name` is its job group."""
+        errors: list[str] = []
+
+        def run() -> None:
+            self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # see the README on threads
+            self.context.setJobGroup(name, name)
+            frame = write_rows.rows_to_write(self.spark, rows, partitions)
+            if shuffled:
+                frame = frame.repartition("value")
+            writer = frame.write.format("kafka-eos").mode("append").option("kafka.bootstrap.servers", servers)
+            try:
+                writer.option("topic", topic).save()
+            except Exception as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=run, name=name)
+        thread.start()
+        self.jobs[name] = (thread, errors)
+
+    def batch_error(self, name: str) -> str | None:
+        """Waits for the write; what its caller was told, if it failed."""
+        thread, errors = self.jobs[name]
+        thread.join()
+        return errors[0] if errors else None
+
     def stop_all(self) -> None:
         for query in self.queries.values():
             query.stop()
+        self.context.cancelAllJobs()
+        for thread, _ in self.jobs.values():
+            thread.join()
+
+    def cancel(self, group: str | None) -> None:
+        """The jobs of a group, or all."""
+        if group is None:
+            self.context.cancelAllJobs()
+        else:
+            self.context.cancelJobGroup(group)
 
 
 def main(folder: str, *settings: str) -> None:
