@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import FencedError, TransactionAbortedError
+from ..errors import TransactionAbortedError
 from .commit_log import LoggedRecord, LogView
 from .log_reading import read_to_end
 from .open_transactions import FREE_STATES
@@ -20,15 +20,11 @@ from .steps import (
     Procedure,
     TransactionDescription,
 )
-from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+from .transactional_id import SLOTS, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
 """transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
 MAX_MARGIN_MS = 60_000
-
-
-OVERTAKEN_AFTER_MS = 1_000
-"""In a younger batch an attempt does not ask whether it is overtaken, which would cost small ones a round trip."""
 
 
 def timeout_margin_ms(timeout_ms: int) -> int:
@@ -81,32 +77,6 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
                 elapsed,
                 timeout,
             )
-
-
-def fail_if_overtaken(plan: Plan) -> Procedure[None]:
-    """Raise `FencedError` ``FENCED`` where the batch is decided without this attempt, or another driver has taken over.
-
-    Spark tells a losing attempt nothing, and does not reach each of them. What it opens after its driver has looked nobody would end
-    before its timeout. ``W.driver`` is as the fence left it, and Empty, until the batch is decided: an attempt that still writes then
-    is named nowhere.
-    """
-    now: int = yield Now()
-    if now - plan.started_ms <= OVERTAKEN_AFTER_MS:
-        return
-    driver, driver_id = plan.driver, driver_transactional_id(plan.write_id)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    found = described.get(driver_id)
-    if found is None or (found.producer_id, found.producer_epoch, found.state) == (
-        driver.producer_id,
-        driver.producer_epoch,
-        "Empty",
-    ):
-        return
-    raise FencedError(
-        "FENCED",
-        f"this attempt comes too late: its batch under write id {plan.write_id!r} was decided without it, or a newer driver has taken "
-        "over; what it wrote is aborted",
-    )
 
 
 def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:

@@ -36,7 +36,7 @@ from .steps import (
     WriteRows,
     Written,
 )
-from .straggler import NEVER_TIMES_OUT_MS, fail_if_overtaken, fail_if_too_late
+from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late
 from .transactional_id import SLOTS, slot_of, task_transactional_id
 
 SLOT_DESCRIPTION_VALID_MS = 1_000
@@ -188,7 +188,6 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         )
 
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
-    yield from fail_if_overtaken(plan)
     identity = yield from _fresh_identity(plan, task)
     yield Reached("task.initialised")
     try:
@@ -198,7 +197,6 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
-        yield from fail_if_overtaken(plan)  # once it is open: whoever opens after the driver's look finds it moved on
     except Exception:
         # Not handed over, so nobody else will ever name it. Best effort: the next driver or the timeout ends it otherwise.
         with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
