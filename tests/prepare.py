@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from kafka_eos_sink.cli.kafka_distribution import resolve, resolve_coordinates
 from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from tests.broker.test_kafka_versions import RELEASES
 from tests.spark.quick_start import short_lived_jvm
 
 if __name__ == "__main__":
     resolve()
-    for version in ("3.9.2", "4.3.1"):
-        resolve(version)
+    for release in RELEASES:
+        resolve(release.version)
     resolve_coordinates(KAFKA_SOURCE_JARS)
     short_lived_jvm()

@@ -20,7 +20,6 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
 KEYS = range(10)
-PATIENCE_S = 60.0
 COMPACTED = {
     "cleanup.policy": "compact",
     "segment.ms": "20",

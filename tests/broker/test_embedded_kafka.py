@@ -142,7 +142,7 @@ def test_three_nodes_serve_on_while_one_is_down() -> None:
 def test_a_node_that_dies_by_itself_is_noticed() -> None:
     with EmbeddedKafka() as kafka:
         os.kill(kafka.pids[1], signal.SIGKILL)
-        wait_until(lambda: kafka.failure() is not None, "the failure")
+        wait_until(lambda: kafka.failure() is not None, "the failure", patience_s=30)
         assert "node 1 ended by itself (signal 9)" in str(kafka.failure())
         kafka.start_node(1)
         assert kafka.failure() is None
@@ -169,7 +169,7 @@ def test_the_command_runs_until_a_signal_and_leaves_nothing(
         command.send_signal(number)
         _, said = command.communicate(timeout=60)
     assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0), said
-    wait_until(lambda: not root.exists(), f"the end of {root}")
+    wait_until(lambda: not root.exists(), f"the end of {root}", patience_s=30)
     port = int(bootstrap_servers.rpartition(":")[2])
     with socket.socket() as probe:
         assert probe.connect_ex((HOST, port)) != 0

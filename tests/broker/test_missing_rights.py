@@ -182,7 +182,9 @@ def guarded() -> Iterator[EmbeddedKafka]:
             confluent.AclOperation.ANY,
             confluent.AclPermissionType.ANY,
         )
-        wait_until(lambda: len(admin.describe_acls(every).result(PATIENCE_S)) >= len(wanted), "the ACLs")
+        wait_until(
+            lambda: len(admin.describe_acls(every).result(PATIENCE_S)) >= len(wanted), "the ACLs", patience_s=PATIENCE_S
+        )
         yield cluster
 
 

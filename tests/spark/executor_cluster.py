@@ -148,11 +148,9 @@ class ExecutorCluster:
 
     def executor_at(self, point: str) -> int:
         """The JVM of the executor whose worker waits there."""
-        pid = self._gates[point].waits_here()
-        while pid and EXECUTOR not in _command_line(pid):
-            pid = _parent(pid)
-        assert pid, f"no executor waits at {point}"
-        return pid
+        caught = self._gates[point].waits_here()
+        (found,) = (pid for pid in self.executors() if caught in descendants(pid))
+        return found
 
     def executors(self) -> list[int]:
         """The JVMs of the executors, those that are still starting too."""
@@ -170,10 +168,6 @@ class ExecutorCluster:
         for pid in [found for executor in pids for found in descendants(executor)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _command_line(pid: int) -> bytes:

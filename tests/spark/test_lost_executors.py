@@ -1,4 +1,4 @@
-"""Executors that are overtaken, lost, cut off or told to stop while they write: every row once, and nothing left open.
+"""Executors that are overtaken, lost or told to stop while they write: every row once, and nothing left open.
 
 One application with two executors for all cases and both transaction versions. `KAFKA_EOS_ALL_CASES` runs each case in both.
 """
