@@ -18,7 +18,10 @@ from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import warn_once
 
 # Transactions that timed out are looked for every 10 s by default; tests that wait for that should not take so long.
-TEST_PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+TEST_PROPERTIES = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "log.retention.ms": "-1",  # which goes by the rows' own timestamps: those of 1970 would go whenever the broker looks
+}
 
 
 # What is quick runs first, so that a mistake shows early; what is not named runs between these.
