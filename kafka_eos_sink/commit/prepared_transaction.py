@@ -136,6 +136,8 @@ class TaskOutcome(Enum):
     PREPARED = "prepared"
     EMPTY = "empty"
     ALREADY_COMMITTED = "already committed"
+    OVERTAKEN = "overtaken"
+    """Nothing was written: the batch is decided without this attempt, or a newer driver has taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

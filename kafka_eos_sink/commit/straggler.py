@@ -20,7 +20,7 @@ from .steps import (
     Procedure,
     TransactionDescription,
 )
-from .transactional_id import SLOTS, task_transactional_id
+from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
 """transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
@@ -77,6 +77,20 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
                 elapsed,
                 timeout,
             )
+
+
+def is_overtaken(plan: Plan) -> Procedure[bool]:
+    """Whether the batch was decided or given up before this question, or another driver has taken over.
+
+    Asked between InitProducerId and the first row. Where a transaction of this batch has freed the attempt's transactional id, the
+    batch was decided before, and the answer shows it: ``W.driver`` is as the fence left it, and Empty, until then. An attempt that went
+    on could join that transaction where the broker has left out its marker (KAFKA-20734), and its end would abort committed rows.
+    """
+    driver_id = driver_transactional_id(plan.write_id)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    found = described.get(driver_id)  # None: the coordinator has forgotten an id that was not used for long
+    mine = (plan.driver.producer_id, plan.driver.producer_epoch, "Empty")
+    return found is not None and (found.producer_id, found.producer_epoch, found.state) != mine
 
 
 def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:

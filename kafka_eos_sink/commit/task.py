@@ -36,7 +36,7 @@ from .steps import (
     WriteRows,
     Written,
 )
-from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late
+from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late, is_overtaken
 from .transactional_id import SLOTS, slot_of, task_transactional_id
 
 SLOT_DESCRIPTION_VALID_MS = 1_000
@@ -190,6 +190,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
     identity = yield from _fresh_identity(plan, task)
     yield Reached("task.initialised")
+    if (yield from is_overtaken(plan)):
+        return message(TaskOutcome.OVERTAKEN)
     try:
         # A part can only be lost to the timeout, and only be written again by a run under the same id.
         digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS

@@ -147,6 +147,12 @@ def _require_messages_of_one_run(
                 f"the tasks wrote for different runs: {found} beside {expected} (write id, nonce, query id, version); nothing was "
                 "committed",
             )
+    if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
+        raise FencedError(
+            "FENCED",
+            f"a newer driver has taken over write id {plan.write_id!r} while the tasks of version {batch.version} ran; nothing was "
+            "committed. Only one query or job may use a write id at a time",
+        )
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
         raise WriteRefusedError(

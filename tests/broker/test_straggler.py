@@ -1,4 +1,4 @@
-"""A batch whose oldest transaction cannot outlive it fails as soon as that is certain, not when its last task is done.
+"""Attempts that are too late: in a batch whose oldest transaction cannot outlive it, and after their batch was decided without them.
 
 Without Spark, since Spark notices a failed task only when its next rows arrive (docs/spark-behaviour.md).
 """
@@ -6,18 +6,23 @@ Without Spark, since Spark notices a failed task only when its next rows arrive 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from dead_writes import rows_of, tasks, write_settings
+from dead_writes import ROWS, rows_of, tasks, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import write
-from kafka_eos_sink.errors import TransactionAbortedError
+from kafka_eos_sink.commit.failpoints import VARIABLE
+from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.errors import FencedError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 
 TIMEOUT_MS = 4_000
 ROWS_GO_ON_FOR_S = 90
@@ -84,3 +89,57 @@ def test_a_commit_that_comes_too_late_decides_nothing_and_says_why(kafka: Embedd
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN\].*transaction.timeout.ms 4000.*Ways out"):
         write.commit(settings, plan, messages)
     assert read_committed(kafka.bootstrap_servers, topic) == []
+
+
+def decide(settings: write.WriteSettings, plan: write.Plan) -> None:
+    write.commit(settings, plan, tasks(settings, plan))
+
+
+def take_over(settings: write.WriteSettings, plan: write.Plan) -> None:
+    decide(settings, write.plan(settings))
+
+
+@pytest.mark.parametrize("overtake", [decide, take_over])
+def test_an_attempt_that_was_overtaken_before_its_first_row_writes_nothing(
+    any_kafka: EmbeddedKafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overtake: Callable[[write.WriteSettings, write.Plan], None],
+) -> None:
+    """Spark does not tell it, and the driver has looked for what losing attempts left."""
+    topic = create_topic(any_kafka.bootstrap_servers)
+    settings = write_settings(any_kafka, topic)
+    plan = write.plan(settings)
+
+    def losing(attempt: int) -> write.TaskMessage:
+        identity = write.TaskIdentity(partition=1, attempt_number=attempt, task_attempt_id=6 + attempt)
+        return write.write_task(settings, plan, identity, iter([rows_of(topic, 1)]))
+
+    held = tmp_path / "held"
+    monkeypatch.setenv(VARIABLE, f"task.initialised=wait:{held}")
+    with ThreadPoolExecutor() as another:
+        late = another.submit(losing, 1)
+        wait_until(held.exists, "the losing attempt")
+        overtake(settings, plan)
+        held.unlink()
+        assert late.result().outcome is TaskOutcome.OVERTAKEN
+    assert losing(2).outcome is TaskOutcome.OVERTAKEN  # which begins only now
+    assert_nothing_open(any_kafka.bootstrap_servers)
+    found = Counter(record.value for record in read_committed(any_kafka.bootstrap_servers, topic))
+    assert found == Counter(b"%d" % number for number in range(2 * ROWS))
+
+
+def test_a_driver_whose_attempts_were_overtaken_is_fenced_and_leaves_the_newer_one_alone(
+    any_kafka: EmbeddedKafka,
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    settings = write_settings(any_kafka, topic)
+    older, newer = write.plan(settings), write.plan(settings)
+    overtaken = tasks(settings, older)
+    assert {message.outcome for message in overtaken} == {TaskOutcome.OVERTAKEN}
+    with pytest.raises(FencedError, match=r"FENCED\].*a newer driver has taken over"):
+        write.commit(settings, older, overtaken)
+    write.abort(settings, older, overtaken)
+    decide(settings, newer)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers)

@@ -273,6 +273,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I3",),
     ),
     Mutation(
+        name="overtaken attempts go on",
+        what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
+        edits=(Edit(task.write_attempt, "    if (yield from is_overtaken(plan)):", "    if False:"),),
+        setting=_small(
+            "overtaken",
+            attempts=2,
+            eager_markers=False,
+            loud=UNRESOLVABLE,
+            recover_from_every=0,
+            **ONE_ROW,
+            faults=faults(skip_marker=1, speculate=1, unavailable=1),
+        ),
+        caught=("I3",),
+    ),
+    Mutation(
         name="done record under the decision's key",
         what="compaction would replace the decision by a record that anybody may write",
         edits=(
@@ -349,7 +364,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         ),
         setting=_small(
-            "epoch reused", attempts=2, batches=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW
+            "epoch reused", attempts=2, batches=2, faults=faults(speculate=1, unavailable=1), recover_from_every=0, **ONE_ROW
         ),
         caught=("at most once", "I7", "I3"),
     ),
