@@ -121,6 +121,7 @@ def test_an_attempt_that_was_overtaken_before_its_first_row_writes_nothing(
         late = another.submit(losing, 1)
         wait_until(held.exists, "the losing attempt")
         overtake(settings, plan)
+        monkeypatch.delenv(VARIABLE)
         held.unlink()
         assert late.result().outcome is TaskOutcome.OVERTAKEN
     assert losing(2).outcome is TaskOutcome.OVERTAKEN  # which begins only now
