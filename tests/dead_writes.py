@@ -35,6 +35,7 @@ POINTS = (
     "plan.read",
     "plan.finished",
     "task.initialised",
+    "task.may_write",
     "task.writing",
     "task.flushed",
     "task.prepared",

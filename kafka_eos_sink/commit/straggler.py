@@ -80,11 +80,11 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
 
 
 def is_overtaken(plan: Plan) -> Procedure[bool]:
-    """Whether the batch was decided or given up before this question, or another driver has taken over.
+    """Whether the batch is being decided, was decided or given up, or another driver has taken over.
 
-    Asked between InitProducerId and the first row. Where a transaction of this batch has freed the attempt's transactional id, the
-    batch was decided before, and the answer shows it: ``W.driver`` is as the fence left it, and Empty, until then. An attempt that went
-    on could join that transaction where the broker has left out its marker (KAFKA-20734), and its end would abort committed rows.
+    ``W.driver`` is as the fence left it, and Empty, until then. Asked between InitProducerId and the first row: an attempt whose id was
+    freed by a committed transaction of this batch could join that one where the broker has left out its marker (KAFKA-20734), and its end
+    would abort committed rows. And after the last row, when the driver may have looked for losing attempts already.
     """
     driver_id = driver_transactional_id(plan.write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))

@@ -192,11 +192,15 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     yield Reached("task.initialised")
     if (yield from is_overtaken(plan)):
         return message(TaskOutcome.OVERTAKEN)
+    yield Reached("task.may_write")
     try:
         # A part can only be lost to the timeout, and only be written again by a run under the same id.
         digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
         written: Written = yield WriteRows(identity, digest)
         yield Reached("task.flushed")
+        if (yield from is_overtaken(plan)):
+            yield EndTransactions((End(identity=identity, commit=False),))
+            return message(TaskOutcome.OVERTAKEN)
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
     except Exception:

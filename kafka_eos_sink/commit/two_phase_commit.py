@@ -89,7 +89,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         return None
 
     yield Reached("commit.check")
-    losers, expires_ms = yield from _check_prepared(plan, complete, prepared)
+    ids = _ids_of(plan, complete)
+    expires_ms = yield from _check_prepared(plan, ids, prepared)
     carried: tuple[PreparedTransaction, ...] = ()
     if _lost_parts(plan, batch):
         carried = yield from _check_lost_parts(request, prepared, skipped, recorded)
@@ -110,7 +111,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
-    found, ended, sequence = yield from _decide(request, decision, expires_ms)
+    appended = yield from _append_decision(request, decision)
+    losers = yield from _losers(plan, ids, prepared)
+    found, ended, sequence = yield from _decide(request, decision, appended, expires_ms)
     try:
         yield Reached("commit.decided")
         yield from _finish(request, found, losers, ended, sequence)
@@ -161,18 +164,20 @@ def _require_messages_of_one_run(
     return complete
 
 
-def _check_prepared(
-    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
-) -> Procedure[tuple[tuple[ProducerIdentity, ...], int | None]]:
-    """Every prepared transaction is open under its own identity and lives long enough.
-
-    Returns the other open ones of the batch, and until when (this driver's clock, ms) the decision must be made, None for ever.
-    """
-    ids = tuple(
+def _ids_of(plan: Plan, messages: Sequence[TaskMessage]) -> tuple[str, ...]:
+    """All transactional ids that attempts of this batch may use."""
+    return tuple(
         task_transactional_id(plan.write_id, message.task.partition, slot)
         for message in messages
         for slot in range(SLOTS)
     )
+
+
+def _check_prepared(plan: Plan, ids: tuple[str, ...], prepared: Sequence[PreparedTransaction]) -> Procedure[int | None]:
+    """Every prepared transaction is open under its own identity and lives long enough.
+
+    Returns until when (this driver's clock, ms) the decision must be made, None for ever.
+    """
     described: Mapping[str, TransactionDescription | None] = {}
     if ids:
         described = yield DescribeTransactions(ids)
@@ -219,13 +224,24 @@ def _check_prepared(
             )
         expires.append(now + limit - age - margin // 2)
     yield from _check_first_offsets(prepared)
+    return min(expires, default=None)
+
+
+def _losers(
+    plan: Plan, ids: tuple[str, ...], prepared: Sequence[PreparedTransaction]
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Open transactions of the batch that the decision does not name.
+
+    Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
+    they opened, and those that asked before have opened it by now.
+    """
+    described: Mapping[str, TransactionDescription | None] = (yield DescribeTransactions(ids)) if ids else {}
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
-    losers = tuple(
+    return tuple(
         identity
         for identity in open_identities(described, plan.driver.transaction_version)
         if (identity.transactional_id, identity.producer_epoch) not in named
     )
-    return losers, min(expires, default=None)
 
 
 def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
@@ -320,25 +336,29 @@ def _check_lost_parts(
     )
 
 
-def _decide(
-    request: CommitRequest, decision: Decision, expires_ms: int | None
-) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
-    """Write the decision in one transaction of W.driver and read its COMMIT marker; only then is anything decided.
-
-    Returns where it lies, the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
-    """
-    driver = decision.driver
-    records = decision_records(decision)
+def _append_decision(request: CommitRequest, decision: Decision) -> Procedure[int]:
+    """The decision in an open transaction of W.driver, with the offsets of the group; returns its offset in the log."""
     yield Reached("commit.before_decision")
-    appended: Appended = yield from append_in_transaction(driver, records, 0)
+    appended: Appended = yield from append_in_transaction(decision.driver, decision_records(decision), 0)
     if appended.error != ErrorCode.NONE:
         raise _undecided(decision, "the decision record", appended.error)
     if request.group_offsets is not None:
         offsets = request.group_offsets
-        error: int | None = yield CommitGroupOffsets(driver, offsets.group_id, offsets.offsets)
+        error: int | None = yield CommitGroupOffsets(decision.driver, offsets.group_id, offsets.offsets)
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {offsets.group_id!r}", error)
     yield Reached("commit.decision_written")
+    return appended.offset
+
+
+def _decide(
+    request: CommitRequest, decision: Decision, offset: int, expires_ms: int | None
+) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
+    """Commit the decision's transaction and read its COMMIT marker; only then is anything decided.
+
+    Returns where it lies, the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
+    """
+    driver = decision.driver
     now: int = yield Now()
     if expires_ms is not None and now > expires_ms:
         raise TransactionAbortedError(
@@ -350,7 +370,7 @@ def _decide(
     (ended,) = ends
     # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
     try:
-        yield from _await_marker(request, decision, appended.offset, ended.error)
+        yield from _await_marker(request, decision, offset, ended.error)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except KafkaEosError as failure:
@@ -363,8 +383,8 @@ def _decide(
             producer_epoch=ended.producer_epoch,
             transaction_version=driver.transaction_version,
         )
-    sequence = len(records) if after == driver else 0
-    return LoggedDecision(decision, appended.offset), after, sequence
+    sequence = len(decision_records(decision)) if after == driver else 0
+    return LoggedDecision(decision, offset), after, sequence
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:

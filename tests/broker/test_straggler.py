@@ -100,13 +100,15 @@ def take_over(settings: write.WriteSettings, plan: write.Plan) -> None:
 
 
 @pytest.mark.parametrize("overtake", [decide, take_over])
-def test_an_attempt_that_was_overtaken_before_its_first_row_writes_nothing(
+@pytest.mark.parametrize("step", ["task.initialised", "task.may_write", "task.flushed"])
+def test_nothing_stays_of_an_attempt_that_was_overtaken(
     any_kafka: EmbeddedKafka,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     overtake: Callable[[write.WriteSettings, write.Plan], None],
+    step: str,
 ) -> None:
-    """Spark does not tell it, and the driver has looked for what losing attempts left."""
+    """Before it asks the first time, before its first row, and before it asks again. Spark does not tell it, and the driver has looked for losing attempts already."""
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = write_settings(any_kafka, topic)
     plan = write.plan(settings)
@@ -116,7 +118,7 @@ def test_an_attempt_that_was_overtaken_before_its_first_row_writes_nothing(
         return write.write_task(settings, plan, identity, iter([rows_of(topic, 1)]))
 
     held = tmp_path / "held"
-    monkeypatch.setenv(VARIABLE, f"task.initialised=wait:{held}")
+    monkeypatch.setenv(VARIABLE, f"{step}=wait:{held}")
     with ThreadPoolExecutor() as another:
         late = another.submit(losing, 1)
         wait_until(held.exists, "the losing attempt")

@@ -162,6 +162,8 @@ EXHAUSTED = named(
 )
 
 CAPPED = {
+    ("a marker passed over, a late attempt fails", 0): 100_000,
+    ("a marker passed over, a late attempt, time", 0): 100_000,
     ("timeouts and a restart", 0): 50_000,
     ("crash, two batches", 0): 50_000,
     ("speculation", 0): 100_000,

@@ -98,6 +98,19 @@ def _small(name: str, **changes: Any) -> Setting:
 
 ONE_ROW = {"rows": lambda driver, version: ((0,),)}
 
+GOES_ON = Edit(
+    task.write_attempt,
+    "    if (yield from is_overtaken(plan)):\n        return",
+    "    if False:\n        return",
+)
+"""An attempt does not ask before its first row whether it is overtaken."""
+STAYS_OPEN = Edit(
+    task.write_attempt,
+    "        if (yield from is_overtaken(plan)):\n            yield",
+    "        if False:\n            yield",
+)
+"""Nor after its last."""
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="decide after the first EndTxn",
@@ -119,7 +132,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit._decide,
-                "yield from _await_marker(request, decision, appended.offset, ended.error)",
+                "yield from _await_marker(request, decision, offset, ended.error)",
                 "pass",
             ),
         ),
@@ -275,7 +288,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="overtaken attempts go on",
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
-        edits=(Edit(task.write_attempt, "    if (yield from is_overtaken(plan)):", "    if False:"),),
+        edits=(GOES_ON, STAYS_OPEN),
         setting=_small(
             "overtaken",
             attempts=2,
@@ -286,6 +299,41 @@ MUTATIONS: tuple[Mutation, ...] = (
             faults=faults(skip_marker=1, speculate=1, unavailable=1),
         ),
         caught=("I3",),
+    ),
+    Mutation(
+        name="overtaken attempts end themselves without having asked",
+        what="an attempt that finds itself overtaken after its last row ends what it has joined",
+        edits=(GOES_ON,),
+        setting=_small(
+            "overtaken",
+            attempts=2,
+            eager_markers=False,
+            loud=UNRESOLVABLE,
+            recover_from_every=0,
+            **ONE_ROW,
+            faults=faults(skip_marker=1, speculate=1),
+        ),
+        caught=("I3",),
+    ),
+    Mutation(
+        name="overtaken attempts stay open",
+        what="a losing attempt that opened after the driver's look leaves its transaction to the timeout",
+        edits=(STAYS_OPEN,),
+        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        caught=("I8",),
+    ),
+    Mutation(
+        name="losers looked for before the decision is written",
+        what="a losing attempt that opens and asks between the look and the decision is not ended",
+        edits=(
+            Edit(
+                two_phase_commit.commit,
+                "    appended = yield from _append_decision(request, decision)\n    losers = yield from _losers(plan, ids, prepared)\n",
+                "    losers = yield from _losers(plan, ids, prepared)\n    appended = yield from _append_decision(request, decision)\n",
+            ),
+        ),
+        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        caught=("I8",),
     ),
     Mutation(
         name="done record under the decision's key",
@@ -364,7 +412,12 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         ),
         setting=_small(
-            "epoch reused", attempts=2, batches=2, faults=faults(speculate=1, unavailable=1), recover_from_every=0, **ONE_ROW
+            "epoch reused",
+            attempts=2,
+            batches=2,
+            faults=faults(speculate=1, unavailable=1),
+            recover_from_every=0,
+            **ONE_ROW,
         ),
         caught=("at most once", "I7", "I3"),
     ),
@@ -546,8 +599,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     # What reviewers found, and how it was before.
     Mutation(
         name="only the decided identities are protected, not their ids",
-        what="a late attempt that has joined a committed transaction, whose marker was passed over, is ended with it",
+        what="an attempt that did not ask, and has joined a committed transaction whose marker was passed over, is ended with it",
         edits=(
+            GOES_ON,
+            STAYS_OPEN,
             Edit(
                 take_over_module.take_over,
                 "{prepared.identity.transactional_id for prepared in found.decision.transactions}",

@@ -136,6 +136,11 @@ def produces(partition: int) -> Callable[[Request], bool]:
     return lambda request: request[0] in ("add", "produce") and request[2] == partition
 
 
+def asks(request: Request) -> bool:
+    """DescribeTransactions is next."""
+    return bool(request[0] == "describe")
+
+
 def is_open(script: Script, transactional_id: str) -> bool:
     found = script.cluster.transaction(transactional_id)
     return found is not None and found.state == kafka.ONGOING

@@ -508,9 +508,11 @@ class World:
         return newest is not None and newest.version > version
 
     def stuck(self, state: State, found: list[tuple[Label, State]]) -> str | None:
-        """I14: somebody waits, and nothing but a fault or the deadline will ever end it."""
+        """I14: somebody waits, and nothing but a fault or the deadline will ever end it. I8: see `_left_open`."""
         setting = self.setting
-        if not state.processes or any(setting.fault(name) for name in WAITS_FOR_A_DEADLINE):
+        if not state.processes:
+            return self._left_open(state)
+        if any(setting.fault(name) for name in WAITS_FOR_A_DEADLINE):
             return None
         for label, after in found:
             if after != state and (label[1] in ("do", "marker", "late", "record") or label == ("spark", "restart")):
@@ -521,6 +523,19 @@ class World:
                 step = self.procedures.nodes[number].step
                 return f"I14: {name[1]} of driver {name[0]} waits for ever at {type(step).__name__}"
         return None
+
+    def _left_open(self, state: State) -> str | None:
+        """I8: everybody has come to an end by themselves, and a transaction is open until its timeout or a further driver."""
+        asked_for = {name for name, count in self.setting.faults.items() if count}
+        if not asked_for <= KILLS_NOBODY or any(driver.phase == "dead" for driver in state.drivers):
+            return None
+        cluster = self.clusters[state.cluster]
+        still = [
+            name
+            for name in invariants.open_ids(cluster, self.setting.write_ids)
+            if (found := cluster.transaction(name)) is not None and found.state == kafka.ONGOING
+        ]
+        return f"I8: everything has ended, and {still} are open" if still else None
 
     def _of_spark(self, state: State) -> Iterator[tuple[Label, State]]:
         setting = self.setting
@@ -744,6 +759,8 @@ class World:
             state = state._replace(cluster=self.cluster_number(kafka.write_marker(cluster, *found)))
 
 
+KILLS_NOBODY = {"speculate", "lost", "pause", "compact"}
+"""Faults after which every procedure still comes to its own end."""
 WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 """Faults after which a procedure rightly waits until its deadline: what it waits for may never come."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from kafka_eos_sink.commit.two_phase_commit import Procedure
 from . import performer
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
-from .scripted import Script, ends, is_open, produces
+from .mutations import GOES_ON, STAYS_OPEN, planted
+from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
 from .simulated_cluster import LOG
 
@@ -30,6 +32,13 @@ def script(version: int, **changes: Any) -> Script:
     )
 
 
+@pytest.fixture
+def unasked() -> Iterator[None]:
+    """Attempts do not ask whether they are overtaken: whoever joins a committed transaction, the driver has to leave it alone."""
+    with planted((GOES_ON, STAYS_OPEN)):
+        yield
+
+
 def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any) -> Script:
     """A batch whose task transaction is committed, its marker passed over on one partition; a copy of the task, started before, has then
     found the id free and joined the transaction that is still open there."""
@@ -43,16 +52,29 @@ def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any
     found.happens("cluster", "skip marker", TASK, passed_over)
     found.held.clear()
     found.run(0, "task", 1)
-    assert is_open(found, TASK)
     return found
 
 
+@pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
+def test_a_late_attempt_writes_nothing_into_a_transaction_that_is_committed(version: int, passed_over: int) -> None:
+    """It used to join it where the marker was passed over; its own abort, or its timeout, then took the committed rows."""
+    found = committed_with_a_late_attempt(version, passed_over)
+    assert not is_open(found, TASK)
+    found.run(0, "commit")
+    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
+    found.run(0, "abort")
+    assert not is_open(found, TASK)
+    assert found.committed_rows == (set() if passed_over == DATA else {ROW})
+
+
+@pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
 @pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
 def test_a_late_attempt_that_has_joined_a_committed_transaction_is_left_alone(
     version: int, passed_over: int, may_read: bool
 ) -> None:
     found = committed_with_a_late_attempt(version, passed_over, may_read=may_read, sweeps=True)
+    assert is_open(found, TASK)
     found.run(0, "commit")
     assert found.driver(0).phase == "abort"
     assert found.driver(0).code == "DECIDED_NOT_FINISHED"
@@ -65,6 +87,7 @@ def test_a_late_attempt_that_has_joined_a_committed_transaction_is_left_alone(
     assert is_open(found, TASK), "its ABORT would discard the records that it has joined"
 
 
+@pytest.mark.usefixtures("unasked")
 def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_see_it(version: int) -> None:
     """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
     found = committed_with_a_late_attempt(version, LOG)
@@ -80,6 +103,7 @@ def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_se
     assert found.rows == {ROW: 1}
 
 
+@pytest.mark.usefixtures("unasked")
 def test_the_timeout_of_a_late_attempt_that_discards_what_it_has_joined_is_found(version: int) -> None:
     found = committed_with_a_late_attempt(version, DATA)
     found.run(0, "commit")
@@ -262,9 +286,10 @@ def test_a_sweep_ends_what_a_losing_attempt_opened_and_nothing_of_a_newer_driver
     found.run(0, "plan")
     found.happens("spark", "speculate")
     found.run(0, "task", 0)
+    found.run(0, "task", 1, until=produces(DATA))
     found.run(0, "commit")
-    found.run(0, "task", 1)
-    assert is_open(found, "w.0.1")
+    found.run(0, "task", 1, until=asks)
+    assert is_open(found, "w.0.1"), "killed here, it would not end it"
     found.run(0, "sweep")
     assert not is_open(found, "w.0.1")
     assert found.rows == {ROW: 1}
@@ -287,6 +312,7 @@ def test_a_sweep_that_comes_after_the_next_fence_ends_nothing(version: int) -> N
     assert found.rows == dict.fromkeys((ROW, *rows), 1)
 
 
+@pytest.mark.usefixtures("unasked")
 def test_while_nobody_can_tell_what_readers_see_sweeps_and_plans_leave_the_ids_of_the_decision_alone(
     version: int,
 ) -> None:
