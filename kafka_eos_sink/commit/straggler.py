@@ -84,7 +84,7 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
 
     ``W.driver`` is as the fence left it, and Empty, until then. Asked between InitProducerId and the first row: an attempt whose id was
     freed by a committed transaction of this batch could join that one where the broker has left out its marker (KAFKA-20734), and its end
-    would abort committed rows. And after the last row, when the driver may have looked for losing attempts already.
+    would abort committed rows. And after everything was sent, when the driver may have looked for losing attempts already.
     """
     driver_id = driver_transactional_id(plan.write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))

@@ -198,11 +198,12 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
         written: Written = yield WriteRows(identity, digest)
         yield Reached("task.flushed")
+        part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
+        part_offset: int = yield AppendPart(identity, part)
+        # After the last request that opens a transaction: below version 2 one that the driver has ended is opened again by the next.
         if (yield from is_overtaken(plan)):
             yield EndTransactions((End(identity=identity, commit=False),))
             return message(TaskOutcome.OVERTAKEN)
-        part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
-        part_offset: int = yield AppendPart(identity, part)
     except Exception:
         # Not handed over, so nobody else will ever name it. Best effort: the next driver or the timeout ends it otherwise.
         with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see

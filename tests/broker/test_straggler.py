@@ -108,7 +108,7 @@ def test_nothing_stays_of_an_attempt_that_was_overtaken(
     overtake: Callable[[write.WriteSettings, write.Plan], None],
     step: str,
 ) -> None:
-    """Before it asks the first time, before its first row, and before it asks again. Spark does not tell it, and the driver has looked for losing attempts already."""
+    """Spark does not tell it, and the driver has looked for losing attempts already."""
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = write_settings(any_kafka, topic)
     plan = write.plan(settings)

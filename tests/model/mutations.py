@@ -109,7 +109,7 @@ STAYS_OPEN = Edit(
     "        if (yield from is_overtaken(plan)):\n            yield",
     "        if False:\n            yield",
 )
-"""Nor after its last."""
+"""Nor when it has sent everything."""
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -321,6 +321,24 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(STAYS_OPEN,),
         setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
         caught=("I8",),
+    ),
+    Mutation(
+        name="overtaken attempts ask before their part record",
+        what="below version 2 the part record of a losing attempt opens the transaction again that the driver has ended",
+        edits=(
+            STAYS_OPEN,
+            Edit(
+                task.write_attempt,
+                "        part = part_record(",
+                "        if (yield from is_overtaken(plan)):\n"
+                "            yield EndTransactions((End(identity=identity, commit=False),))\n"
+                "            return message(TaskOutcome.OVERTAKEN)\n"
+                "        part = part_record(",
+            ),
+        ),
+        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        caught=("I8",),
+        versions=(0,),
     ),
     Mutation(
         name="losers looked for before the decision is written",
