@@ -88,9 +88,13 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     """
     driver_id = driver_transactional_id(plan.write_id)
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    found = described.get(driver_id)  # None: the coordinator has forgotten an id that was not used for long
-    mine = (plan.driver.producer_id, plan.driver.producer_epoch, "Empty")
-    return found is not None and (found.producer_id, found.producer_epoch, found.state) != mine
+    found = described.get(driver_id)
+    mine = plan.driver
+    if found is None:  # its coordinator has forgotten an id that was not used for long
+        return False
+    if found.producer_id == mine.producer_id and found.producer_epoch < mine.producer_epoch:
+        return False  # a coordinator that has lost its partition and does not know it tells how things were before the fence
+    return (found.producer_id, found.producer_epoch, found.state) != (mine.producer_id, mine.producer_epoch, "Empty")
 
 
 def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
+from ..errors import (
+    BrokerUnavailableError,
+    DecisionPendingError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, decision_records
 from .log_reading import read_to, read_to_end
@@ -235,7 +242,12 @@ def _losers(
     Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
     they opened, and those that asked before have opened it by now.
     """
-    described: Mapping[str, TransactionDescription | None] = (yield DescribeTransactions(ids)) if ids else {}
+    described: Mapping[str, TransactionDescription | None] = {}
+    if ids:
+        try:
+            described = yield DescribeTransactions(ids)
+        except BrokerUnavailableError:
+            return ()  # no reason to give up a batch that is about to be decided: the next run or the timeout ends them
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(
         identity
@@ -547,7 +559,7 @@ def _still_ours(plan: Plan) -> Procedure[bool]:
 
 
 def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """End what a finished batch's losing attempts opened after its check; how many were found.
+    """End what a finished batch's losing attempts opened after its last look; how many were found.
 
     Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
     and W.driver after it, so that a newer driver's transaction is never among them. Where a decision is not proven, what is open may

@@ -22,7 +22,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
 )
 from kafka_eos_sink.commit.recovery import HIDDEN_READERS_MS
 from kafka_eos_sink.commit.steps import MarkerType
-from kafka_eos_sink.commit.straggler import fail_if_too_late
+from kafka_eos_sink.commit.straggler import fail_if_too_late, is_overtaken
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import BatchIdentity
 from kafka_eos_sink.commit.two_phase_commit import CommitRequest, abort, commit
@@ -410,3 +410,44 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
     world.now = PLAN.transaction_timeout_ms + 1
     world.run(fail_if_too_late(PLAN, "batch", 1))
     assert looks == 5
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "state", "overtaken"),
+    [
+        (1, 4, "Empty", False),
+        (1, 4, "Ongoing", True),  # the decision is being written
+        (1, 5, "CompleteCommit", True),
+        (1, 5, "Empty", True),
+        (9, 0, "Empty", True),
+        (1, 3, "CompleteCommit", False),  # a coordinator that was replaced tells how it was before the fence
+    ],
+)
+def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
+    producer_id: int, epoch: int, state: str, overtaken: bool
+) -> None:
+    found = steps.TransactionDescription(
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=60_000,
+        start_time_ms=-1,
+        partitions=frozenset(),
+    )
+    assert World(DescribeTransactions=lambda _: {"w.driver": found}).run(is_overtaken(PLAN)) is overtaken
+    assert World(DescribeTransactions=lambda _: {"w.driver": None}).run(is_overtaken(PLAN)) is False
+
+
+def test_losing_attempts_that_cannot_be_looked_for_do_not_stop_a_decision() -> None:
+    world = World()
+    looks = 0
+
+    def silent_at_last(step: steps.DescribeTransactions) -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        return World.DescribeTransactions(world, step) if looks == 1 else unreachable(step)
+
+    world.own = {"DescribeTransactions": silent_at_last}
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert looks == 2
+    assert [(end.identity, end.commit) for end in world.ended] == [(DRIVER, True), (TASK, True)]
