@@ -96,8 +96,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         return None
 
     yield Reached("commit.check")
-    ids = _ids_of(plan, complete)
-    expires_ms = yield from _check_prepared(plan, ids, prepared)
+    expires_ms = yield from _check_prepared(plan, prepared)
     carried: tuple[PreparedTransaction, ...] = ()
     if _lost_parts(plan, batch):
         carried = yield from _check_lost_parts(request, prepared, skipped, recorded)
@@ -119,7 +118,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
     appended = yield from _append_decision(request, decision)
-    losers = yield from _losers(plan, ids, prepared)
+    losers = yield from _losers(plan, complete, prepared)
     found, ended, sequence = yield from _decide(request, decision, appended, expires_ms)
     try:
         yield Reached("commit.decided")
@@ -171,23 +170,14 @@ def _require_messages_of_one_run(
     return complete
 
 
-def _ids_of(plan: Plan, messages: Sequence[TaskMessage]) -> tuple[str, ...]:
-    """All transactional ids that attempts of this batch may use."""
-    return tuple(
-        task_transactional_id(plan.write_id, message.task.partition, slot)
-        for message in messages
-        for slot in range(SLOTS)
-    )
-
-
-def _check_prepared(plan: Plan, ids: tuple[str, ...], prepared: Sequence[PreparedTransaction]) -> Procedure[int | None]:
+def _check_prepared(plan: Plan, prepared: Sequence[PreparedTransaction]) -> Procedure[int | None]:
     """Every prepared transaction is open under its own identity and lives long enough.
 
     Returns until when (this driver's clock, ms) the decision must be made, None for ever.
     """
     described: Mapping[str, TransactionDescription | None] = {}
-    if ids:
-        described = yield DescribeTransactions(ids)
+    if prepared:
+        described = yield DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
     now: int = yield Now()
     timeout = plan.transaction_timeout_ms
     expires: list[int] = []
@@ -235,13 +225,18 @@ def _check_prepared(plan: Plan, ids: tuple[str, ...], prepared: Sequence[Prepare
 
 
 def _losers(
-    plan: Plan, ids: tuple[str, ...], prepared: Sequence[PreparedTransaction]
+    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
     """Open transactions of the batch that the decision does not name.
 
     Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
     they opened, and those that asked before have opened it by now.
     """
+    ids = tuple(
+        task_transactional_id(plan.write_id, message.task.partition, slot)
+        for message in messages
+        for slot in range(SLOTS)
+    )
     described: Mapping[str, TransactionDescription | None] = {}
     if ids:
         try:

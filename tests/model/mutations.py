@@ -346,8 +346,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit.commit,
-                "    appended = yield from _append_decision(request, decision)\n    losers = yield from _losers(plan, ids, prepared)\n",
-                "    losers = yield from _losers(plan, ids, prepared)\n    appended = yield from _append_decision(request, decision)\n",
+                "    appended = yield from _append_decision(request, decision)\n"
+                "    losers = yield from _losers(plan, complete, prepared)\n",
+                "    losers = yield from _losers(plan, complete, prepared)\n"
+                "    appended = yield from _append_decision(request, decision)\n",
             ),
         ),
         setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),

@@ -759,7 +759,7 @@ class World:
             state = state._replace(cluster=self.cluster_number(kafka.write_marker(cluster, *found)))
 
 
-KILLS_NOBODY = {"speculate", "drop_message", "lost", "pause", "compact", "skip_marker"}
+KILLS_NOBODY = {"speculate", "drop_message", "lost", "pause", "compact"}
 """Faults after which every procedure still comes to its own end."""
 WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 """Faults after which a procedure rightly waits until its deadline: what it waits for may never come."""
