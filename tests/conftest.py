@@ -20,7 +20,7 @@ from kafka_eos_sink.commit import warn_once
 # Transactions that timed out are looked for every 10 s by default; tests that wait for that should not take so long.
 TEST_PROPERTIES = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    "log.retention.ms": "-1",  # which goes by the rows' own timestamps: those of 1970 would go whenever the broker looks
+    "log.retention.ms": "-1",  # which goes by the rows' own timestamps: those of 1970 would be deleted at the broker's next look
 }
 
 

@@ -19,6 +19,7 @@ import kafka as kafka_python
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.commit.commit_log import part_record
 
 PATIENCE_S = 60.0
 READERS: tuple[Literal["confluent", "kafka-python"], ...] = ("confluent", "kafka-python")
@@ -217,6 +218,24 @@ def _read_with_kafka_python(
         return records
     finally:
         consumer.close()
+
+
+def open_transaction(
+    servers: str, transactional_id: str, topic: str, *more: tuple[str, int], partitions: int = 3
+) -> confluent_kafka.Producer:
+    """Of somebody with this id, on the first partitions of a topic and on some others (there as a part record would be)."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": servers, "transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition in range(partitions):
+        producer.produce(topic, b"-1", partition=partition)
+    part = part_record(transactional_id.rsplit(".", 2)[0], "some query", 0, 0, 0)
+    for where in more:
+        producer.produce(where[0], part.value, part.key, partition=where[1])
+    assert producer.flush(60) == 0
+    return producer
 
 
 def assert_nothing_open(

@@ -106,6 +106,9 @@ class Executor:
     def _deadline(self) -> int:
         return self.client.clock() + self.timeout_ms
 
+    def _within(self, within_ms: int | None) -> int:
+        return self._deadline if within_ms is None else self.client.clock() + within_ms
+
     # transactions
 
     def _list_open(self, step: steps.ListOpenTransactions) -> tuple[str, ...]:
@@ -116,7 +119,7 @@ class Executor:
         return tuple(entry.transactional_id for entry in listed)
 
     def _describe(self, step: steps.DescribeTransactions) -> Mapping[str, steps.TransactionDescription | None]:
-        found = self.admin.describe_transactions(step.transactional_ids, self._deadline)
+        found = self.admin.describe_transactions(step.transactional_ids, self._within(step.within_ms))
         return {
             transactional_id: None
             if state is None
@@ -133,7 +136,7 @@ class Executor:
 
     def _init_producer_id(self, step: steps.InitProducerId, within_ms: int | None = None) -> ProducerIdentity:
         version = self.admin.transaction_version(self._deadline)
-        deadline = self._deadline if within_ms is None else self.client.clock() + within_ms
+        deadline = self._within(within_ms)
         producer_id, producer_epoch = self.admin.init_producer_id(step.transactional_id, step.timeout_ms, deadline)
         return ProducerIdentity(
             transactional_id=step.transactional_id,

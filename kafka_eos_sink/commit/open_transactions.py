@@ -2,7 +2,7 @@
 
 Rules: ours are the ids that parse exactly; what is to be ended is pinned (producer id and epoch) before the fence, because
 an identity read later could already belong to a newer driver; to end is EndTxn(abort) with exactly that identity,
-never InitProducerId, which would hit whatever runs under the id by then (exactly-once.md 6, I11).
+never InitProducerId, which would hit whatever runs under the id by then (docs/protocol.md, I11).
 """
 
 from __future__ import annotations

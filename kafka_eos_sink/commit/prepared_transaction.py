@@ -137,7 +137,7 @@ class TaskOutcome(Enum):
     EMPTY = "empty"
     ALREADY_COMMITTED = "already committed"
     OVERTAKEN = "overtaken"
-    """Nothing of it stays: the batch is decided without this attempt, or a newer driver has taken over."""
+    """Nothing of it will be named: the batch is decided without this attempt, or a newer driver has taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

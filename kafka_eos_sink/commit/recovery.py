@@ -14,7 +14,7 @@ from ..errors import DecisionPendingError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, outcome_of
 from .log_reading import read_to
-from .open_transactions import ONGOING, PREPARE_STATES
+from .open_transactions import FREE_STATES, ONGOING
 from .prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -225,9 +225,10 @@ def ask_witnesses(
     """What the commit log proves of each transaction, in the same order.
 
     The witness of a transaction is the first control batch with its producer id after its part record. It speaks once the
-    coordinator is not about to write one (no Prepare state), up to an end of the log that is known to be current (the barrier).
+    coordinator is not about to write one (no Prepare state, nor one that we do not know), up to an end of the log that is known to be
+    current (the barrier).
     """
-    yield from _await_no_prepare_state(decision, doubtful, deadline)
+    yield from _await_coordinators(decision, doubtful, deadline)
     barrier: int = yield Append((barrier_record(decision.write_id, nonce),))
     view = LogView(
         decision.write_id,
@@ -275,16 +276,14 @@ def _witness(decision: Decision, prepared: PreparedTransaction, view: LogView, p
     return Outcome.UNRESOLVED
 
 
-def _await_no_prepare_state(
-    decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int
-) -> Procedure[None]:
+def _await_coordinators(decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
     waiting = tuple(prepared.identity.transactional_id for prepared in doubtful)
     while True:
         described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(waiting)
         waiting = tuple(
             transactional_id
             for transactional_id, found in described.items()
-            if found is not None and found.state in PREPARE_STATES
+            if found is not None and found.state not in (ONGOING, *FREE_STATES)
         )
         if not waiting:
             return
@@ -421,7 +420,7 @@ def _holders(
 
 
 def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
-    yield from _await_no_prepare_state(decision, committed, deadline)
+    yield from _await_coordinators(decision, committed, deadline)
     identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
     for transactional_id, found in described.items():

@@ -32,9 +32,13 @@ class ListOpenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions:
-    """Answer: dict from transactional id to `TransactionDescription`, or None where the coordinator does not know the id."""
+    """Answer: dict from transactional id to `TransactionDescription`, or None where the coordinator does not know the id.
+
+    Given up after ``within_ms`` instead of the usual deadline, where that is given.
+    """
 
     transactional_ids: tuple[str, ...]
+    within_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from .steps import (
     Procedure,
     TransactionDescription,
 )
-from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+from .transactional_id import SLOTS, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
 """transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
@@ -77,24 +77,6 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
                 elapsed,
                 timeout,
             )
-
-
-def is_overtaken(plan: Plan) -> Procedure[bool]:
-    """Whether the batch is being decided, was decided or given up, or another driver has taken over.
-
-    ``W.driver`` is as the fence left it, and Empty, until then. Asked between InitProducerId and the first row: an attempt whose id was
-    freed by a committed transaction of this batch could join that one where the broker has left out its marker (KAFKA-20734), and its end
-    would abort committed rows. And after everything was sent, when the driver may have looked for losing attempts already.
-    """
-    driver_id = driver_transactional_id(plan.write_id)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    found = described.get(driver_id)
-    mine = plan.driver
-    if found is None:  # its coordinator has forgotten an id that was not used for long
-        return False
-    if found.producer_id == mine.producer_id and found.producer_epoch < mine.producer_epoch:
-        return False  # a coordinator that has lost its partition and does not know it tells how things were before the fence
-    return (found.producer_id, found.producer_epoch, found.state) != (mine.producer_id, mine.producer_epoch, "Empty")
 
 
 def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:

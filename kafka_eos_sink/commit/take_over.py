@@ -1,6 +1,6 @@
 """take_over(W): the driver makes a write id its own before it plans, aborts or recovers.
 
-Look, list, fence, read, finish, end - in this order (exactly-once.md 3):
+Look, list, fence, read, finish, end - in this order (docs/protocol.md):
 - the last decision is looked for before the fence, because the fence erases whether its coordinator called it committed;
 - listed before the fence, because the fence bumps what could be asked, and because after it nobody can decide what was listed;
 - fenced before the log is read, because an older driver could still decide after a read;
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..errors import KafkaEosError
+from ..errors import FencedError, KafkaEosError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, done_record, tombstones
 from .log_reading import read_to, read_to_end, require_whole
@@ -157,6 +157,34 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
         driver.transaction_version >= 2
         and found.producer_epoch == driver.producer_epoch + 1
         and found.state in ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+    )
+
+
+def is_overtaken(plan: Plan) -> Procedure[bool]:
+    """Asked by a task: whether its batch is being decided, was decided or given up, or another driver has taken over.
+
+    ``W.driver`` is as the fence left it, and Empty, until then. Not `is_held_by`: the driver's own decision overtakes an attempt that
+    is not part of it, and an id that its coordinator has forgotten does not.
+
+    Asked between InitProducerId and the first row: an attempt whose id was freed by a committed transaction of this batch could join that
+    one where the broker has left out its marker (KAFKA-20734), and its end would abort committed rows. And after everything was sent,
+    when the driver may have looked for losing attempts already.
+    """
+    driver_id, mine = driver_transactional_id(plan.write_id), plan.driver
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    found = described.get(driver_id)
+    if found is None:
+        return False
+    if found.producer_id == mine.producer_id and found.producer_epoch < mine.producer_epoch:
+        return False  # a coordinator that has lost its partition and does not know it tells how things were before the fence
+    return (found.producer_id, found.producer_epoch, found.state) != (mine.producer_id, mine.producer_epoch, "Empty")
+
+
+def fenced_error(write_id: str, why: str) -> FencedError:
+    return FencedError(
+        "FENCED",
+        f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "
+        "under a write id at a time",
     )
 
 

@@ -36,7 +36,8 @@ from .steps import (
     WriteRows,
     Written,
 )
-from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late, is_overtaken
+from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late
+from .take_over import is_overtaken
 from .transactional_id import SLOTS, slot_of, task_transactional_id
 
 SLOT_DESCRIPTION_VALID_MS = 1_000
@@ -149,7 +150,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     """One attempt: at most one transaction, under a producer id and epoch that no other attempt has or had.
 
     Raises `WriteRefusedError` before anything is written, `TransactionAbortedError` and whatever the rows ask for after; the own
-    transaction is ended then, since it was never handed over.
+    transaction is ended then, since it was never handed over. The same where the batch went on without this attempt, which it says in its
+    message: a failure would leave the driver's abort without the plan.
     """
     outcome, warning = admit(plan, batch, task.partition)
     if warning is not None and task.partition == 0:
@@ -201,14 +203,13 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
         # After the last request that opens a transaction: below version 2 one that the driver has ended is opened again by the next.
-        if (yield from is_overtaken(plan)):
-            yield EndTransactions((End(identity=identity, commit=False),))
-            return message(TaskOutcome.OVERTAKEN)
+        overtaken = yield from is_overtaken(plan)
     except Exception:
-        # Not handed over, so nobody else will ever name it. Best effort: the next driver or the timeout ends it otherwise.
-        with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
-            yield EndTransactions((End(identity=identity, commit=False),))
+        yield from _give_up(identity)
         raise
+    if overtaken:
+        yield from _give_up(identity)
+        return message(TaskOutcome.OVERTAKEN)
     yield Reached("task.prepared")
     return message(
         TaskOutcome.PREPARED,
@@ -221,6 +222,12 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             offsets=written.offsets,
         ),
     )
+
+
+def _give_up(identity: ProducerIdentity) -> Procedure[None]:
+    """End the own transaction, which nobody else will ever name. Best effort: the next driver or the timeout ends it otherwise."""
+    with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
+        yield EndTransactions((End(identity=identity, commit=False),))
 
 
 def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentity]:

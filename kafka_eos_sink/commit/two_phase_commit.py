@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import (
-    BrokerUnavailableError,
     DecisionPendingError,
     FencedError,
     KafkaEosError,
@@ -50,11 +49,13 @@ from .steps import (
     Warn,
 )
 from .straggler import NEVER_TIMES_OUT_MS, timeout_margin_ms, timeout_ways_out
-from .take_over import TakeOver, append_in_transaction, forget, is_held_by, take_over, write_done
+from .take_over import TakeOver, append_in_transaction, fenced_error, forget, is_held_by, take_over, write_done
 from .task import BatchIdentity
 from .transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 
 FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+LOSERS_WITHIN_MS = 5_000
+"""W.driver's transaction is open meanwhile, and its coordinator ends it after DRIVER_TRANSACTION_TIMEOUT_MS."""
 ABORT_QUIET_MS = 3_000
 ABORT_DEADLINE_MS = 15_000
 
@@ -157,11 +158,7 @@ def _require_messages_of_one_run(
                 "committed",
             )
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
-        raise FencedError(
-            "FENCED",
-            f"a newer driver has taken over write id {plan.write_id!r} while the tasks of version {batch.version} ran; nothing was "
-            "committed. Only one query or job may use a write id at a time",
-        )
+        raise fenced_error(plan.write_id, f"while the tasks of version {batch.version} ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
         raise WriteRefusedError(
@@ -240,9 +237,9 @@ def _losers(
     described: Mapping[str, TransactionDescription | None] = {}
     if ids:
         try:
-            described = yield DescribeTransactions(ids)
-        except BrokerUnavailableError:
-            return ()  # no reason to give up a batch that is about to be decided: the next run or the timeout ends them
+            described = yield DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
+        except KafkaEosError:
+            return ()  # no reason to give up a batch that is about to be decided: they end themselves, or a sweep or the next run does it
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(
         identity
@@ -397,11 +394,7 @@ def _decide(
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no answer" if error is None else ErrorCode.of(error).name
     if error in FENCED_CODES:
-        return FencedError(
-            "FENCED",
-            f"a newer driver of write id {decision.write_id!r} has taken over ({code} for {what}); it finishes what is decided. Only "
-            "one query or job may run under a write id at a time",
-        )
+        return fenced_error(decision.write_id, f"{code} for {what}")
     return TransactionAbortedError(
         "NOT_DECIDED",
         f"version {decision.version} of write id {decision.write_id!r} could not be decided ({code} for {what}); nothing of it is "

@@ -55,7 +55,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 CHECK_EVERY_MS = 60_000
 """A planner looks at topics and broker settings no more often."""
 LIST_EVERY_MS = 5_000
-"""A planner lists open transactions at least so often: what a losing attempt opened late is ended within seconds."""
+"""A planner lists open transactions at least so often: what a losing attempt opened late, and was killed, is ended within seconds."""
 MAX_REMEMBERED = 16
 
 

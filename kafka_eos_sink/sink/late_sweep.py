@@ -1,7 +1,7 @@
-"""Ends what losing attempts of a finished batch open after its commit has looked.
+"""Ends what losing attempts of a finished batch open after its commit has looked, where they cannot do it themselves.
 
-Spark tells nobody about a killed copy of a task, and its worker may write on for seconds. While batches follow one another the next
-plan finds it; while a query waits for data nobody would, and `read_committed` readers would wait for the transaction timeout.
+An attempt that finds itself overtaken ends its own transaction. One that is killed before it asks leaves it open. While batches follow
+one another the next plan finds it; while a query waits for data nobody would, and `read_committed` readers would wait for the timeout.
 """
 
 from __future__ import annotations

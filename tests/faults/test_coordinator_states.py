@@ -21,8 +21,9 @@ from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_testing import open_transaction
 
-from .bench import TASKS, Bench, numbered, of_process, write_tasks, write_whole
+from .bench import TASKS, Bench, of_process, write_tasks, write_whole
 from .fault_proxy import AnswerAfter, Change, Rule
 
 STATES = ("PrepareEpochFence", "Dead", "HeldByTheMoon")
@@ -117,22 +118,14 @@ def test_who_takes_over_ends_nothing_that_is_in_such_a_state(bench: Bench, state
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_sweep_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) -> None:
-    """A losing attempt opened its transaction after the commit had looked."""
+    """Losing attempts opened their transactions after the commit had looked, and were killed before they asked."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
     plan = write.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
     decision = write.commit(of_process(settings, "committer"), plan, messages)
-    late = [
-        write.write_task(
-            of_process(settings, f"late-{task}"),
-            plan,
-            write.TaskIdentity(partition=task, attempt_number=1, task_attempt_id=TASKS + task),
-            iter([numbered(topic, 0, 10)]),
-        )
-        for task in range(TASKS)
-    ]
-    left = [message.prepared.identity.transactional_id for message in late if message.prepared is not None]
+    left = [task_transactional_id(settings.write_id, task, 5) for task in range(TASKS)]  # no ids of the decision
+    _late = [open_transaction(bench.kafka.bootstrap_servers, each, topic, partitions=1) for each in left]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *left)))
     assert write.sweep(of_process(settings, "committer"), plan, decision) == 0
     assert not bench.proxy.unfired

@@ -103,8 +103,18 @@ def of_slots(request: m.DescribeTransactionsRequest) -> bool:
 
 
 def of_check(request: m.DescribeTransactionsRequest) -> bool:
-    """The driver looks at all ids of the batch before it decides."""
+    """The driver looks at what it is about to decide."""
+    return 1 < len(request.transactional_ids) < 8
+
+
+def of_losers(request: m.DescribeTransactionsRequest) -> bool:
+    """And at all other ids of the batch, when the decision is written."""
     return len(request.transactional_ids) > 8
+
+
+def of_question(request: m.DescribeTransactionsRequest) -> bool:
+    """A task asks whether it is overtaken."""
+    return len(request.transactional_ids) == 1
 
 
 def anything(_request: Any) -> bool:
@@ -318,6 +328,11 @@ def deadlines() -> Iterator[Case]:
     )
     yield from late(m.ListTransactionsRequest, anything, loading, "REQUEST_DEADLINE", says=loading)
     yield from late(m.DescribeTransactionsRequest, of_check, loading, "REQUEST_DEADLINE", says=loading)
+    # Losing attempts that nobody can look for stop no decision.
+    yield Case(
+        name=f"DescribeTransactions-of_losers-{loading}-for-ever",
+        rules=(Rule(m.DescribeTransactionsRequest, Answer(ErrorCode[loading]), count=None, where=of_losers),),
+    )
 
 
 def find_coordinator() -> Iterator[Case]:
@@ -558,11 +573,17 @@ def questions() -> Iterator[Case]:
     yield from again(m.DescribeProducersRequest, of_data, "TOPIC_AUTHORIZATION_FAILED", in_a_row=False)
     yield from ends(m.DescribeProducersRequest, of_data, {"BROKER_REFUSED": STRANGE}, after=moved, leaves_open=True)
     codes = f"COORDINATOR_LOAD_IN_PROGRESS {COORDINATOR} {QUOTA}"
-    for of in (of_slots, of_check):
-        yield from again(m.DescribeTransactionsRequest, of, codes)
-        rows = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
-        yield from ends(m.DescribeTransactionsRequest, of, rows, after=loading, leaves_open=True)
-    yield from again(m.DescribeTransactionsRequest, of_slots, "TRANSACTIONAL_ID_NOT_FOUND", in_a_row=False)
+    rows = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
+    for of, client in ((of_slots, ""), (of_check, ""), (of_question, "-task-0")):
+        yield from again(m.DescribeTransactionsRequest, of, codes, client=client)
+        yield from ends(m.DescribeTransactionsRequest, of, rows, client=client, after=loading, leaves_open=True)
+    yield from again(m.DescribeTransactionsRequest, of_question, codes, client="-task-0", nth=2, first=False)
+    yield from again(m.DescribeTransactionsRequest, of_losers, codes)
+    refused = f"{rows['=']} {STRANGE} TRANSACTIONAL_ID_NOT_FOUND"
+    yield from again(m.DescribeTransactionsRequest, of_losers, refused, in_a_row=False)
+    for of, client in ((of_slots, ""), (of_question, "-task-0")):
+        forgotten = "TRANSACTIONAL_ID_NOT_FOUND"
+        yield from again(m.DescribeTransactionsRequest, of, forgotten, client=client, in_a_row=False)
     gone = {"TRANSACTION_NOT_OPEN": "TRANSACTIONAL_ID_NOT_FOUND"}
     yield from ends(m.DescribeTransactionsRequest, of_check, gone, after=loading, leaves_open=True)
     codes = f"COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE {QUOTA}"

@@ -104,7 +104,17 @@ ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
     ),
     "DescribeTransactions-of-the-check": (
         m.DescribeTransactionsRequest,
+        lambda request: 1 < len(request.transactional_ids) < 8,
+        (2,),
+    ),
+    "DescribeTransactions-of-losing-attempts": (
+        m.DescribeTransactionsRequest,
         lambda request: len(request.transactional_ids) > 8,
+        (2,),
+    ),
+    "DescribeTransactions-of-the-driver": (
+        m.DescribeTransactionsRequest,
+        lambda request: len(request.transactional_ids) == 1,
         (2,),
     ),
     "InitProducerId-of-the-driver": (m.InitProducerIdRequest, of_driver, (2, 0)),

@@ -64,7 +64,7 @@ def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | No
                 world.doing = ("recovery",)
                 world.check_recovery(state)
             found = list(world.successors(state))
-            wrong = world.stuck(state, found)
+            wrong = world.ends_badly(state, found)
             if wrong is not None:
                 world.doing = ("nobody moves",)
                 raise Violation(wrong)

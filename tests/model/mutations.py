@@ -104,12 +104,10 @@ GOES_ON = Edit(
     "    if False:\n        return",
 )
 """An attempt does not ask before its first row whether it is overtaken."""
-STAYS_OPEN = Edit(
-    task.write_attempt,
-    "        if (yield from is_overtaken(plan)):\n            yield",
-    "        if False:\n            yield",
-)
+STAYS_OPEN = Edit(task.write_attempt, "overtaken = yield from is_overtaken(plan)", "overtaken = False")
 """Nor when it has sent everything."""
+
+LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -290,7 +288,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
         edits=(GOES_ON, STAYS_OPEN),
         setting=_small(
-            "overtaken",
+            "an attempt without an answer",
             attempts=2,
             eager_markers=False,
             loud=UNRESOLVABLE,
@@ -305,7 +303,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt that finds itself overtaken after its last row ends what it has joined",
         edits=(GOES_ON,),
         setting=_small(
-            "overtaken",
+            "a marker passed over",
             attempts=2,
             eager_markers=False,
             loud=UNRESOLVABLE,
@@ -319,7 +317,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="overtaken attempts stay open",
         what="a losing attempt that opened after the driver's look leaves its transaction to the timeout",
         edits=(STAYS_OPEN,),
-        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        setting=LOSING,
         caught=("I8",),
     ),
     Mutation(
@@ -331,12 +329,12 @@ MUTATIONS: tuple[Mutation, ...] = (
                 task.write_attempt,
                 "        part = part_record(",
                 "        if (yield from is_overtaken(plan)):\n"
-                "            yield EndTransactions((End(identity=identity, commit=False),))\n"
+                "            yield from _give_up(identity)\n"
                 "            return message(TaskOutcome.OVERTAKEN)\n"
                 "        part = part_record(",
             ),
         ),
-        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        setting=LOSING,
         caught=("I8",),
         versions=(0,),
     ),
@@ -352,7 +350,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "    appended = yield from _append_decision(request, decision)\n",
             ),
         ),
-        setting=_small("overtaken", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW),
+        setting=LOSING,
         caught=("I8",),
     ),
     Mutation(

@@ -507,7 +507,7 @@ class World:
         newest = plan.newest_decision(self.setting.query_id(number))
         return newest is not None and newest.version > version
 
-    def stuck(self, state: State, found: list[tuple[Label, State]]) -> str | None:
+    def ends_badly(self, state: State, found: list[tuple[Label, State]]) -> str | None:
         """I14: somebody waits, and nothing but a fault or the deadline will ever end it. I8: see `_left_open`."""
         setting = self.setting
         if not state.processes:
@@ -760,7 +760,7 @@ class World:
 
 
 KILLS_NOBODY = {"speculate", "drop_message", "lost", "pause", "compact"}
-"""Faults after which every procedure still comes to its own end."""
+"""Faults after which every procedure comes to its own end and can end what it has opened: without answers it may not."""
 WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 """Faults after which a procedure rightly waits until its deadline: what it waits for may never come."""
 

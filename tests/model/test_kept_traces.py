@@ -41,7 +41,7 @@ def unasked() -> Iterator[None]:
 
 def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any) -> Script:
     """A batch whose task transaction is committed, its marker passed over on one partition; a copy of the task, started before, has then
-    found the id free and joined the transaction that is still open there."""
+    found the id free, and, where it did not ask, joined the transaction that is still open there."""
     found = script(version, faults=faults(skip_marker=1, speculate=1, compact=1, timeout=1, pause=9), **changes)
     found.run(0, "plan")
     found.happens("spark", "speculate")
@@ -289,7 +289,7 @@ def test_a_sweep_ends_what_a_losing_attempt_opened_and_nothing_of_a_newer_driver
     found.run(0, "task", 1, until=produces(DATA))
     found.run(0, "commit")
     found.run(0, "task", 1, until=asks)
-    assert is_open(found, "w.0.1"), "killed here, it would not end it"
+    assert is_open(found, "w.0.1"), "it has opened after the last look, and not asked yet"
     found.run(0, "sweep")
     assert not is_open(found, "w.0.1")
     assert found.rows == {ROW: 1}

@@ -38,6 +38,7 @@ SETTINGS = {
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 GATES = (
     "task.initialised",
+    "task.may_write",
     "task.writing",
     "task.flushed",
     "task.prepared",

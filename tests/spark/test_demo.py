@@ -15,7 +15,7 @@ ROWS = 4_000
 def test_the_demo_shows_exactly_once_and_what_it_is_without(spark_environment: dict[str, str]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "kafka_eos_sink.cli.main", "demo", "--rows", str(ROWS), "--json"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},  # without what makes tests start sooner (`python_startup`)
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},  # its workers import by themselves, as a user's
         capture_output=True,
         text=True,
         timeout=500,

@@ -215,11 +215,15 @@ def test_a_query_that_is_cancelled_and_stopped_leaves_nothing_open_and_goes_on_w
     cluster.open("task.writing", "task.prepared")
 
     # A worker that nobody ends goes on when the query has stopped, and finds that it is overtaken.
-    cluster.close("task.initialised", "task.prepared")
+    cluster.close("task.may_write", "task.prepared")
     query.start()
-    cluster.await_caught("task.initialised", "task.prepared")
+    cluster.await_caught("task.may_write", "task.prepared")
     query.stop()
-    cluster.open("task.initialised", "task.prepared")
+    cluster.open("task.prepared")
+    cluster.close("task.flushed")
+    cluster.open("task.may_write")
+    cluster.await_caught("task.flushed")
+    cluster.open("task.flushed")
     query.assert_nothing_open()
     assert query.lines() == Counter()
     query.start()

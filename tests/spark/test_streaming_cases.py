@@ -27,7 +27,6 @@ from kafka_eos_sink.cli.cluster_connection import connected
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, EndTransaction
-from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.executor import end_txn_version
 from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.commit.write import log_partition_of
@@ -37,6 +36,7 @@ from kafka_testing import (
     assert_nothing_open,
     create_topic,
     delete_topic,
+    open_transaction,
     read_committed,
     read_uncommitted,
     unique_topic,
@@ -407,24 +407,6 @@ def test_offsets_are_committed_by_the_decision_whatever_becomes_of_the_driver(de
 
 
 # others beside the query
-
-
-def open_transaction(
-    servers: str, transactional_id: str, topic: str, *more: tuple[str, int]
-) -> confluent_kafka.Producer:
-    """Of somebody with this id, on all partitions of a topic and on some others."""
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": servers, "transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
-    )
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    for partition in range(3):
-        producer.produce(topic, b"-1", partition=partition)
-    part = part_record(transactional_id.rsplit(".", 2)[0], "some query", 0, 0, 0)
-    for where in more:
-        producer.produce(where[0], part.value, part.key, partition=where[1])
-    assert producer.flush(60) == 0
-    return producer
 
 
 def test_open_transactions_of_another_write_hold_up_readers_and_nothing_else_and_are_never_touched(

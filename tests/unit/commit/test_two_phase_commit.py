@@ -22,11 +22,13 @@ from kafka_eos_sink.commit.prepared_transaction import (
 )
 from kafka_eos_sink.commit.recovery import HIDDEN_READERS_MS
 from kafka_eos_sink.commit.steps import MarkerType
-from kafka_eos_sink.commit.straggler import fail_if_too_late, is_overtaken
-from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.commit.straggler import fail_if_too_late
+from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS, TakeOver, is_overtaken, take_over
 from kafka_eos_sink.commit.task import BatchIdentity
+from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.two_phase_commit import CommitRequest, abort, commit
 from kafka_eos_sink.errors import (
+    BrokerRefusedError,
     BrokerUnavailableError,
     DecisionPendingError,
     FencedError,
@@ -438,16 +440,25 @@ def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
     assert World(DescribeTransactions=lambda _: {"w.driver": None}).run(is_overtaken(PLAN)) is False
 
 
-def test_losing_attempts_that_cannot_be_looked_for_do_not_stop_a_decision() -> None:
+def refused(_: Any) -> Any:
+    raise BrokerRefusedError("BROKER_REFUSED", "DescribeTransactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("failed", [unreachable, refused])
+def test_losing_attempts_that_cannot_be_looked_for_do_not_stop_a_decision(failed: Callable[[Any], Any]) -> None:
     world = World()
-    looks = 0
+    asked: list[steps.DescribeTransactions] = []
 
     def silent_at_last(step: steps.DescribeTransactions) -> dict[str, Any]:
-        nonlocal looks
-        looks += 1
-        return World.DescribeTransactions(world, step) if looks == 1 else unreachable(step)
+        asked.append(step)
+        found: dict[str, Any] = World.DescribeTransactions(world, step) if len(asked) == 1 else failed(step)
+        return found
 
     world.own = {"DescribeTransactions": silent_at_last}
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert looks == 2
+    check, losers = asked
+    assert check.transactional_ids == ("w.0.0",)
+    assert len(losers.transactional_ids) == SLOTS
+    assert losers.within_ms is not None
+    assert losers.within_ms < DRIVER_TRANSACTION_TIMEOUT_MS, "the decision's transaction is open meanwhile"
     assert [(end.identity, end.commit) for end in world.ended] == [(DRIVER, True), (TASK, True)]
