@@ -162,14 +162,16 @@ EXHAUSTED = named(
 )
 
 CAPPED = {
+    ("a marker passed over, a late attempt fails", 2): 100_000,
     ("a marker passed over, a late attempt fails", 0): 100_000,
+    ("a marker passed over, a late attempt, time", 2): 100_000,
     ("a marker passed over, a late attempt, time", 0): 100_000,
     ("timeouts and a restart", 0): 50_000,
     ("crash, two batches", 0): 50_000,
     ("speculation", 0): 100_000,
     ("sweeps, speculation, a restart", 0): 50_000,
 }
-"""Below version 2 more requests are needed for the same: so many states are searched by default, all of them by option."""
+"""So many states are searched by default, all of them by option; below version 2 more requests are needed for the same."""
 
 LARGE = named(
     (
