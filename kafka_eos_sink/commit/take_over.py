@@ -181,6 +181,7 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
 
 
 def fenced_error(write_id: str, why: str) -> FencedError:
+    """`FencedError` ``FENCED``; ``why`` is where it was noticed."""
     return FencedError(
         "FENCED",
         f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "

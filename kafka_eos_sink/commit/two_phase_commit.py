@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import (
-    DecisionPendingError,
-    FencedError,
-    KafkaEosError,
-    TransactionAbortedError,
-    WriteRefusedError,
-)
+from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, decision_records
 from .log_reading import read_to, read_to_end
@@ -118,9 +112,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
-    appended = yield from _append_decision(request, decision)
+    found, sequence = yield from _append_decision(request, decision)
     losers = yield from _losers(plan, complete, prepared)
-    found, ended, sequence = yield from _decide(request, decision, appended, expires_ms)
+    ended, sequence = yield from _decide(request, found, sequence, expires_ms)
     try:
         yield Reached("commit.decided")
         yield from _finish(request, found, losers, ended, sequence)
@@ -340,10 +334,11 @@ def _check_lost_parts(
     )
 
 
-def _append_decision(request: CommitRequest, decision: Decision) -> Procedure[int]:
-    """The decision in an open transaction of W.driver, with the offsets of the group; returns its offset in the log."""
+def _append_decision(request: CommitRequest, decision: Decision) -> Procedure[tuple[LoggedDecision, int]]:
+    """The decision in an open transaction of W.driver, with the offsets of the group; returns where it lies and the next sequence."""
+    records = decision_records(decision)
     yield Reached("commit.before_decision")
-    appended: Appended = yield from append_in_transaction(decision.driver, decision_records(decision), 0)
+    appended: Appended = yield from append_in_transaction(decision.driver, records, 0)
     if appended.error != ErrorCode.NONE:
         raise _undecided(decision, "the decision record", appended.error)
     if request.group_offsets is not None:
@@ -352,16 +347,17 @@ def _append_decision(request: CommitRequest, decision: Decision) -> Procedure[in
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {offsets.group_id!r}", error)
     yield Reached("commit.decision_written")
-    return appended.offset
+    return LoggedDecision(decision, appended.offset), len(records)
 
 
 def _decide(
-    request: CommitRequest, decision: Decision, offset: int, expires_ms: int | None
-) -> Procedure[tuple[LoggedDecision, ProducerIdentity, int]]:
+    request: CommitRequest, found: LoggedDecision, sequence: int, expires_ms: int | None
+) -> Procedure[tuple[ProducerIdentity, int]]:
     """Commit the decision's transaction and read its COMMIT marker; only then is anything decided.
 
-    Returns where it lies, the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
+    Returns the driver's identity after it and the next sequence number. Never fences: a repeat is identical.
     """
+    decision = found.decision
     driver = decision.driver
     now: int = yield Now()
     if expires_ms is not None and now > expires_ms:
@@ -374,7 +370,7 @@ def _decide(
     (ended,) = ends
     # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
     try:
-        yield from _await_marker(request, decision, offset, ended.error)
+        yield from _await_marker(request, decision, found.offset, ended.error)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except KafkaEosError as failure:
@@ -387,8 +383,7 @@ def _decide(
             producer_epoch=ended.producer_epoch,
             transaction_version=driver.transaction_version,
         )
-    sequence = len(decision_records(decision)) if after == driver else 0
-    return LoggedDecision(decision, offset), after, sequence
+    return after, sequence if after == driver else 0
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:

@@ -128,9 +128,8 @@ def test_nothing_stays_of_an_attempt_that_was_overtaken(
             monkeypatch.delenv(VARIABLE)
             held.unlink(missing_ok=True)
         if step == "task.flushed" and any_kafka.transaction_version == 2:
-            with pytest.raises(
-                TransactionAbortedError
-            ):  # its transaction was open when the driver looked: the epoch is another now
+            # Its transaction was open when the driver looked: the epoch is another now.
+            with pytest.raises(TransactionAbortedError):
                 late.result()
         else:
             assert late.result().outcome is TaskOutcome.OVERTAKEN

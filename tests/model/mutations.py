@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -107,6 +107,15 @@ GOES_ON = Edit(
 STAYS_OPEN = Edit(task.write_attempt, "overtaken = yield from is_overtaken(plan)", "overtaken = False")
 """Nor when it has sent everything."""
 
+PASSED_OVER = _small(
+    "a marker passed over",
+    attempts=2,
+    eager_markers=False,
+    loud=UNRESOLVABLE,
+    recover_from_every=0,
+    faults=faults(skip_marker=1, speculate=1),
+    **ONE_ROW,
+)
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -116,9 +125,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit.commit,
-                "    found, ended, sequence = yield from _decide",
+                "    ended, sequence = yield from _decide",
                 "    if prepared:\n        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
-                "    found, ended, sequence = yield from _decide",
+                "    ended, sequence = yield from _decide",
             ),
         ),
         setting=_small("first end before the decision"),
@@ -130,7 +139,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit._decide,
-                "yield from _await_marker(request, decision, offset, ended.error)",
+                "yield from _await_marker(request, decision, found.offset, ended.error)",
                 "pass",
             ),
         ),
@@ -287,14 +296,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="overtaken attempts go on",
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
         edits=(GOES_ON, STAYS_OPEN),
-        setting=_small(
-            "an attempt without an answer",
-            attempts=2,
-            eager_markers=False,
-            loud=UNRESOLVABLE,
-            recover_from_every=0,
-            **ONE_ROW,
-            faults=faults(skip_marker=1, speculate=1, unavailable=1),
+        setting=replace(
+            PASSED_OVER, name="an attempt without an answer", faults=faults(skip_marker=1, speculate=1, unavailable=1)
         ),
         caught=("I3",),
     ),
@@ -302,15 +305,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="overtaken attempts end themselves without having asked",
         what="an attempt that finds itself overtaken after its last row ends what it has joined",
         edits=(GOES_ON,),
-        setting=_small(
-            "a marker passed over",
-            attempts=2,
-            eager_markers=False,
-            loud=UNRESOLVABLE,
-            recover_from_every=0,
-            **ONE_ROW,
-            faults=faults(skip_marker=1, speculate=1),
-        ),
+        setting=PASSED_OVER,
         caught=("I3",),
     ),
     Mutation(
@@ -344,10 +339,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 two_phase_commit.commit,
-                "    appended = yield from _append_decision(request, decision)\n"
+                "    found, sequence = yield from _append_decision(request, decision)\n"
                 "    losers = yield from _losers(plan, complete, prepared)\n",
                 "    losers = yield from _losers(plan, complete, prepared)\n"
-                "    appended = yield from _append_decision(request, decision)\n",
+                "    found, sequence = yield from _append_decision(request, decision)\n",
             ),
         ),
         setting=LOSING,

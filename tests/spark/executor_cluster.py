@@ -37,7 +37,6 @@ SETTINGS = {
 }
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 GATES = (
-    "task.initialised",
     "task.may_write",
     "task.writing",
     "task.flushed",

@@ -232,10 +232,20 @@ def test_a_log_that_does_not_show_what_it_acknowledged_is_said_and_not_waited_fo
     assert world.now < 1_000 + STUCK_LOG_MS + 5_000
 
 
-def newer_driver(step: steps.DescribeTransactions) -> dict[str, Any]:
-    found = steps.TransactionDescription(
-        state="Empty", producer_id=1, producer_epoch=9, timeout_ms=60_000, start_time_ms=-1, partitions=frozenset()
+def driver_as(state: str, producer_id: int, epoch: int) -> steps.TransactionDescription:
+    """What its coordinator says of W.driver."""
+    return steps.TransactionDescription(
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=60_000,
+        start_time_ms=-1,
+        partitions=frozenset(),
     )
+
+
+def newer_driver(step: steps.DescribeTransactions) -> dict[str, Any]:
+    found = driver_as("Empty", 1, 9)
     return {name: found if name == "w.driver" else None for name in step.transactional_ids}
 
 
@@ -428,14 +438,7 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
 def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
     producer_id: int, epoch: int, state: str, overtaken: bool
 ) -> None:
-    found = steps.TransactionDescription(
-        state=state,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        timeout_ms=60_000,
-        start_time_ms=-1,
-        partitions=frozenset(),
-    )
+    found = driver_as(state, producer_id, epoch)
     assert World(DescribeTransactions=lambda _: {"w.driver": found}).run(is_overtaken(PLAN)) is overtaken
     assert World(DescribeTransactions=lambda _: {"w.driver": None}).run(is_overtaken(PLAN)) is False
 
