@@ -38,9 +38,7 @@ model: setup  ## search the commit protocol's simulation further than the tests 
 
 .PHONY: faults
 faults: setup  ## every error code, nodes and executors that end, all streaming cases: what `make test` takes samples of (over an hour)
-	@KAFKA_EOS_ALL_CASES=1 $(BIN)/pytest -q tests/faults tests/model/test_producer_machine.py tests/broker/test_differential.py tests/broker/test_kafka_versions.py \
-	    tests/broker/test_transaction_version_changes.py tests/broker/test_exhausted_numbers.py tests/spark/test_streaming_cases.py \
-	    tests/spark/test_checkpoint_changes.py tests/spark/test_lost_executors.py tests/spark/test_kafka_versions.py
+	@tools/run-tests $(BIN)/pytest all-cases
 
 .PHONY: torture
 torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
@@ -81,6 +79,7 @@ $(READY): $(LOCKS) pyproject.toml
 	@$(BIN)/python -m pip install --require-hashes --no-build-isolation -r requirements/dev.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+	@echo "The environment is ready: $(VENV). What it can do: make help, $(BIN)/kafka-eos --help"
 
 # uv resolves for all supported Pythons at once, which pip cannot; it reads the index that UV_DEFAULT_INDEX names.
 .PHONY: lock
