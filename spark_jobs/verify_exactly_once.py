@@ -46,6 +46,7 @@ from kafka_eos_sink.sink.submit_job import (
     end,
     job_parser,
     read_files,
+    warn,
 )
 from kafka_eos_sink.sink.topic_frame import TopicFrame, topic_frame
 
@@ -133,7 +134,7 @@ def columns_to_compare(text: str) -> tuple[str, ...]:
 def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[str, str]:
     """The options of the client for --from-topic: those for --topic where it has none of its own."""
     if given.from_properties is not None:
-        own = options_from_file(given.from_properties)
+        own = options_from_file(given.from_properties, warn)
     else:
         # What is secret to one cluster is not sent to another.
         own = options if given.from_bootstrap_servers is None else {}

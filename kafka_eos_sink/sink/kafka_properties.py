@@ -6,7 +6,7 @@ What each name means stands in ``property_tables.py``. Names of options have ``k
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,17 +94,25 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
         raise ConfigurationError("INVALID_PROPERTIES", f"{path}: {'; '.join(problems)}")
     if not foreign:
         return properties
-    return replace(properties, warnings=(*properties.warnings, f"{path}: not for this client: {', '.join(foreign)}"))
+    return replace(properties, warnings=(*properties.warnings, _left_out(path, foreign)))
 
 
-def options_from_file(path: str | Path) -> dict[str, str]:
+def options_from_file(path: str | Path, warn: Callable[[str], None]) -> dict[str, str]:
     """A Java-style client properties file as options of the sink: each name with ``kafka.`` in front.
+
+    `warn` is told which names are left out.
 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, where the file cannot be read.
     """
-    ours, _ = client_part(_read_file(path))
+    ours, foreign = client_part(_read_file(path))
+    if foreign:
+        warn(_left_out(path, foreign))
     return {f"kafka.{name}": value for name, value in ours.items()}
+
+
+def _left_out(path: str | Path, foreign: Iterable[str]) -> str:
+    return f"{path}: not for this client: {', '.join(foreign)}"
 
 
 def _read_file(path: str | Path) -> dict[str, str]:

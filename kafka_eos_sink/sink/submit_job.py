@@ -107,11 +107,15 @@ def cluster_options(given: argparse.Namespace) -> dict[str, str]:
     """
     options: dict[str, str] = {}
     if given.properties is not None:
-        options.update(options_from_file(given.properties))
+        options.update(options_from_file(given.properties, warn))
     options.update({name.lower(): value for name, value in given.option})
     if given.bootstrap_servers is not None:
         options[_BOOTSTRAP_SERVERS] = given.bootstrap_servers
     return options
+
+
+def warn(what: str) -> None:
+    print(f"warning: {what}", file=sys.stderr)
 
 
 def end(name: str, run: Callable[[], str]) -> int:

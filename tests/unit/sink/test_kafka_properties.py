@@ -240,7 +240,9 @@ def test_a_file_of_another_client_is_read_for_what_is_meant_for_this_one(tmp_pat
     assert properties.producer.linger_ms == 9
     (warning,) = properties.warnings
     assert "group.id, key.serializer" in warning
-    assert options_from_file(path) == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
+    told: list[str] = []
+    assert options_from_file(path, told.append) == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
+    assert told == [warning]
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:

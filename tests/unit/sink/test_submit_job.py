@@ -29,7 +29,9 @@ def parse(*argv: str) -> argparse.Namespace:
     return given
 
 
-def test_the_command_line_goes_before_the_options_and_these_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_goes_before_the_options_and_these_before_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=file:1\nclient.id=file\nlinger.ms=7\ngroup.id=none-of-ours\n", "utf-8")
     given = parse(
@@ -41,6 +43,7 @@ def test_the_command_line_goes_before_the_options_and_these_before_the_file(tmp_
         "kafka.linger.ms": "7",
         "oncheckpointrollback": "skip",
     }
+    assert capsys.readouterr().err == f"warning: {file}: not for this client: group.id\n"
     given = parse("--properties", str(file), "--option", "kafka.bootstrap.servers=o:1", "--bootstrap-servers", "a:1")
     assert cluster_options(given)["kafka.bootstrap.servers"] == "a:1"
 
