@@ -96,6 +96,13 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
     cluster = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, topic, "topic", cluster, deadline)
+    if topic == commit_log_topic:
+        meaning = "it must hold nothing but the sink's own records; take another topic"
+        found.append(
+            Finding(
+                about=f"topic {topic}", what="topic", found="the commit log", verdict=Verdict.FAILS, meaning=meaning
+            )
+        )
     found += _topic(admin, commit_log_topic, "commit log", cluster, deadline)
     found.append(_transactional_ids(admin, deadline))
     found.append(_repair(cluster))
@@ -279,6 +286,8 @@ def topic_findings(
     def add(part: str, value: str, verdict: Verdict, meaning: str = "") -> None:
         found.append(Finding(about=about, what=part, found=value, verdict=verdict, meaning=meaning))
 
+    if topic.internal:
+        add("topic", "internal to Kafka", Verdict.FAILS, "it must not be written to; take another topic")
     leaderless = [partition.index for partition in topic.partitions if partition.leader < 0]
     if leaderless:
         add("partitions", f"{leaderless} have no leader", Verdict.FAILS, "bring their brokers back")

@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS, LogView, Outcome, parse_key
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, LogView, Outcome, parse_key
 from kafka_eos_sink.commit.executor import Executor
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.commit.steps import LogChunk, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.write import log_partition_of
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.sink.options import DEFAULT_COMMIT_LOG_TOPIC
 
 __all__ = ["CommittedWrite", "LogReading", "read_commit_history"]
 
@@ -156,7 +155,7 @@ def read_commit_history(
     admin: Admin,
     *,
     timeout_ms: int,
-    commit_log_topic: str = DEFAULT_COMMIT_LOG_TOPIC,
+    commit_log_topic: str = DEFAULT_TOPIC,
     write_id: str | None = None,
 ) -> tuple[CommittedWrite, ...]:
     """The writes in the commit log, of one write id or of all; the last finished ones last.

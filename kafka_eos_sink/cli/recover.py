@@ -12,7 +12,7 @@ from rich.text import Text
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
 from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ def recover(
     write_id: WriteId,
     bootstrap_servers: BootstrapServers = None,
     commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
+    abort_unknown: Annotated[
+        bool,
+        typer.Option(
+            "--abort-unknown", help="Abort what is open although the commit log knows nothing of W: the log was lost."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     properties: PropertiesFile = None,
 ) -> None:
@@ -43,18 +49,13 @@ def recover(
     """
     from kafka_eos_sink.commit import operator_commands
 
-    done = operator_commands.recover(operator_settings(bootstrap_servers, properties, write_id, commit_log_topic))
+    settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    done = operator_commands.recover(settings, abort_unknown=abort_unknown)
     if as_json:
         typer.echo(json.dumps(recovered_json(write_id, done), indent=2))
         return
     if done.decisions:
-        output_console().print(recovered_table(done))
-    elif not done.ended:
-        raise KafkaEosError(
-            "UNKNOWN_WRITE_ID",
-            f"the commit log knows nothing of the write id {write_id!r}, and nothing was open under it. A batch write's is "
-            "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; kafka-eos commits lists them",
-        )
+        output_console().print(recovered_table(write_id, done))
     else:
         typer.echo(f"Nothing was ever decided under {write_id}.")
     if done.ended:
@@ -64,21 +65,22 @@ def recover(
         typer.echo("No transaction of it was open.")
 
 
-def recovered_table(done: Recovered) -> Table:
+def recovered_table(write_id: str, done: Recovered) -> Table:
     """One line per query id: its newest decision, what is proven of it, and what follows."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("query id", overflow="fold")
     table.add_column("version", justify="right")
     table.add_column("state")
     table.add_column("meaning", overflow="fold")
+    can_be_rerun = not is_random_write_id(write_id)
     for decision in done.decisions:
-        state, meaning = _state(decision, decision.query_id in done.finished_now)
+        state, meaning = _state(decision, decision.query_id in done.finished_now, can_be_rerun)
         style = "green" if decision.status.value == "finished" else "bold yellow"
         table.add_row(Text(decision.query_id), str(decision.version), Text(state, style=style), Text(meaning))
     return table
 
 
-def _state(decision: SettledDecision, now: bool) -> tuple[str, str]:
+def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[str, str]:
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator's answer stands"
     if decision.status.value == "finished":
@@ -86,13 +88,19 @@ def _state(decision: SettledDecision, now: bool) -> tuple[str, str]:
     if decision.status.value == "void":
         return (
             "void",
-            "all its transactions were aborted by their timeout: run this version again, it writes all rows anew",
+            "all its transactions were aborted by their timeout, none of its rows is visible: "
+            + ("run this version again, it writes all rows anew" if can_be_rerun else "run the job again"),
         )
     lost = ", ".join(map(str, sorted(decision.lost)))
     return (
         "lost parts",
-        f"{len(decision.committed)} parts are visible, those of Spark partitions {lost} were aborted: run this version again, it "
-        "writes exactly the lost rows",
+        f"{len(decision.committed)} parts are visible, those of Spark partitions {lost} were aborted: "
+        + (
+            "run this version again, it writes exactly the lost rows"
+            if can_be_rerun
+            else "this write had no txnAppId, so nobody can write exactly the lost rows again, and a new run of the job writes all of "
+            "them; compare the topic with the source"
+        ),
     )
 
 

@@ -35,8 +35,10 @@ def repair(
 ) -> None:
     """Write the markers that a broker left out of a transaction that is committed (KAFKA-20734, Kafka 4.3.0 and 4.3.1).
 
-    A marker is written only where the transaction is decided, its coordinator says that exactly this one is committed, and
-    the leader of the partition still holds it open. Everything else is shown and left alone. Shows what it would do unless
+    A marker is written only where the leader of the partition still holds the transaction open: COMMIT where it is decided
+    and its coordinator or its marker in the commit log says that exactly this one is committed; ABORT where they say so of
+    a decided part that was lost, or the coordinator of an attempt that no decision names. Everything else is shown and left
+    alone, and what cannot be asked is named (status 1). Shows what it would do unless
     --yes is given. Needs Read on the topics and Alter or ClusterAction on the cluster; fences nobody.
     """
     from kafka_eos_sink.commit import operator_commands
@@ -48,18 +50,37 @@ def repair(
         output_console().print(findings_table(done.findings))
         typer.echo("")
     missing = sum(finding.verdict is Verdict.MISSING for finding in done.findings)
+    unproven = [finding.part for finding in done.findings if finding.verdict is Verdict.UNPROVEN]
     if done.written:
         typer.echo(f"{missing} markers were written. Now finish the write: run it again, or kafka-eos recover.")
     elif missing:
         typer.echo(f"{missing} markers are missing and would be written: say it again with --yes.")
-    else:
-        typer.echo(f"Nothing to repair under {write_id}.")
-    if any(finding.verdict is Verdict.UNPROVEN for finding in done.findings):
+    elif not done.unasked and not unproven:
+        unknown = (
+            ""
+            if done.knows_decisions
+            else ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
+        )
+        typer.echo(f"Nothing to repair under {write_id}{unknown}.")
+    if any(part.version is not None and not part.finished for part in unproven):
         typer.echo(
-            "Unproven transactions were left alone: whether they are committed cannot be told from here; kafka-eos recover and, if "
-            "that fails, kafka-eos resolve.",
+            "Unproven transactions were left alone: whether they are committed cannot be told from here. kafka-eos recover ends what "
+            "can be ended; where it fails, the decision is yours: kafka-eos resolve --as rewrite has the whole version written anew, and "
+            "those of its rows that are visible are in the topic twice then.",
             err=True,
         )
+    if any(part.version is None or part.finished for part in unproven):
+        typer.echo(
+            "What is unproven and belongs to no unfinished version was left alone: writing a version anew does not end it. It holds up "
+            "the readers of its partition. Run the write again, or kafka-eos recover; if it is still there then, it is for somebody who "
+            "knows whose records those are, and Kafka's own kafka-transactions.sh.",
+            err=True,
+        )
+    if done.unasked:
+        typer.echo(
+            f"Could not be asked: {', '.join(done.unasked)}; say it again when their leaders are back.", err=True
+        )
+    if unproven or done.unasked:
         raise typer.Exit(_EXIT_UNPROVEN)
 
 
@@ -72,7 +93,13 @@ def findings_table(findings: tuple[Finding, ...]) -> Table:
     for finding in findings:
         part = finding.part
         topic, partition = part.where
-        of = "a decision" if part.version is None else f"version {part.version}"
+        of = (
+            "an attempt"
+            if part.query_id is None
+            else "a decision"
+            if part.version is None
+            else f"version {part.version}"
+        )
         table.add_row(
             Text(finding.verdict.value, style=_STYLES[finding.verdict.value]),
             Text(f"{part.identity.transactional_id}\non {topic}-{partition}, {of}"),

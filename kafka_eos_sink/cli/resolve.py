@@ -68,7 +68,10 @@ def resolved_sentence(done: Resolved) -> str:
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
     if before is None:
-        return f"{name} counts as written: the query begins with version {decision.version + 1}."
+        return (
+            f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log knew nothing of this query "
+            "id before; if that is a slip of the pen, it changes nothing for other queries."
+        )
     if decision.resolution == "committed":
         follows = "counts as written and will be skipped"
     else:

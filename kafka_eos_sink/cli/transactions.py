@@ -51,6 +51,7 @@ def transactions(
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
     """Transactions that have begun and not ended, the oldest first; those whose id begins with `prefix`, if given."""
     deadline = admin.client.clock() + timeout_ms
+    admin.client.any_node(deadline)  # which names the brokers that nobody reaches
     # The text is literal: "." and "/" of a write id must not match anything else. RE2 knows no flags needed here.
     pattern = None if prefix is None else f"{re.escape(prefix)}.*"
     listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)

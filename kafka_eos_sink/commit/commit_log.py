@@ -18,6 +18,7 @@ from .prepared_transaction import Decision, OffsetRange, PreparedTransaction, Pr
 from .steps import LogRecord, Marker, MarkerType, ReadRecord
 
 FORMAT_VERSION = 1
+DEFAULT_TOPIC = "__kafka_eos_commits"
 LOG_PARTITIONS = 16
 MAX_RECORD_BYTES = 500_000
 """A decision larger than this is cut into numbered records of one transaction; below every usual max.message.bytes."""
@@ -245,8 +246,18 @@ class LoggedRecord:
     def outcome(self) -> Outcome:
         if not self.transactional:
             return Outcome.UNRESOLVED  # a decision or part record outside a transaction is not of our making
+        if self.key.kind == "decision" and self._is_aborted_by_hand:
+            return Outcome.ABORTED
         version = None if self.value is None else self.value.get("transaction_version")
         return outcome_of(self.producer_epoch, version, self.marker)
+
+    @property
+    def _is_aborted_by_hand(self) -> bool:
+        """Whether its first marker is an ABORT with its own epoch, which from version 2 no coordinator writes, but `kafka-transactions.sh
+        abort` does. A decision is closed by it: nobody acts on one before its COMMIT is the first marker that he reads. Of a part it
+        says nothing, since what became of its rows stands on other partitions."""
+        marker = self.marker
+        return marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +345,11 @@ class LogView:
             for producer_id, records in self._pending.items()
             if (decisions := [record for record in records if record.key.kind == "decision"])
         }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was found; every plan leaves a barrier, so that of a write id which was ever planned there is something."""
+        return not self._records
 
     def write_ids(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(key.write_id for key in self._records))

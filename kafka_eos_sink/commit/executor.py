@@ -7,19 +7,21 @@ left is an answer, an error for the user, or doubt (None).
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from ..client.admin import Admin, EndTransaction, FetchResult
+from ..client.admin import EARLIEST, Admin, EndTransaction, FetchResult
 from ..client.network_client import LostAnswer, NetworkClient
 from ..client.reactions import Reaction, reaction, refusal
-from ..errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from ..errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from ..protocol import messages
 from ..protocol.error_codes import ErrorCode
-from ..protocol.record_batch import encode_rows, read_record_batches, seal
+from ..protocol.record_batch import encode_rows, first_batch_of, read_record_batches, seal
 from . import failpoints, steps
+from .commit_log import DEFAULT_TOPIC
 from .prepared_transaction import OffsetRange, ProducerIdentity
 from .steps import Marker, MarkerType, Procedure, ReadRecord
 
@@ -29,10 +31,13 @@ log = logging.getLogger("kafka_eos_sink")
 LOG_FETCH_WAIT_MS = 100
 LOG_FETCH_BYTES = 4 << 20
 BACKOFF_MS = 20
+EMPTY_FETCH_WAITS_MS = 500
+"""What another tier holds comes with a fetch that waits."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 MAX_BLOCK_MS = 60_000
 LOOK_AT_ENDS_EVERY_MS = 1_000
 """Readers who are held up for longer than a marker takes may wait for records that are gone."""
+_COMMAND = re.compile(r"kafka-eos (?:recover|resolve|repair) (?:--bootstrap-servers \.\.\. )?(?=--write-id )")
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 
 
@@ -82,12 +87,19 @@ class Executor:
             steps.AbortedTransactions: self._aborted_transactions,
             steps.Now: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: lambda step: log.warning("%s", step.message),
+            steps.Warn: lambda step: log.warning("%s", with_commit_log(step.message, log_topic)),
             steps.Reached: lambda step: failpoints.reached(step.point),
         }
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end; errors of steps are thrown into it."""
+        try:
+            return self._run(procedure)
+        except KafkaEosError as error:
+            error.message = with_commit_log(error.message, self.log_topic)
+            raise
+
+    def _run(self, procedure: Procedure[T]) -> T:
         answer: Any = None
         failure: Exception | None = None
         while True:
@@ -402,7 +414,9 @@ class Executor:
         where = (self.log_topic, self.log_partition)
         result = self._fetch(where, step.offset, "read_uncommitted", LOG_FETCH_WAIT_MS if step.wait else 0)
         if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start = self.admin.list_offsets((where,), self._deadline, isolation="read_uncommitted", timestamp=-2)[where]
+            start = self.admin.list_offsets((where,), self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)[
+                where
+            ]
             if step.offset >= start:
                 raise BrokerRefusedError(
                     "COMMIT_LOG_TRUNCATED",
@@ -519,28 +533,57 @@ class Executor:
                 }
         return found
 
-    def _aborted_transactions(
-        self, step: steps.AbortedTransactions
-    ) -> Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None:
-        found: dict[OffsetRange, tuple[tuple[int, int], ...] | None] = {}
+    def _aborted_transactions(self, step: steps.AbortedTransactions) -> Mapping[OffsetRange, steps.Listed] | None:
+        found: dict[OffsetRange, steps.Listed] = {}
         gone: set[str] = set()
-        for part in step.ranges:
-            found[part] = None
+        owners: tuple[int | None, ...] = step.producer_ids or (None,) * len(step.ranges)
+        for part, owner in zip(step.ranges, owners, strict=True):
+            found[part] = steps.Unseen.GONE
             if part.topic in gone:
                 continue
-            # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
-            where = (part.topic, part.partition)
             try:
-                result = self._of_data(partial(self._fetch, where, part.first_offset, "read_committed", 0, 1))
+                found[part] = self._aborted_in(part, owner)
             except AuthorizationError:
                 return None
             except steps.DataTopicGoneError:
                 gone.add(part.topic)
-                continue
-            unreadable = result.last_stable_offset <= part.first_offset  # somebody else's open transaction
-            if result.error != ErrorCode.OFFSET_OUT_OF_RANGE and not unreadable:
-                found[part] = tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
         return found
+
+    def _aborted_in(self, part: OffsetRange, owner: int | None) -> steps.Listed:
+        where, offset, wait_ms = (part.topic, part.partition), part.first_offset, 0
+        give_up_at = self._deadline
+        while offset <= part.last_offset:
+            # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
+            result = self._of_data(partial(self._fetch, where, offset, "read_committed", wait_ms, 1))
+            if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+                start = self._of_data(
+                    partial(self.admin.list_offsets, (where,), isolation="read_uncommitted", timestamp=EARLIEST)
+                )[where]
+                if start <= offset:
+                    return steps.Unseen.GONE  # the log ends before it
+                offset = start
+                continue
+            if result.last_stable_offset <= offset or self.client.clock() > give_up_at:
+                return steps.Unseen.HELD
+            first = first_batch_of(result.records)
+            if first is None:
+                # The cleaner took all up to the last stable offset, or what is there comes from another tier.
+                if wait_ms:
+                    return steps.Unseen.HELD
+                wait_ms = EMPTY_FETCH_WAITS_MS
+                continue
+            if owner is None or (first.producer_id == owner and first.base_offset <= part.last_offset):
+                return tuple((entry.producer_id, entry.first_offset) for entry in result.aborted_transactions)
+            offset, wait_ms = first.last_offset + 1, 0
+        return steps.Unseen.GONE
+
+
+def with_commit_log(message: str, log_topic: str) -> str:
+    """The commands that a message asks for, complete: a procedure knows its write id, but not on which commit log it runs, and on
+    another one the same command would take the write's decisions for none."""
+    if log_topic == DEFAULT_TOPIC:
+        return message
+    return _COMMAND.sub(lambda found: f"{found[0]}--commit-log-topic '{log_topic}' ", message)
 
 
 def _re2_quote(text: str) -> str:

@@ -6,25 +6,30 @@ Each opens its own client, needs no option of the write but its id and commit lo
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..client.admin import Admin
+from ..client.admin import Admin, ProducerState
 from ..client.config import ClientConfig
 from ..client.network_client import NetworkClient
 from ..errors import BrokerRefusedError, BrokerUnavailableError
 from ..protocol.error_codes import ErrorCode
+from ..protocol.record_batch import first_batch_of
 from .commit_log import parse_key
 from .executor import Executor
-from .missing_markers import Evidence, Finding, Verdict, gather, judge, rounds
-from .prepared_transaction import SettledDecision
-from .recovery import POLL_MS, SettleLimits
+from .missing_markers import Evidence, Finding, Part, TopicPartition, Verdict, gather, holder_of, judge, rounds
+from .prepared_transaction import OffsetRange, SettledDecision
+from .recovery import POLL_MS, Look, SettleLimits, look_at
 from .required_topics import ensure_commit_log
 from .resolve import Answer, Resolved, ResolveRequest, resolve
 from .steps import Append, EndResult, EndTransactions
-from .take_over import TakeOver, take_over
+from .take_over import TakeOver, UnknownId, take_over
 from .write import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
+
+LEADER_MS = 10_000
+PARTITION_MS = 1_000
+"""How long repair waits for the answer of a leader, and for one partition's, before it does what it can without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +70,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What is open although it is decided; ``written``: the missing markers were written and are in effect."""
+    """What is open although it is decided; ``written``: the missing markers were written and are in effect. ``unasked``: partitions
+    (topic-partition) whose leaders could not be asked."""
 
     findings: tuple[Finding, ...]
     written: bool
+    knows_decisions: bool
+    unasked: tuple[str, ...] = ()
 
 
 class NotingExecutor(Executor):
@@ -85,6 +93,51 @@ class NotingExecutor(Executor):
         self.ended: list[EndedTransaction] = []
         self.finished: set[str] = set()
         self._performers |= {EndTransactions: self._note_ends, Append: self._note_done}
+
+    def producers_on(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
+        """What the leaders remember of producers, but for partitions that do not exist any more; and those that could not be asked.
+
+        What cannot be asked must neither keep the others from being asked nor use up their time.
+        """
+        by_leader: dict[int, list[TopicPartition]] = {}
+        unasked: list[TopicPartition] = []
+        for topic in sorted({topic for topic, _ in partitions}):
+            known = self.admin.topic(topic, self._deadline)
+            for each in partitions:
+                found = None if known is None or each[0] != topic else known.partition(each[1])
+                if found is not None:
+                    (unasked if found.leader < 0 else by_leader.setdefault(found.leader, [])).append(each)
+        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for of_leader in by_leader.values():
+            producers |= self._of_leader(of_leader)
+            unasked += [each for each in of_leader if each not in producers]
+        return producers, tuple(unasked)
+
+    def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """All at once; where that fails it may be for one of them, so one by one, as long as a leader may take."""
+        together = self._asked(partitions, LEADER_MS)
+        if together is not None:
+            return together
+        found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        give_up_at = self.client.clock() + LEADER_MS
+        for each in partitions:
+            if self.client.clock() < give_up_at:
+                found |= self._asked([each], PARTITION_MS) or {}
+        return found
+
+    def _asked(
+        self, partitions: Sequence[TopicPartition], within_ms: int
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]] | None:
+        try:
+            return self.admin.describe_producers(partitions, self.client.clock() + within_ms)
+        except BrokerUnavailableError:
+            return None
+        except BrokerRefusedError as refused:
+            if refused.code != "UNKNOWN_TOPIC":  # deleted this moment
+                raise
+            return None
 
     def _note_ends(self, step: EndTransactions) -> tuple[EndResult, ...]:
         results = self._end_transactions(step)
@@ -121,10 +174,11 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecut
         yield admin, NotingExecutor(admin, settings)
 
 
-def recover(settings: OperatorSettings) -> Recovered:
+def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
     """Take a write id over from whoever holds it: finish what is decided, end what is not.
 
-    Raises what `take_over` raises: `DecisionPendingError` where a decision can neither be finished nor called void.
+    Raises what `take_over` raises: `DecisionPendingError` where a decision can neither be finished nor called void; and unless
+    ``abort_unknown``, `WriteRefusedError` before anything is touched where the commit log knows nothing of the write id.
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
@@ -133,6 +187,7 @@ def recover(settings: OperatorSettings) -> Recovered:
             nonce=uuid.uuid4().hex,
             transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
+            unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
         )
         plan = executor.run(take_over(request, version))
         # A transaction that was open at first is asked to abort although its decision was finished meanwhile; that is refused.
@@ -157,32 +212,121 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
-    """Find decided transactions whose markers are missing; with ``write``, write those that are proven committed.
+    """Find transactions whose markers are missing; with ``write``, write those of which it is proven how they ended.
 
     Raises `AuthorizationError` without Read on a topic or, to write, without Alter or ClusterAction on the cluster.
     """
     with _connected(settings) as (admin, executor):
-        deadline = admin.client.clock() + settings.timeout_ms
-        gathering = gather(settings.write_id, uuid.uuid4().hex, settings.commit_log_topic, settings.log_partition)
-        evidence = executor.run(gathering)
-        findings = _findings(admin, evidence, deadline)
+        version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        where = settings.commit_log_topic, settings.log_partition
+        evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
+        producers, unasked = executor.producers_on(dict.fromkeys(part.where for part in evidence.parts))
+        judged = judge(evidence, producers)
+        findings = tuple(_doubted(executor, evidence, judged, finding, producers, unasked) for finding in judged)
         missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
+        found = Repaired(
+            findings=findings,
+            written=False,
+            knows_decisions=evidence.knows_decisions,
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked),
+        )
         if not write or not missing:
-            return Repaired(findings=findings, written=False)
+            return found
+        deadline = admin.client.clock() + settings.timeout_ms
         for markers in rounds(missing):
             admin.write_txn_markers(markers, deadline)
-        while left := [each for each in _findings(admin, evidence, deadline) if each.verdict is Verdict.MISSING]:
-            if admin.client.clock() >= deadline:
-                topic, partition = left[0].part.where
-                raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE",
-                    f"{topic}-{partition} took the marker of {left[0].part.identity.transactional_id} and still holds it open; look "
-                    "at its leader",
-                )
-            admin.client.wait(POLL_MS, deadline)
-        return Repaired(findings=findings, written=True)
+        _await_ends(admin, [finding.part for finding in missing], deadline)
+        return replace(found, written=True)
 
 
-def _findings(admin: Admin, evidence: Evidence, deadline: int) -> tuple[Finding, ...]:
-    where = dict.fromkeys(part.where for part in evidence.parts)
-    return judge(evidence, admin.describe_producers(where, deadline) if where else {})
+def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
+    """Until the leaders hold none of them open; a leader answers before its marker is in effect."""
+    while True:
+        producers = admin.describe_producers(dict.fromkeys(part.where for part in parts), deadline)
+        left = [part for part in parts if holder_of(part, producers[part.where]) is not None]
+        if not left:
+            return
+        if admin.client.clock() >= deadline:
+            topic, partition = left[0].where
+            raise BrokerUnavailableError(
+                "REQUEST_DEADLINE",
+                f"{topic}-{partition} took the marker of {left[0].identity.transactional_id} and still holds it open; look at its leader",
+            )
+        admin.client.wait(POLL_MS, deadline)
+
+
+def _doubted(
+    executor: NotingExecutor,
+    evidence: Evidence,
+    judged: Sequence[Finding],
+    finding: Finding,
+    asked: Collection[TopicPartition],
+    unasked: Collection[TopicPartition],
+) -> Finding:
+    """The finding, or an unproven one where its ABORT could take along what is committed."""
+    part = finding.part
+    if finding.marker is None or finding.marker.committed:
+        return finding
+    why = None
+    if part.version is None:
+        try:
+            if not _begins_here(executor.admin, part, executor.client.clock() + LEADER_MS):
+                why = "it has joined an older open transaction"
+        except (BrokerUnavailableError, BrokerRefusedError):
+            why = "its leader does not show now whether it has joined an older open transaction"
+    elif part.identity.transaction_version < 2:
+        # The ABORT may be that of the transaction which a late request began anew, or of an attempt that has joined it; then its rows can
+        # be seen elsewhere. From version 2 on its epoch is that of no other end.
+        held = {each.part.where for each in judged if each.part.identity == part.identity}
+        elsewhere = [
+            each
+            for each in evidence.parts
+            if each.identity == part.identity
+            and each.where[0] != executor.log_topic
+            and each.where not in held
+            and (each.where in asked or each.where in unasked)  # not of topics that are gone
+        ]
+        why = _visible_elsewhere(executor, elsewhere, unasked)
+    return finding if why is None else replace(finding, verdict=Verdict.UNPROVEN, marker=None, reason=why)
+
+
+def _visible_elsewhere(
+    executor: NotingExecutor, parts: Sequence[Part], unasked: Collection[TopicPartition]
+) -> str | None:
+    """Why the transaction of these parts may be committed, if they are visible or nobody can tell."""
+    where = next((each.where for each in parts if each.where in unasked), None)
+    if where is None:
+        written = tuple(
+            (
+                each.identity,
+                OffsetRange(
+                    topic=each.where[0],
+                    partition=each.where[1],
+                    first_offset=each.first_offset,
+                    last_offset=each.last_offset,
+                ),
+            )
+            for each in parts
+        )
+        try:
+            look: Look = executor.run(look_at(written))
+        except BrokerUnavailableError:
+            look = Look(untold=written)
+        if look.seen:
+            return f"the commit log says aborted, but readers see its rows on {look.seen[0][1].topic}-{look.seen[0][1].partition}"
+        if not look.untold:
+            return None
+        where = look.untold[0][1].topic, look.untold[0][1].partition
+    return f"the commit log says aborted, but nobody can tell now whether readers will see its rows on {where[0]}-{where[1]}"
+
+
+def _begins_here(admin: Admin, part: Part, deadline: int) -> bool:
+    """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along."""
+    where, offset = part.where, part.first_offset
+    result = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
+    first, identity = first_batch_of(result.records), part.identity
+    return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
+        offset,
+        identity.producer_id,
+        identity.producer_epoch,
+    )

@@ -33,6 +33,7 @@ from .steps import (
     EndResult,
     EndTransactions,
     LastStableOffsets,
+    Listed,
     LogChunk,
     LogPolicy,
     MarkerType,
@@ -40,9 +41,13 @@ from .steps import (
     Procedure,
     ReadLog,
     TransactionDescription,
+    Unseen,
     Wait,
     Warn,
 )
+
+Written = tuple[ProducerIdentity, OffsetRange]
+"""What a transaction has in one data partition."""
 
 ASK_THE_WITNESS = frozenset(
     {
@@ -237,10 +242,12 @@ def ask_witnesses(
     )
     yield from read_to(view, barrier)
     policy: str | None = yield LogPolicy()
-    return [_witness(decision, prepared, view, policy) for prepared in doubtful]
+    return [witness_of(decision, prepared, view, policy) for prepared in doubtful]
 
 
-def _witness(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
+def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
+    """What the commit log proves of a transaction: ``view`` has read it from the part record on and watches its producer id; ``policy``
+    is the log's cleanup.policy, None where it may not be asked."""
     identity = prepared.identity
     marker = view.first_marker(identity.producer_id, prepared.part_offset)
     part = view.part_at(decision.write_id, decision.query_id, prepared.partition, prepared.part_offset)
@@ -267,7 +274,8 @@ def _witness(decision: Decision, prepared: PreparedTransaction, view: LogView, p
             return Outcome.ABORTED
         # A marker outlives its record by the cleaner's grace time; while it stands it must agree. One of a higher epoch
         # than it can have belongs to a later transaction of the id: its own went with the record.
-        if marker.producer_epoch > identity.producer_epoch + 1:
+        commit_without_bump = identity.transaction_version < 2 and marker.type is MarkerType.COMMIT
+        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):
             return Outcome.ABORTED
         if marker.type is MarkerType.EMPTY:
             return Outcome.ABORTED
@@ -359,7 +367,8 @@ def _verify_visible(decision: Decision, committed: Sequence[PreparedTransaction]
             for (topic, partition), producer_id in sorted(others.items()):
                 yield Warn(
                     f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
-                    f"producer id {producer_id} holds up read_committed readers there; see kafka-eos transactions"
+                    f"producer id {producer_id} holds up read_committed readers there; see kafka-eos transactions, and where that shows "
+                    f"none of it: kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'"
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
@@ -441,27 +450,52 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
 def _require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
     """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
     (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
-    ranges = tuple(part for prepared in lost for part in prepared.offsets)
-    if not ranges:
-        return
-    aborted: Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None = yield AbortedTransactions(ranges)
+    look = yield from look_at(written_by(lost))
+    for identity, part in look.seen:
+        raise unresolved_error(
+            decision,
+            f"the commit log shows {identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
+            f"its records from offset {part.first_offset} on",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Of transactions that no coordinator holds open: what readers see of them, and what nobody can tell now, since readers do not get
+    there or there is no right to Read."""
+
+    seen: tuple[Written, ...] = ()
+    untold: tuple[Written, ...] = ()
+
+
+def written_by(transactions: Iterable[PreparedTransaction]) -> tuple[Written, ...]:
+    """What they have in the data partitions."""
+    return tuple((prepared.identity, part) for prepared in transactions for part in prepared.offsets)
+
+
+def look_at(written: Sequence[Written]) -> Procedure[Look]:
+    """Ask the data partitions themselves, as a reader would."""
+    if not written:
+        return Look()
+    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(
+        tuple(part for _, part in written), tuple(identity.producer_id for identity, _ in written)
+    )
     if aborted is None:
-        return
-    for prepared in lost:
-        for part in prepared.offsets:
-            listed = aborted.get(part)
-            if listed is not None and not _lists(listed, prepared, part):
-                raise unresolved_error(
-                    decision,
-                    f"the commit log shows {prepared.identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
-                    f"its records from offset {part.first_offset} on",
-                )
+        return Look(untold=tuple(written))
+    seen, untold = [], []
+    for identity, part in written:
+        listed = aborted[part]
+        if listed is Unseen.HELD:
+            untold.append((identity, part))
+        elif listed is not Unseen.GONE and not _lists(listed, identity, part):
+            seen.append((identity, part))
+    return Look(seen=tuple(seen), untold=tuple(untold))
 
 
-def _lists(listed: tuple[tuple[int, int], ...], prepared: PreparedTransaction, part: OffsetRange) -> bool:
+def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> bool:
     """Whether a partition's list of aborted transactions holds this one."""
-    return any(
-        producer_id == prepared.identity.producer_id and part.first_offset <= first_offset <= part.last_offset
+    return not isinstance(listed, Unseen) and any(
+        producer_id == identity.producer_id and part.first_offset <= first_offset <= part.last_offset
         for producer_id, first_offset in listed
     )
 
@@ -475,12 +509,12 @@ def _verify_no_foreign_abort(
     }
     if not owners:
         return
-    aborted: Mapping[OffsetRange, tuple[tuple[int, int], ...] | None] | None = yield AbortedTransactions(tuple(owners))
+    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(tuple(owners))
     if aborted is None:
         yield from _require_complete(decision, committed, deadline)
         return
     for part, prepared in owners.items():
-        if _lists(aborted.get(part) or (), prepared, part):
+        if _lists(aborted[part], prepared.identity, part):
             raise unresolved_error(
                 decision,
                 f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"

@@ -19,9 +19,9 @@ TOPIC_ANSWER_MS = 2_000
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Fail before a task is started where the topic of all rows is missing; one just created may take a moment to show."""
+    """Fail before a task is started where the topic of all rows is missing or Kafka's own; one just created may take a moment to show."""
     told = False
-    while admin.topic(topic, deadline) is None:
+    while (found := admin.topic(topic, deadline)) is None:
         if not told:
             log.warning("topic %r does not exist: waiting up to %d ms for it (kafka.max.block.ms)", topic, max_block_ms)
             told = True
@@ -33,6 +33,11 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
                 "the option topic, or grant Describe on it",
             )
         admin.client.wait(TOPIC_POLL_MS, deadline)
+    if found.internal:
+        raise ConfigurationError(
+            "INTERNAL_TOPIC",
+            f"topic {topic!r} is internal to Kafka and must not be written to; correct the option topic",
+        )
 
 
 def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> uuid.UUID:

@@ -13,16 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..errors import FencedError, TransactionAbortedError, WriteRefusedError
+from ..errors import BrokerUnavailableError, FencedError, TransactionAbortedError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LogView, Outcome, barrier_record, decision_records, done_record
-from .log_reading import read_to
+from .coordinator_word import Word, word_on
+from .log_reading import read_to, read_to_end, require_whole
 from .open_transactions import ONGOING, end_open, list_open
 from .prepared_transaction import Decision, PreparedTransaction, ProducerIdentity
-from .recovery import SettleLimits, ask_witnesses, describe_ranges
+from .recovery import POLL_MS, SettleLimits, ask_witnesses, describe_ranges, look_at, written_by
 from .steps import (
     Append,
     Appended,
+    DataTopicGoneError,
+    DescribeProducers,
     DescribeTransactions,
     End,
     EndResult,
@@ -34,10 +37,20 @@ from .steps import (
     Reached,
     ReadLog,
     TransactionDescription,
+    Wait,
 )
-from .take_over import DRIVER_TRANSACTION_TIMEOUT_MS, append_in_transaction
+from .take_over import (
+    DRIVER_TRANSACTION_TIMEOUT_MS,
+    append_in_transaction,
+    describe_driver,
+    refuse_unmarked_decision,
+    require_own_log,
+)
 from .transactional_id import driver_transactional_id
 from .two_phase_commit import FENCED_CODES
+
+MARKERS_WITHIN_MS = 10_000
+"""How long markers may take to reach the data partitions; one that was passed over never does."""
 
 Answer = Literal["committed", "aborted", "rewrite"]
 
@@ -66,20 +79,29 @@ class Resolved:
 def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Resolved]:
     """Supersede the newest decision of a query id by the operator's.
 
-    Raises `WriteRefusedError`: ``QUERY_ID_NEEDED``, ``NOTHING_TO_RESOLVE``, ``ROWS_ARE_VISIBLE``; `TransactionAbortedError`
-    ``NOT_RESOLVED`` and `FencedError` where nothing was recorded.
+    Raises `WriteRefusedError`: ``QUERY_ID_NEEDED``, ``NOTHING_TO_RESOLVE``, ``ROWS_ARE_VISIBLE``, ``NOT_THIS_COMMIT_LOG``;
+    `KafkaEosError` ``DECISION_WITHOUT_MARKER``, `TransactionAbortedError` ``NOT_RESOLVED`` and `FencedError` where nothing was recorded.
     """
-    write_id = request.write_id
+    write_id, driver_id = request.write_id, driver_transactional_id(request.write_id)
+    started: int = yield Now()
     # A slip of the pen must not cost a running driver its write id, so the answer is held against the log before the fence, too.
+    described = yield from describe_driver(driver_id, started + request.limits.deadline_ms)
     view = LogView(write_id)
-    yield from _read_all(view, request)
-    _target(view, request)
-
+    yield from read_to_end(view)
+    require_whole(view)
     opened = yield from list_open(write_id, transaction_version)
-    driver: ProducerIdentity = yield InitProducerId(driver_transactional_id(write_id), DRIVER_TRANSACTION_TIMEOUT_MS)
+    yield from require_own_log(view, opened)
+    if view.is_empty:
+        _target(
+            view, request, described
+        )  # before there is a barrier, by which this log would seem to know the write id
+    yield from _read_all(view, request)
+    _target(view, request, described)
+
+    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("resolve.fenced")
     yield from _read_all(view, request)
-    query_id, found = _target(view, request)
+    query_id, found = _target(view, request, described)
     ended: tuple[str, ...] = ()
     if found is not None:
         ended = yield from _end_named(view, found.decision, request)
@@ -123,8 +145,13 @@ def _unfinished_ids(view: LogView, write_id: str) -> set[str]:
     }
 
 
-def _target(view: LogView, request: ResolveRequest) -> tuple[str, LoggedDecision | None]:
-    """The query id and the decision that the answer is about; None where it says where a query begins."""
+def _target(
+    view: LogView, request: ResolveRequest, described: TransactionDescription | None
+) -> tuple[str, LoggedDecision | None]:
+    """The query id and the decision that the answer is about; None where it says where a query begins.
+
+    ``described`` is W.driver before the fence.
+    """
     write_id, version = request.write_id, request.version
     known = view.query_ids(write_id)
     query_id = request.query_id
@@ -140,12 +167,25 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[str, LoggedDecision
     found = view.newest_decision(write_id, query_id)
     if found is not None and found.decision.version == version:
         return query_id, found
-    if found is None and request.answer == "committed" and not view.undecided(write_id, query_id):
+    if found is None and request.answer == "committed" and not _is_being_decided(view, query_id, described):
+        refuse_unmarked_decision(view, query_id, described)
         return query_id, None
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
         f"there is no decision of version {version} of write id {write_id!r}, query id {query_id!r}, to be called "
         f"{request.answer}: {_what_is_there(view, write_id, query_id, found)}",
+    )
+
+
+def _is_being_decided(view: LogView, query_id: str, described: TransactionDescription | None) -> bool:
+    """Whether the first decision of a query is in a transaction that is open right now: its driver runs, or died within the last minute."""
+    return (
+        described is not None
+        and described.state == ONGOING
+        and any(
+            (record.producer_id, record.producer_epoch) == (described.producer_id, described.producer_epoch)
+            for record in view.undecided(view.write_id or "", query_id)
+        )
     )
 
 
@@ -180,12 +220,12 @@ def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Pr
     if request.answer == "aborted":
         ended_before = [prepared for prepared in named if prepared not in still_open]
         yield from _refuse_if_visible(view, decision, request, ended_before, deadline)
-    if not still_open:
-        return ()
     commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
-    results: tuple[EndResult, ...] = yield EndTransactions(
-        tuple(End(identity=prepared.identity, commit=commit) for prepared in still_open)
-    )
+    results: tuple[EndResult, ...] = ()
+    if still_open:
+        results = yield EndTransactions(
+            tuple(End(identity=prepared.identity, commit=commit) for prepared in still_open)
+        )
     if any(result.error != ErrorCode.NONE for result in results):
         left = yield from _still_open(still_open)
         if left:
@@ -194,10 +234,78 @@ def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Pr
                 f"{left[0].identity.transactional_id} and {len(left) - 1} more transactions of version {decision.version} of write id "
                 f"{decision.write_id!r} could not be ended; nothing was recorded, say it again",
             )
-    if request.answer == "aborted":
+    if request.answer == "aborted" and still_open:
         # The driver that we took the id from may have been committing them at this very moment.
         yield from _refuse_if_visible(view, decision, request, still_open, deadline)
-    return tuple(prepared.identity.transactional_id for prepared in still_open)
+    if request.answer != "rewrite":
+        yield from _require_ended_everywhere(decision, named, request.answer)
+    return tuple(
+        prepared.identity.transactional_id
+        for prepared, result in zip(still_open, results, strict=True)
+        if result.error == ErrorCode.NONE
+    )
+
+
+_ELSE = {
+    "committed": "before the version counts as written, else its rows can be lost later",
+    "aborted": "before the version is written anew, else its rows can come back with a later transaction",
+}
+
+
+def _require_ended_everywhere(
+    decision: Decision, named: Sequence[PreparedTransaction], answer: Literal["committed", "aborted"]
+) -> Procedure[None]:
+    """What is resolved is looked after by nobody any more: a partition that still holds such a transaction open, because its marker was
+    passed over (KAFKA-20734), would have a later transaction of the id join it, and do with its rows what becomes of that one."""
+    waiting = {(part.topic, part.partition) for prepared in named for part in prepared.offsets}
+    started: int = yield Now()
+    while True:
+        gives_up = (yield Now()) - started > MARKERS_WITHIN_MS
+        holders: dict[tuple[str, int], PreparedTransaction] = {}
+        for topic in sorted({topic for topic, _ in waiting}):
+            where = tuple(sorted(each for each in waiting if each[0] == topic))
+            try:
+                producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
+                    where
+                )
+            except DataTopicGoneError:
+                waiting -= set(where)
+                continue
+            except BrokerUnavailableError:
+                gives_up = True  # it was waited for
+                continue
+            for partition, remembered in producers.items():
+                holder = None if remembered is None else _holder(named, partition, remembered)
+                if holder is None:
+                    waiting.discard(partition)
+                else:
+                    holders[partition] = holder
+        if not waiting:
+            return
+        if gives_up:
+            partition = min(waiting)
+            what = (
+                f"still holds {holders[partition].identity.transactional_id} open"
+                if partition in holders
+                else "cannot be asked whether its transactions are ended"
+            )
+            raise TransactionAbortedError(
+                "NOT_RESOLVED",
+                f"{partition[0]}-{partition[1]} {what} (version {decision.version} of write id {decision.write_id!r}): a marker that is "
+                f"missing there (KAFKA-20734) must be written {_ELSE[answer]}. "
+                f"Nothing was recorded; first kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'",
+            )
+        yield Wait(POLL_MS)
+
+
+def _holder(
+    named: Sequence[PreparedTransaction], where: tuple[str, int], remembered: Mapping[int, tuple[int, int]]
+) -> PreparedTransaction | None:
+    for prepared in named:
+        _, start = remembered.get(prepared.identity.producer_id, (-1, -1))
+        if any((part.topic, part.partition) == where and 0 <= start <= part.last_offset for part in prepared.offsets):
+            return prepared
+    return None
 
 
 def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[PreparedTransaction]]:
@@ -228,10 +336,35 @@ def _refuse_if_visible(
         visible = list(decision.transactions)
     elif ended:
         outcomes = yield from ask_witnesses(decision, ended, request.nonce, deadline)
-        visible += [prepared for prepared, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
+        ids = tuple(prepared.identity.transactional_id for prepared in ended)
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+        words = [word_on(described[prepared.identity.transactional_id], prepared.identity) for prepared in ended]
+        witnesses = list(zip(ended, outcomes, words, strict=True))
+        visible += [
+            prepared for prepared, outcome, word in witnesses if outcome is Outcome.COMMITTED or word is Word.COMMITTED
+        ]
+        # The commit log may lack a proof that the data topics have: readers see what no partition calls aborted.
+        look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
+        seen, held = ({identity for identity, _ in each} for each in (look.seen, look.untold))
+        visible += [prepared for prepared in ended if prepared.identity in seen]
+        # What nobody can look at is aborted there only where the coordinator says so of exactly this one. The commit log's ABORT may be
+        # that of one that joined it; below version 2 a late request may have begun a committed one anew, and the ABORT be of that end.
+        untold = [
+            prepared
+            for prepared, _, word in witnesses
+            if prepared.identity in held and not (prepared.identity.transaction_version >= 2 and word is Word.ABORTED)
+        ]
+        if untold and not visible:
+            yield from _require_ended_everywhere(decision, untold, "aborted")  # they may stand before their own rows
+            raise TransactionAbortedError(
+                "NOT_RESOLVED",
+                f"nobody can tell now whether readers will see {describe_ranges(untold)} of version {decision.version} of "
+                f"write id {decision.write_id!r}: another open transaction stands before it (kafka-eos transactions), or the right to "
+                "Read it is missing. Nothing was recorded; say it again later, or, with those rows perhaps twice: --as rewrite",
+            )
     if visible or decision.resolution == "committed":
         what = (
-            f"{len(visible)} of {len(decision.transactions)} transactions of it are committed ({describe_ranges(visible)})"
+            f"{len(visible)} of {len(decision.transactions)} transactions of it are visible ({describe_ranges(visible)})"
             if visible
             else "it was resolved as committed before"
         )

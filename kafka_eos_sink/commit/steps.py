@@ -204,13 +204,28 @@ class DescribeProducers:
     partitions: tuple[tuple[str, int], ...]
 
 
+class Unseen(Enum):
+    """Why readers are not shown a range of offsets."""
+
+    GONE = "gone"
+    """Nothing of it is left: deleted by retention or with the topic, or taken by the cleaner."""
+    HELD = "held"
+    """An open transaction stands before it, or its leader does not show it yet: later they may be."""
+
+
+Listed = tuple[tuple[int, int], ...] | Unseen
+"""What a partition calls aborted in a range: producer ids and first offsets."""
+
+
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Fetch read_committed at the first offset of each range. Answer: dict from range to the tuple of
-    (producer id, first offset) that the broker calls aborted there, None where the range is deleted; or None for the whole
-    answer where the principal lacks Read on a topic."""
+    """Fetch read_committed what is left of each range. Answer: dict from range to the tuple of (producer id, first offset) that the
+    broker calls aborted from there on, or to `Unseen`; or None for the whole answer where the principal lacks Read on a topic.
+    ``producer_ids``, where given one for each range: what is asked for is what is left of its batches, since the cleaner forgets an
+    aborted transaction together with its records."""
 
     ranges: tuple[OffsetRange, ...]
+    producer_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ Look, list, fence, read, finish, end - in this order (docs/protocol.md):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
-from ..errors import FencedError, KafkaEosError
+from ..errors import FencedError, KafkaEosError, WriteRefusedError
 from ..protocol.error_codes import ErrorCode
 from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, done_record, tombstones
 from .log_reading import read_to, read_to_end, require_whole
@@ -44,6 +45,17 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 """Of W.driver, always: a decision transaction lives for milliseconds, and a longer one would hold up the commit log."""
 
 
+class UnknownId(Enum):
+    """What is done about a write id of which the commit log knows nothing."""
+
+    BEGIN = "begin"
+    """A first run. It ends no open transaction: in another commit log that may be decided."""
+    REFUSE = "refuse"
+    """An operator's typing error, or the wrong log: his barrier would make the log seem the write's own."""
+    ABORT = "abort"
+    """Its log is lost: what is open is given up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
     """Who takes over what. ``nonce`` is fresh for every call; ``transaction_timeout_ms`` is that of the tasks to come.
@@ -59,6 +71,7 @@ class TakeOver:
     limits: SettleLimits = field(default_factory=SettleLimits)
     view: LogView | None = None
     predecessor: Plan | None = None
+    unknown_id: UnknownId = UnknownId.BEGIN
 
 
 def fence_only(request: TakeOver) -> Procedure[Plan]:
@@ -68,6 +81,7 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
         driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
     )
     yield Reached("plan.fenced")
+    yield Append((barrier_record(request.write_id, request.nonce),))  # by it this log is known to be the write's own
     return _plan(request, driver, started, 0, ())
 
 
@@ -76,13 +90,15 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
 
     Raises `DecisionPendingError` where a decision can neither be finished nor called void; transactions that no such decision names are
     ended all the same, since they hold up readers. Nothing is touched where a decision lacks its marker (`KafkaEosError`
-    ``DECISION_WITHOUT_MARKER``) or the beginning of the log is gone (``COMMIT_LOG_TRUNCATED``).
+    ``DECISION_WITHOUT_MARKER``), the beginning of the log is gone (``COMMIT_LOG_TRUNCATED``), transactions are open of which it knows
+    nothing (`WriteRefusedError` ``NOT_THIS_COMMIT_LOG``), or an operator's write id is unknown to it (``UNKNOWN_WRITE_ID``).
     """
     write_id, predecessor = request.write_id, request.predecessor
     started: int = yield Now()
     driver_id = driver_transactional_id(write_id)
-    described = yield from _describe_driver(driver_id, started + request.limits.deadline_ms)
+    described = yield from describe_driver(driver_id, started + request.limits.deadline_ms)
     view = LogView(write_id) if request.view is None else request.view
+    is_first_look = view.next_offset == 0
     # The fence erases what the coordinator says of the last decision, so that is held against the log before it.
     yield from read_to_end(view)
     require_whole(view)
@@ -91,11 +107,15 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         barrier: int = yield Append((barrier_record(write_id, request.nonce),))
         yield from read_to(view, barrier)
         for query_id in view.query_ids(write_id):
-            _refuse_unmarked_decision(view, query_id, described)
+            refuse_unmarked_decision(view, query_id, described)
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an attempt whose transaction was aborted may go on in a new one: only a list finds that.
     if predecessor is None or transaction_version < 2 or not _is_followed_by_nobody(view, predecessor, described):
         opened = yield from list_open(write_id, transaction_version)
+    if is_first_look and request.unknown_id is not UnknownId.ABORT:
+        yield from require_own_log(view, opened)
+    if request.unknown_id is UnknownId.REFUSE and view.is_empty:
+        raise _unknown_write_id(write_id)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
     barrier = yield Append((barrier_record(write_id, request.nonce),))
@@ -115,7 +135,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
             else set()
         )
         try:
-            _refuse_unmarked_decision(view, query_id, described)
+            refuse_unmarked_decision(view, query_id, described)
             if found is not None:
                 settled_decision = yield from _finish(view, found, request)
                 decisions.append(settled_decision)
@@ -131,8 +151,8 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     return _plan(request, driver, started, barrier, tuple(decisions))
 
 
-def _describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:
-    """W.driver as it is before the fence. One that is being ended right now is waited for, as the fence would."""
+def describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:
+    """W.driver as it is before the fence, which erases that. One that is being ended right now is waited for, as the fence would."""
     while True:
         described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
         found = described.get(driver_id)
@@ -142,6 +162,34 @@ def _describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDesc
         if now > deadline:
             return found
         yield Wait(POLL_MS)
+
+
+def _unknown_write_id(write_id: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "UNKNOWN_WRITE_ID",
+        f"the commit log knows nothing of the write id {write_id!r}, and nothing is open under it. A batch write's is "
+        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's is its "
+        "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos commits lists them",
+    )
+
+
+def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
+    """Refuse to end open transactions of a write id of which this log knows nothing: in its own one they may be decided.
+
+    Their plan wrote a barrier before the first of them was opened. To be asked before the caller writes one.
+    """
+    if not opened or not view.is_empty:
+        return
+    yield from read_to_end(view)  # a first driver may have begun between the first read and the list
+    if view.is_empty:
+        raise WriteRefusedError(
+            "NOT_THIS_COMMIT_LOG",
+            f"{len(opened)} transactions of write id {view.write_id!r} are open (first: {opened[0].transactional_id}), but this commit log "
+            "knows nothing of it, so they belong to a run with another commit.log.topic, where they may be decided: ending them could "
+            "lose rows, and nothing was touched. Name that log: kafka-eos recover --bootstrap-servers ... --commit-log-topic ... "
+            f"--write-id '{view.write_id}'. If it was lost, wait for their transaction.timeout.ms, or give them up: the same command on "
+            "this log with --abort-unknown",
+        )
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
@@ -253,6 +301,8 @@ def _unmarked_decisions(
     assert view.write_id is not None
     found = []
     for record in view.undecided(view.write_id, query_id):
+        if record.value is None:
+            continue  # a finished write being forgotten: nobody waits for that
         if _is_ended_by_a_later_one(record):
             continue  # its own marker was never read, so nobody acted on it, and none can follow
         committed = (
@@ -266,13 +316,15 @@ def _unmarked_decisions(
     return found
 
 
-def _refuse_unmarked_decision(view: LogView, query_id: str, described: TransactionDescription | None) -> None:
+def refuse_unmarked_decision(view: LogView, query_id: str, described: TransactionDescription | None) -> None:
+    """Raises `KafkaEosError` ``DECISION_WITHOUT_MARKER``; ``described`` is W.driver before the fence."""
     for record, committed in _unmarked_decisions(view, query_id, described):
         raise KafkaEosError(
             "DECISION_WITHOUT_MARKER",
             f"the decision at offset {record.offset} of the commit log for write id {view.write_id!r} has no marker of its own, "
             + ("though its coordinator calls it committed (KAFKA-20734). " if committed else "only a foreign one. ")
-            + f"Repair: kafka-eos repair --bootstrap-servers ... --write-id '{view.write_id}'",
+            + f"Repair: kafka-eos repair --bootstrap-servers ... --write-id '{view.write_id}'. Do not use the stock "
+            "kafka-transactions.sh abort",
         )
 
 

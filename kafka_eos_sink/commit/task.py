@@ -73,9 +73,10 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
             raise WriteRefusedError(
                 "COMMIT_LOG_LOST",
                 f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
-                f"{plan.write_id!r}: the log was lost, or the checkpoint was begun by another sink. If all batches below are in the "
-                f"topic: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed --query-id "
-                f"'{batch.query_id}'",
+                f"{plan.write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or the "
+                f"checkpoint was begun by another sink. Look whether batch {batch.version} is in the topic already, as after a crash "
+                f"behind its commit; say up to which batch all are: kafka-eos resolve --write-id '{plan.write_id}' --version "
+                f"{batch.version - 1} --as committed --query-id '{batch.query_id}' (or --version {batch.version} if that is there, too)",
             )
         return None, None
     if newest.version > batch.version:
@@ -107,16 +108,20 @@ def _admit_rolled_back(
 ) -> tuple[TaskOutcome | None, str | None]:
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped: version {newest.version} was written before "
-            "(onCheckpointRollback=skip)"
+            f"version {batch.version} of write id {plan.write_id!r} is left out, whether it was ever written or not: version "
+            f"{newest.version} is (onCheckpointRollback=skip)"
         )
     if batch.on_checkpoint_rollback == "rewrite":
-        return None, None
+        return None, (
+            f"version {batch.version} of write id {plan.write_id!r} is written although version {newest.version} is "
+            "(onCheckpointRollback=rewrite): it is the newest from now on, so the versions above it are written again when they come"
+        )
     raise WriteRefusedError(
         "CHECKPOINT_ROLLED_BACK",
         f"version {batch.version} of write id {plan.write_id!r} is older than version {newest.version}, which is already written: "
-        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (leave out what was written) or "
-        "rewrite (write it again, on purpose)",
+        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (leave out every version up to that "
+        "one, whatever its rows are) or rewrite (write them again, on purpose); for a new checkpoint, whose versions begin anew with other "
+        "rows, take another txnAppId or transactional.id.prefix",
     )
 
 
@@ -127,8 +132,9 @@ def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecisio
             raise WriteRefusedError(
                 "DIFFERENT_BATCH",
                 f"version {batch.version} of write id {plan.write_id!r} is already committed with other source offsets: the "
-                "checkpoint was changed, or two queries share transactional.id.prefix. If the rows in the topic are the right ones: "
-                f"kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} --as committed",
+                "checkpoint was changed, or two queries share transactional.id.prefix. Put offsets of this batch in the checkpoint back "
+                "as they were; or, if every row that the batch now has is in the topic, since those that are not are left out for "
+                f"good: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} --as committed",
             )
         if (batch.topic, batch.schema) == (newest.topic, newest.schema):
             return None

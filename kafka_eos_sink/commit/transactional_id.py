@@ -26,6 +26,7 @@ one, because attempts of one partition can live at the same time (speculation, t
 not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
+_RANDOM = re.compile(r"[^/]*/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 # Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts, and an
 # id that was not made by task_transactional_id is somebody else's.
 _PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
@@ -60,6 +61,11 @@ def batch_write_id(prefix: str | None, txn_app_id: str, topic: str | None) -> st
 def random_write_id(prefix: str | None, unique: str) -> str:
     """The write id of a batch write without ``txnAppId``; `unique` is a fresh random UUID."""
     return f"{_batch_prefix(prefix)}/{escape(unique)}"
+
+
+def is_random_write_id(write_id: str) -> bool:
+    """Whether it is that of a batch write without ``txnAppId``, which no other run will ever have."""
+    return _RANDOM.fullmatch(write_id) is not None
 
 
 def _batch_prefix(prefix: str | None) -> str:

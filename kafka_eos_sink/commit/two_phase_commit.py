@@ -6,7 +6,7 @@ whose marker was read, I1); after it the batch must be finished and never be wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
@@ -112,8 +112,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted((*carried, *prepared), key=lambda entry: entry.partition)),
     )
+    unproven = {entry.identity.transactional_id for entry in carried if not entry.proven}
     found, sequence = yield from _append_decision(request, decision)
-    losers = yield from _losers(plan, complete, prepared)
+    losers = yield from _losers(plan, complete, prepared, unproven)
     ended, sequence = yield from _decide(request, found, sequence, expires_ms)
     try:
         yield Reached("commit.decided")
@@ -216,9 +217,9 @@ def _check_prepared(plan: Plan, prepared: Sequence[PreparedTransaction]) -> Proc
 
 
 def _losers(
-    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
+    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction], unproven: Collection[str]
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Open transactions of the batch that the decision does not name.
+    """Open transactions of the batch that the decision does not name, but for `unproven` ids, as in `end_open`.
 
     Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
     they opened, and those that asked before have opened it by now.
@@ -239,6 +240,7 @@ def _losers(
         identity
         for identity in open_identities(described, plan.driver.transaction_version)
         if (identity.transactional_id, identity.producer_epoch) not in named
+        and identity.transactional_id not in unproven
     )
 
 
@@ -327,7 +329,7 @@ def _check_lost_parts(
             rows=entry.rows,
             digest=entry.digest,
             offsets=entry.offsets,
-            proven=True,
+            proven=newest.proven,
         )
         for entry in found.decision.transactions
         if entry.partition in newest.committed

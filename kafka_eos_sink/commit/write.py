@@ -15,19 +15,19 @@ from typing import Literal
 from ..client.admin import Admin
 from ..client.admin_lease import lease_admin
 from ..client.config import ClientConfig
-from ..errors import AuthorizationError, ConfigurationError
+from ..errors import AuthorizationError, ConfigurationError, KafkaEosError
 from ..producer.config import ProducerConfig
 from ..producer.partitioner import murmur2_bytes
 from ..producer.producer import Producer
 from ..producer.rows import Rows
 from . import two_phase_commit
 from .commit_log import LOG_PARTITIONS, LogView
-from .executor import Executor
+from .executor import Executor, with_commit_log
 from .prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
 from .recovery import SettleLimits
 from .required_topics import ensure_commit_log, require_topic
 from .take_over import TakeOver, fence_only, take_over
-from .task import BatchIdentity, write_attempt
+from .task import BatchIdentity, admit, write_attempt
 from .task_executor import TaskExecutor
 from .two_phase_commit import GroupOffsets
 from .warn_once import warn_once
@@ -151,7 +151,8 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 def plan(settings: WriteSettings) -> Plan:
     """Fence, recover and end whatever ran under this write id before; the plan that its tasks need.
 
-    Raises what makes the write impossible: unreachable brokers, missing rights, a decision that cannot be settled.
+    Raises what makes the write impossible: unreachable brokers, missing rights, a decision that cannot be settled; and
+    `WriteRefusedError` for a version that must not be written. What version a micro-batch has only its tasks are told, so they refuse it.
     """
     with lease_admin(settings.client) as admin:
         now = admin.client.clock()
@@ -181,7 +182,18 @@ def plan(settings: WriteSettings) -> Plan:
         _remembered[key] = known
         while len(_remembered) > MAX_REMEMBERED:
             del _remembered[next(iter(_remembered))]
+        if not settings.streaming:
+            _require_admitted(settings, known.plan)
         return known.plan
+
+
+def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
+    """Refuse in the planner what every task would refuse, for all partitions alike."""
+    try:
+        admit(plan, settings.batch, partition=0)
+    except KafkaEosError as refused:
+        refused.message = with_commit_log(refused.message, settings.commit_log_topic)
+        raise
 
 
 def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
@@ -256,10 +268,13 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
     with lease_admin(settings.client) as admin:
         decision = _executor(settings, admin).run(two_phase_commit.commit(request, messages))
         if decision is None:
+            newest = plan.newest_decision(settings.query_id)
+            is_older = newest is not None and newest.version > settings.version
             log.warning(
-                "version %d of write id %r was written before: nothing was written now",
+                "version %d of write id %r %s: nothing was written now",
                 settings.version,
                 settings.write_id,
+                "is older than the newest one" if is_older else "was written before",
             )
         return decision
 

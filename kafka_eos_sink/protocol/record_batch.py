@@ -220,6 +220,30 @@ def read_record_batches(
     return tuple(batches)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """Whose a batch is; producer id and epoch are -1 without idempotence, and in a batch from before magic 2."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+
+
+def first_batch_of(data: Buffer) -> BatchHeader | None:
+    """The header of the first batch in ``data``, whose records are not looked at; None where there is no whole header."""
+    view = memoryview(data).cast("B")
+    if len(view) <= _MAGIC_AT:
+        return None
+    if view[_MAGIC_AT] != _MAGIC:
+        (offset,) = struct.unpack_from(">q", view)
+        return BatchHeader(offset, offset, -1, -1)
+    if len(view) < BATCH_OVERHEAD:
+        return None
+    base_offset, _, _, _, _, _, last_offset_delta, _, _, producer_id, producer_epoch, _, _ = _HEADER.unpack_from(view)
+    return BatchHeader(base_offset, base_offset + last_offset_delta, producer_id, producer_epoch)
+
+
 def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
     """One whole batch, and how many bytes of records it took from the budget."""
     (

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import load
@@ -19,7 +20,6 @@ from kafka_eos_sink.sink.property_tables import KNOWN
 from kafka_eos_sink.sink.secrets import resolve
 
 PREFIX = "kafka."
-DEFAULT_COMMIT_LOG_TOPIC = "__kafka_eos_commits"
 
 NAMES = {
     name.lower(): name
@@ -104,7 +104,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     reader.refuse_unknown(options, streaming)
     topic = reader.topic("topic")
-    commit_log_topic = reader.topic("commit.log.topic") or DEFAULT_COMMIT_LOG_TOPIC
+    commit_log_topic = reader.topic("commit.log.topic") or DEFAULT_TOPIC
     if topic == commit_log_topic:
         problems.append(f"topic {topic!r} is the commit log, which must hold nothing but the sink's own records")
     txn_app_id, txn_version = reader.transaction()
@@ -119,6 +119,9 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
         problems.append(
             "source.offsets.group is for streaming queries: a batch write has no checkpoint with source offsets"
         )
+    prefix = reader.text("transactional.id.prefix")
+    if prefix is not None and not prefix.strip():
+        problems.append("transactional.id.prefix is empty: writes of unrelated programs would be taken for one another")
     if group is not None and not group.strip():
         problems.append("source.offsets.group is empty; give the id of a consumer group")
     producer_fields = {
@@ -132,7 +135,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
         topic=topic,
-        transactional_id_prefix=reader.text("transactional.id.prefix"),
+        transactional_id_prefix=prefix,
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         delivery_guarantee=guarantee,  # type: ignore[arg-type]

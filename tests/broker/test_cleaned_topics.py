@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+import confluent_kafka
 import pyarrow as pa
 import pytest
 
 from dead_writes import abort_by_hand, die_at, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import write
+from kafka_eos_sink.commit.executor import Executor
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
 KEYS = range(10)
 COMPACTED = {
@@ -88,9 +94,12 @@ def stored(cluster: EmbeddedKafka, topic: str) -> set[int]:
     return {int(record.value or b"") for record in read_uncommitted(cluster.bootstrap_servers, topic)}
 
 
-def newest(cluster: EmbeddedKafka, topic: str, reader: Any) -> dict[bytes | None, int]:
-    """What who reads everything keeps of each key."""
-    records = read_committed(cluster.bootstrap_servers, topic, reader=reader)
+def newest(cluster: EmbeddedKafka, topic: str) -> dict[bytes | None, int]:
+    """What who reads everything keeps of each key.
+
+    Not by kafka-python, which fails on a marker's batch once the cleaner has emptied it (StopIteration in `_contains_abort_marker`).
+    """
+    records = read_committed(cluster.bootstrap_servers, topic)
     return {record.key: int(record.value or b"") for record in records}
 
 
@@ -112,8 +121,7 @@ def test_compaction_leaves_the_newest_committed_row_of_each_key_and_nothing_of_w
     wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint({first, *aborted[:2]}), "compaction", meanwhile=go_on)
     seen = numbers(cleaning_kafka, topic)
     assert not set(seen) & set(aborted)
-    for reader in READERS:
-        assert newest(cleaning_kafka, topic, reader) == {b"%d" % key: last for key in KEYS}
+    assert newest(cleaning_kafka, topic) == {b"%d" % key: last for key in KEYS}
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
@@ -139,8 +147,8 @@ def test_compaction_does_not_touch_rows_that_are_decided_and_not_yet_visible(
         others_write()
     assert stored(cleaning_kafka, topic) == {old, 1_000, 2_000, 2_001, 2_002}
     write.plan(decided)  # recovers
-    for reader in READERS:  # which are let past all of them at once, and the cleaner too
-        assert newest(cleaning_kafka, topic, reader) == dict.fromkeys((b"%d" % key for key in KEYS), 2_002)
+    # Readers are let past all of them at once, and the cleaner too.
+    assert newest(cleaning_kafka, topic) == dict.fromkeys((b"%d" % key for key in KEYS), 2_002)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others_write)
     assert write.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
     assert 1_000 not in stored(cleaning_kafka, topic)
@@ -176,3 +184,88 @@ def test_rows_that_are_older_than_the_retention_are_written_and_then_deleted(
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
     following = writes.commit()
     assert set(numbers(cleaning_kafka, topic)) <= {following}
+
+
+def test_rows_that_were_aborted_and_cleaned_away_are_not_called_visible(
+    cleaning_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the records the cleaner forgets that their transaction was aborted; at their offsets there is somebody else's."""
+    servers = cleaning_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1, configs=COMPACTED)
+    writes, others = KeyedWrites(cleaning_kafka, topic), KeyedWrites(cleaning_kafka, topic)
+    given = replace(writes.next, version=1_000)
+    plan, messages = writes.prepared(given)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    others.next = replace(others.next, version=2_000)
+    wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
+    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    assert main(["resolve", *where, "--version", "1000", "--as", "aborted"]) == 0, capsys.readouterr().err
+    writes.next = given
+    writes.commit()
+    assert numbers(cleaning_kafka, topic)[-len(KEYS) :] == [1_000] * len(KEYS)
+    assert_nothing_open(servers, [topic])
+
+
+def test_rows_of_a_transaction_are_found_behind_those_that_the_cleaner_took(cleaning_kafka: EmbeddedKafka) -> None:
+    """The first row is superseded and gone, and somebody else's is the first one left between its offsets."""
+    servers = cleaning_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1, configs=COMPACTED)
+    ours = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    others = confluent_kafka.Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+
+    def write_one(producer: confluent_kafka.Producer, key: bytes) -> None:
+        producer.produce(topic, b"0", key)
+        assert producer.flush(30) == 0
+
+    ours.init_transactions(30)
+    ours.begin_transaction()
+    write_one(ours, b"hot")
+    write_one(others, b"hot")
+    write_one(ours, b"ours")
+    with NetworkClient(write_settings(cleaning_kafka, topic).client) as client:
+        admin = Admin(client)
+        producers = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
+        (owner,) = (each.producer_id for each in producers if each.current_txn_start_offset >= 0)
+        ours.commit_transaction(30)
+        wait_until(
+            lambda: read_committed(servers, topic)[0].offset > 0,
+            "compaction",
+            meanwhile=lambda: write_one(others, b"x"),
+        )
+        part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
+        executor = Executor(client, admin, log_topic="none", log_partition=0, timeout_ms=30_000)
+
+        assert executor.run(asked(part, owner)) == ()  # it is there, and not called aborted
+        assert executor.run(asked(part, owner + 1_000)) is Unseen.GONE  # of that one there is nothing
+
+
+def asked(part: OffsetRange, owner: int) -> Procedure[tuple[tuple[int, int], ...] | Unseen]:
+    answer = yield AbortedTransactions((part,), (owner,))
+    return answer[part]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
+def test_rows_of_a_transaction_are_found_behind_those_that_retention_took(kafka: EmbeddedKafka, commits: bool) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    ours = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": topic})
+    ours.init_transactions(30)
+    ours.begin_transaction()
+    for number in range(3):
+        ours.produce(topic, b"%d" % number)
+        assert ours.flush(30) == 0
+    with NetworkClient(write_settings(kafka, topic).client) as client:
+        admin = Admin(client)
+        (producer,) = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
+        part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
+        executor = Executor(client, admin, log_topic="none", log_partition=0, timeout_ms=30_000)
+        assert executor.run(asked(part, producer.producer_id)) is Unseen.HELD
+        ours.commit_transaction(30) if commits else ours.abort_transaction(30)
+        wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.HELD, "the marker")
+        deleter = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+        for start, left in ((2, True), (3, False)):
+            where = confluent_kafka.TopicPartition(topic, 0, start)
+            deleter.delete_records([where])[where].result(30)
+            found = executor.run(asked(part, producer.producer_id))
+            assert found == ((() if commits else ((producer.producer_id, 0),)) if left else Unseen.GONE)

@@ -69,7 +69,15 @@ def test_what_would_break_a_write_is_status_1(kafka: EmbeddedKafka, capsys: pyte
         (log, "min.insync.replicas"): "2",
         (log, "partitions"): "1",
         (log, "cleanup.policy"): "delete",
+        (about, "topic"): "the commit log",
     }
+
+
+@pytest.mark.parametrize("topic", ["__transaction_state", "__kafka_eos_commits"])
+def test_a_topic_that_a_write_would_refuse_is_no_ok(kafka: EmbeddedKafka, topic: str) -> None:
+    write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)
+    assert verdicts(kafka, topic)[f"topic {topic}", "topic"].verdict is Verdict.FAILS
+    assert main(["check", "--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]) == 1
 
 
 def test_a_commit_log_that_is_not_there_yet_is_no_failure(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_set
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit import write
-from kafka_eos_sink.errors import FencedError
+from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.errors import FencedError, WriteRefusedError
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
@@ -67,6 +70,65 @@ def test_what_was_not_decided_is_ended_and_its_driver_fenced(
         write.commit(later, plan, fresh)
     recovered(kafka, given.write_id, capsys)
     assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+@pytest.mark.parametrize("txn_app_id", ["given", "none"])
+def test_another_commit_log_than_the_writes_own_ends_nothing(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, txn_app_id: str
+) -> None:
+    """The default log is there, and knows nothing of a write that has decided in its own."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers)
+    write_all(write_settings(kafka, create_topic(servers)), 1)
+    given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
+    if txn_app_id == "none":
+        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
+    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    assert main(["recover", *where]) == 1  # nor does it leave anything behind while nothing is open
+    assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    assert main(["repair", *where]) == 0
+    assert "the commit log holds no decision of it" in capsys.readouterr().out
+    for command in (["recover"], ["resolve", "--version", "3", "--as", "committed", "--query-id", "batch"]):
+        for _ in range(2):  # the first try leaves nothing behind that the second could take for the write's own
+            assert main([*command, *where]) == 1
+            assert "[KAFKA_EOS.NOT_THIS_COMMIT_LOG] 2 transactions of write id" in capsys.readouterr().err
+    elsewhere = replace(given, commit_log_topic="__kafka_eos_commits", random_write_id=False)
+    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
+        write.plan(elsewhere)  # the same job, started without its option
+    assert main(["recover", *where, "--commit-log-topic", given.commit_log_topic]) == 0
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_what_a_lost_log_knew_can_be_given_up(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers)
+    write_all(write_settings(kafka, create_topic(servers)), 1)
+    given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
+    tasks(given, write.plan(given))
+    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    assert main(["recover", *where, "--abort-unknown"]) == 0
+    assert "Nothing was ever decided" in capsys.readouterr().out
+    assert_nothing_open(servers, [topic])
+
+
+def test_nobody_is_told_to_run_a_write_again_that_had_no_app_id(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    write_id = random_write_id(None, str(uuid.uuid4()))
+    given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
+    plan = write.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
+    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this write had no txnAppId" in said
+    assert "writes exactly the lost rows" not in said
 
 
 def test_a_decision_whose_transactions_were_all_aborted_is_void(

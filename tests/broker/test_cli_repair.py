@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import confluent_kafka.admin as confluent
+import kafka as kafka_python
 import pytest
+from kafka.admin import AbortTransactionSpec
 
-from dead_writes import ROWS, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
@@ -43,6 +45,11 @@ LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 
 def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
     return main(["repair", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
+
+
+def resolve_as_committed(kafka: EmbeddedKafka, given: write.WriteSettings) -> int:
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    return main(["resolve", *where, "--version", str(given.version), "--as", "committed"])
 
 
 @contextmanager
@@ -119,13 +126,17 @@ def decision_of(given: write.WriteSettings, plan: Plan, *named: PreparedTransact
     )
 
 
-def commit_at_coordinator(identity: ProducerIdentity) -> Procedure[None]:
-    (result,) = yield EndTransactions((End(identity=identity, commit=True),))
+def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Procedure[None]:
+    (result,) = yield EndTransactions((End(identity=identity, commit=commit),))
     assert result.error == 0
 
 
-def committed_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings) -> None:
-    """A batch of one task, decided and committed at its coordinator, with no marker on its data partition."""
+def committed_without_a_marker(
+    kafka: EmbeddedKafka, given: write.WriteSettings, *, commits_part: bool = True, also: tuple[OffsetRange, ...] = ()
+) -> None:
+    """A batch of one task, decided and committed (or aborted) at its coordinator, with no marker on its data partition.
+
+    `also`: what it is said to have written elsewhere."""
     plan: Plan = write.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
@@ -146,12 +157,12 @@ def committed_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings)
                 part_offset=appended.offset,
                 rows=ROWS,
                 digest=None,
-                offsets=(written,),
+                offsets=(*also, written),
             )
             records = decision_records(decision_of(given, plan, prepared))
             yield from append_in_transaction(plan.driver, records, 0)
             yield from commit_at_coordinator(plan.driver)
-            yield from commit_at_coordinator(identity)
+            yield from commit_at_coordinator(identity, commits_part)
 
         identity = executor.run(begin())
         rows = [(None, b"%d" % number) for number in range(ROWS)]
@@ -272,5 +283,161 @@ def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsy
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert capsys.readouterr().out.startswith("Nothing to repair under")
     write.commit(later, plan, messages)  # and nobody was fenced
+    capsys.readouterr()
     assert repair(any_kafka, unique_topic("nobody"), "--yes") == 0
+    assert "the commit log holds no decision of it" in capsys.readouterr().out
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_the_commit_log_proves_a_transaction_whose_coordinator_has_gone_on(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late attempt has taken the id over, found itself overtaken and written nothing: the coordinator knows the old one no more."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    committed_without_a_marker(any_kafka, given)
+    with NetworkClient(given.client) as client:
+        Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
+
+    # Whoever calls it written now would have the next batch's transaction under the id join it.
+    monkeypatch.setattr("kafka_eos_sink.commit.resolve.MARKERS_WITHIN_MS", 500)
+    assert resolve_as_committed(any_kafka, given) == 1
+    assert f"[KAFKA_EOS.NOT_RESOLVED] {topic}-0 still holds" in capsys.readouterr().err
+
+    assert repair(any_kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
+    assert resolve_as_committed(any_kafka, given) == 0
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_a_decision_that_a_tool_aborted_is_written_anew(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody ends the hanging transaction in the commit log, as `kafka-transactions.sh abort` does."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    plan = write.plan(given)
+    die_at("commit.decision_written", given, plan, tasks(given, plan), monkeypatch)
+    person = kafka_python.KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        where = kafka_python.TopicPartition(given.commit_log_topic, given.log_partition)
+        driver = plan.driver
+        person.abort_transaction(AbortTransactionSpec(where, driver.producer_id, driver.producer_epoch))
+    finally:
+        person.close()
+    write_all(given)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def ended_without_a_marker(
+    kafka: EmbeddedKafka, given: write.WriteSettings, value: bytes, *, commit: bool
+) -> ProducerIdentity:
+    """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
+    with unverified_partitions(kafka), NetworkClient(given.client) as client:
+        admin = Admin(client)
+        executor = Executor(
+            client, admin, log_topic=given.commit_log_topic, log_partition=given.log_partition, timeout_ms=30_000
+        )
+
+        def begin() -> Procedure[ProducerIdentity]:
+            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 5), 60_000)
+            part = part_record(given.write_id, given.query_id, 0, given.version, 5)
+            yield from append_in_transaction(identity, (part,), 0)
+            return identity
+
+        identity = executor.run(begin())
+        produce_without_adding(admin, identity, (given.topic or "", 0), [(None, value)])
+        executor.run(commit_at_coordinator(identity, commit))
+        return identity
+
+
+def test_an_aborted_attempt_that_holds_up_readers_gets_its_marker(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch is decided without it, its ABORT was left out on a data partition, and nobody asks for its id again.
+
+    From version 2 on: below, the abort of this transaction cannot be told from that of a later one of the id.
+    """
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(kafka, topic)
+    write_all(given, 1)
+    loser = ended_without_a_marker(kafka, given, b"lost", commit=False)
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(servers, topic)) == ROWS  # the second version is committed, and nobody sees it
+
+    assert repair(kafka, given.write_id, "--yes") == 0
+    shown = capsys.readouterr().out
+    assert f"{loser.transactional_id}" in shown
+    assert "named by no decision" in " ".join(shown.split())
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_an_attempt_that_has_joined_an_older_transaction_gets_no_marker(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose rows were committed, and which no newest decision names any more: an ABORT would discard them."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(kafka, topic)
+    write_all(given, 1)
+    ended_without_a_marker(kafka, given, b"kept", commit=True)
+    identity = ended_without_a_marker(kafka, given, b"joined", commit=False)
+    assert repair(kafka, given.write_id, "--yes") == 1
+    assert "it has joined an older open transaction" in " ".join(capsys.readouterr().out.split())
+    with NetworkClient(given.client) as client:
+        (held,) = (
+            each
+            for each in Admin(client).describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
+            if each.producer_id == identity.producer_id
+        )
+    assert held.current_txn_start_offset >= 0
+    # It stays open for good, and other tests look for what is open.
+    remover = confluent.AdminClient({"bootstrap.servers": servers})
+    remover.delete_topics([topic])[topic].result(30)
+
+
+def test_a_deleted_topic_does_not_keep_the_others_from_being_repaired(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic, gone = create_topic(servers, partitions=1), unique_topic("gone")
+    given = write_settings(any_kafka, topic)
+    # One topic is gone, the other was created anew with fewer partitions.
+    also = (
+        OffsetRange(topic=gone, partition=0, first_offset=0, last_offset=9),
+        OffsetRange(topic=topic, partition=7, first_offset=0, last_offset=9),
+    )
+    committed_without_a_marker(any_kafka, given, also=also)
+    assert repair(any_kafka, given.write_id, "--yes") == 0, capsys.readouterr().err
+    assert "1 markers were written" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers, [topic])
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
+def test_a_lost_part_whose_abort_was_left_out_is_repaired_then_given_up(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    committed_without_a_marker(any_kafka, given, commits_part=False)
+    if taken:
+        with NetworkClient(given.client) as client:
+            Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
+    monkeypatch.setattr("kafka_eos_sink.commit.resolve.MARKERS_WITHIN_MS", 500)
+    assert resolve_as_committed(any_kafka, given) == 1
+    assert repair(any_kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert resolve_as_committed(any_kafka, given) == 0
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers, [topic])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
@@ -10,7 +12,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, TaskOutcome
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
-from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
 
 def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *more: str) -> int:
@@ -51,13 +53,20 @@ def test_another_batch_of_the_same_version_is_skipped_once_it_is_called_committe
     given = write_settings(kafka, topic)
     write_all(given)
     other = write_settings(kafka, topic, write_id=given.write_id, schema="value string, other int")
-    plan = write.plan(other)
     with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH.*resolve --write-id .* --version 3 --as committed"):
-        tasks(other, plan)
+        write.plan(other)
     assert resolve(kafka, given.write_id, 3, "committed") == 0
     assert "still open" not in capsys.readouterr().out
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+
+def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None:
+    log = unique_topic("ledger")
+    given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
+    write_all(given, 1)
+    with pytest.raises(WriteRefusedError, match=rf"DIFFERENT_BATCH.*resolve --commit-log-topic '{log}' --write-id"):
+        write.plan(replace(given, schema="value string, other int"))
 
 
 def test_aborted_is_written_anew(

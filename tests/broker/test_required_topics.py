@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from dead_writes import write_settings
+import pytest
+
+from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.commit import write
+from kafka_eos_sink.errors import ConfigurationError
 from kafka_testing import create_topic, unique_topic
 
 
@@ -41,3 +44,9 @@ def test_a_topic_that_is_missing_at_first_is_said_and_waited_for(kafka: Embedded
     creates.close()
     assert creates.times == 1
     assert planned.write_id
+
+
+def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKafka) -> None:
+    write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)  # which makes the coordinator create it
+    with pytest.raises(ConfigurationError, match=r"INTERNAL_TOPIC\].*'__transaction_state'.*option topic"):
+        write.plan(write_settings(kafka, "__transaction_state"))

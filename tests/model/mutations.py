@@ -232,8 +232,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module.take_over,
-                "    opened = yield from list_open(write_id, transaction_version)\n",
-                "",
+                "        opened = yield from list_open(write_id, transaction_version)\n",
+                "        pass\n",
             ),
             Edit(
                 take_over_module.take_over,
@@ -340,8 +340,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 two_phase_commit.commit,
                 "    found, sequence = yield from _append_decision(request, decision)\n"
-                "    losers = yield from _losers(plan, complete, prepared)\n",
-                "    losers = yield from _losers(plan, complete, prepared)\n"
+                "    losers = yield from _losers(plan, complete, prepared, unproven)\n",
+                "    losers = yield from _losers(plan, complete, prepared, unproven)\n"
                 "    found, sequence = yield from _append_decision(request, decision)\n",
             ),
         ),
@@ -548,7 +548,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
         ),
         setting=_small("prefix", foreign=True, **ONE_ROW),
-        caught=("foreign",),
+        caught=("recovery: a further driver ends with NOT_THIS_COMMIT_LOG",),
     ),
     # What the search itself found, and how it was before.
     Mutation(
@@ -556,8 +556,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a part that was lost twice stays unresolved once the cleaner has passed",
         edits=(
             Edit(
-                recovery._witness,
-                "        if marker.producer_epoch > identity.producer_epoch + 1:\n            return Outcome.ABORTED\n",
+                recovery.witness_of,
+                "        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):\n"
+                "            return Outcome.ABORTED\n",
                 "",
             ),
         ),

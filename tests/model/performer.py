@@ -125,17 +125,16 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
                 (where, kafka.last_stable_offset(cluster, log_partition(where))) for where in partitions
             )
         case ("producers", partitions):
-            return cluster, tuple((where, _producers(cluster, log_partition(where))) for where in partitions)
+            return cluster, tuple((where, producers(cluster, log_partition(where))) for where in partitions)
         case ("aborted", ranges):
             return cluster, tuple((part, _aborted(cluster, part)) for part in ranges)
     raise AssertionError(f"no such request: {request}")
 
 
-def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | None:
-    """None where readers do not get as far as the range."""
+def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:
     partition = log_partition((part.topic, part.partition))
     if kafka.last_stable_offset(cluster, partition) <= part.first_offset:
-        return None
+        return steps.Unseen.HELD
     return kafka.aborted_transactions(cluster, partition, part.first_offset)
 
 
@@ -178,7 +177,7 @@ def _read(cluster: Cluster, offset: int) -> steps.LogChunk:
     )
 
 
-def _producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, int]], ...]:
+def producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, int]], ...]:
     opened = kafka.open_transactions(cluster, partition)
     found: dict[int, tuple[int, int]] = {}
     for entry in cluster.logs[partition]:

@@ -105,7 +105,10 @@ class SimulatedWorld:
         self.network.deliver_late()
 
     def already_wrote(self, identity: tuple[int, int], partition: int, sequence: int) -> bool:
-        """Whether the leader now believes that it has this number; not outside the producer's own transaction."""
+        """Whether the leader now believes that it has this number; not outside the producer's own transaction, nor while a request is
+        under way, which would arrive when its numbers have come round."""
+        if self.network.under_way:
+            return False
         log = self.brokers.log(partition)
         mine = log and log[-1].identity == identity and log[-1].committed in (None, self.transactional_id is None)
         if mine and log[-1].sequence != sequence:

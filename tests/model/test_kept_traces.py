@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.admin import ProducerState
-from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.two_phase_commit import Procedure
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 
-from . import performer
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
 from .mutations import GOES_ON, STAYS_OPEN, planted
+from .repairing import DATA, findings
 from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
 from .simulated_cluster import LOG
 
-DATA = 1
 ROW = ("row", "q", 0, 0)
 TASK, DRIVER = "w.0.0", "w.driver"
 
@@ -227,34 +224,70 @@ def test_a_decision_whose_marker_was_passed_over_stays_provable_until_it_is_repa
     assert found.rows == {("row", query, 0, 0): 1 for query in queries}
 
 
+def ended_without_marker(found: Script, outcome: str, partition: int) -> None:
+    """The decided part is committed, or lost by its timeout, and the marker of that is passed over on one partition."""
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.held.add((TASK, partition))
+    if outcome == "committed":
+        found.step(0, "commit")
+    else:
+        found.happens("cluster", "timeout", TASK)
+    found.happens("cluster", "skip marker", TASK, partition)
+    found.held.clear()
+    found.write_markers()
+
+
 def repair(found: Script) -> tuple[Finding, ...]:
-    """What `kafka-eos repair` makes of the commit log."""
-    procedure: Procedure[Any] = gather("w", "repair", performer.LOG_TOPIC, 0)
-    step, cluster = next(procedure), found.cluster
-    while True:
-        requests = performer.requests_of(step, ())
-        answers = []
-        for request in requests:
-            cluster, answer = performer.process(cluster, request)
-            answers.append(answer)
-        try:
-            step = procedure.send(performer.answer_of(step, requests, tuple(answers), found.world.setting.version))
-        except StopIteration as stop:
-            evidence = stop.value
-            break
-    open_there = kafka.open_transactions(cluster, LOG)
-    held = [
-        ProducerState(
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            last_sequence=0,
-            last_timestamp=0,
-            coordinator_epoch=0,
-            current_txn_start_offset=first,
-        )
-        for producer_id, (first, epoch) in open_there.items()
-    ]
-    return judge(evidence, {(performer.LOG_TOPIC, 0): held})
+    return findings(found.cluster, found.world.setting.version)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "then"),
+    [
+        *((outcome, then) for outcome in ("committed", "lost") for then in ("untouched", "begun anew", "expired")),
+        ("lost", "compacted"),
+    ],
+)
+def test_a_marker_that_was_passed_over_is_proven_by_the_commit_log_whatever_became_of_the_id(
+    version: int, outcome: str, then: str
+) -> None:
+    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1, timeout=1, compact=1))
+    ended_without_marker(found, outcome, DATA)
+    if then == "expired":
+        found.happens("cluster", "expire", TASK)
+    elif then == "compacted":
+        found.happens("cluster", "compact")
+    elif then == "begun anew":
+        cluster, _ = kafka.init_producer_id(found.cluster, TASK, 900_000)
+        found.state = found.state._replace(cluster=found.world.cluster_number(cluster))
+    (finding,) = repair(found)
+    if then == "compacted" and version < 2:
+        # Its coordinator has bumped the epoch for the timeout, and the log's own marker is gone.
+        assert (finding.verdict, finding.marker) == (Verdict.UNPROVEN, None)
+        return
+    assert finding.verdict is Verdict.MISSING
+    assert finding.part.where == ("t", 0)
+    assert finding.marker is not None
+    assert finding.marker.committed is (outcome == "committed")
+
+
+@pytest.mark.parametrize("outcome", ["committed", "lost"])
+def test_a_marker_that_was_passed_over_on_the_commit_log_is_proven_by_the_coordinator(
+    version: int, outcome: str
+) -> None:
+    found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
+    ended_without_marker(found, outcome, LOG)
+    (finding,) = repair(found)
+    assert finding.part.where[0] == "__kafka_eos_commits"
+    if outcome == "lost" and version < 2:
+        # A timeout bumps the epoch, and CompleteAbort of that epoch can be the end of a later one.
+        assert (finding.verdict, finding.marker) == (Verdict.UNPROVEN, None)
+        return
+    assert finding.verdict is Verdict.MISSING
+    assert finding.marker is not None
+    assert finding.marker.committed is (outcome == "committed")
 
 
 def test_the_marker_of_a_later_transaction_does_not_block_the_write_id_for_ever(version: int) -> None:

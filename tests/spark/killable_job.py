@@ -20,9 +20,10 @@ def descendants(pid: int) -> list[int]:
     """The process and all that it started, by what the kernel says; Spark's Python daemons leave its process group."""
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found.extend(int(child) for child in task.read_text().split())
+        with contextlib.suppress(OSError):  # it may end while its threads are listed, too
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    found.extend(int(child) for child in task.read_text().split())
     return found
 
 

@@ -154,6 +154,22 @@ def test_an_older_version_fails_is_skipped_or_written_as_asked(spark: SparkSessi
     assert_nothing_open(kafka.bootstrap_servers)
 
 
+def test_a_version_that_must_not_be_written_is_refused_before_a_task_starts(
+    spark: SparkSession, kafka: EmbeddedKafka
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    options = {"topic": topic, "txnAppId": f"app-{topic}"}
+    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
+    spark.sparkContext.setJobGroup(topic, "refused writes")
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.CHECKPOINT_ROLLED_BACK"):
+        writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6").save()
+    with pytest.raises(Exception, match=r"KAFKA_EOS\.DIFFERENT_BATCH"):
+        writer(numbered(spark, 100, 1).select("value"), kafka, **options, txnVersion="7").save()
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(topic)) == []
+    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="8").save()
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(topic)) == 1
+
+
 def test_a_repeat_with_another_schema_is_not_skipped_in_silence(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": "1"}

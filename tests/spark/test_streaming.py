@@ -180,8 +180,8 @@ def test_a_lost_commit_log_is_noticed_and_a_person_says_where_to_begin(stream: S
     text = stream.fails(**log)
     assert code_of(text) == "COMMIT_LOG_LOST"
     query_id = stream.write_id().removeprefix("kafka-eos-")
-    said = f"kafka-eos resolve --write-id '{stream.write_id()}' --version 1 --as committed --query-id '{query_id}'"
-    assert said in text
+    on_log = f"kafka-eos resolve --commit-log-topic '{stream.topic}-log' "
+    assert f"{on_log}--write-id '{stream.write_id()}' --version 1 --as committed --query-id '{query_id}'" in text
     answer = ["--write-id", stream.write_id(), "--version", "1", "--as", "committed", "--query-id", query_id]
     where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", f"{stream.topic}-log"]
     assert main(["resolve", *where, *answer]) == 0

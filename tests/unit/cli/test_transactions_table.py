@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.transactions import duration, transactions_table
 from kafka_eos_sink.client.admin import TransactionState
 
@@ -60,3 +61,12 @@ def test_many_partitions_are_counted() -> None:
 )
 def test_durations_are_read_by_people(ms: int, text: str) -> None:
     assert duration(ms) == text
+
+
+def test_brokers_that_nobody_reaches_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_eos_sink.cli.transactions._TIMEOUT_MS", 300)
+    assert main(["transactions", "--bootstrap-servers", "127.0.0.1:1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.BROKER_UNREACHABLE] no broker of 127.0.0.1:1")

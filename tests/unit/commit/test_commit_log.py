@@ -94,6 +94,16 @@ def test_an_aborted_decision_is_neither_decided_nor_undecided() -> None:
     assert view.undecided(W, Q) == []
 
 
+@pytest.mark.parametrize("transaction_version", [2, 0])
+def test_a_decision_that_a_tool_aborted_is_not_decided(transaction_version: int) -> None:
+    """`kafka-transactions.sh abort` writes the transaction's own epoch, which from version 2 no coordinator does: seen on 4.2.1."""
+    driver = replace(DRIVER, transaction_version=transaction_version)
+    (record,) = decision_records(decision(driver=driver))
+    view = view_of(read(record, 20, driver), marker(21, 7, 3, MarkerType.ABORT), marker(22, 7, 4))
+    assert view.newest_decision(W, Q) is None
+    assert view.undecided(W, Q) == []
+
+
 def test_a_decision_outside_a_transaction_never_counts() -> None:
     (record,) = decision_records(decision())
     assert view_of(read(record, 20, None), marker(21, -1, 0)).newest_decision(W, Q) is None

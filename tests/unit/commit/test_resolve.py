@@ -25,10 +25,17 @@ from kafka_eos_sink.commit.prepared_transaction import (
 from kafka_eos_sink.commit.recovery import SettleLimits
 from kafka_eos_sink.commit.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
-from kafka_eos_sink.errors import FencedError, KafkaEosError, TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 W, Q = "kafka-eos/app/orders", "batch"
+GONE: dict[int, tuple[int, int]] = {}
 OLD_DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=1, producer_epoch=0, transaction_version=2)
 
 
@@ -49,6 +56,10 @@ class World:
     end_error: int | None = ErrorCode.NONE.value
     driver_error: int | None = ErrorCode.NONE.value
     marks_driver: bool = True
+    held: dict[tuple[str, int], dict[int, tuple[int, int]] | None] = field(default_factory=dict)
+    readable: frozenset[OffsetRange] = frozenset()
+    unseen: steps.Unseen | None = steps.Unseen.GONE
+    """Of the ranges that are not readable; None: there is no right to Read."""
     now: int = 0
     next_offset: int = 0
 
@@ -141,9 +152,19 @@ class World:
                 )
             case steps.LogPolicy():
                 return "compact"
+            case steps.DescribeProducers(partitions):
+                if self.held.get(partitions[0]) is GONE:
+                    raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'orders' is not known")
+                return {where: self.held.get(where, {}) for where in partitions}
+            case steps.AbortedTransactions(ranges):
+                if self.unseen is None:
+                    return None
+                return {where: () if where in self.readable else self.unseen for where in ranges}
             case steps.Now():
                 self.now += 1
                 return self.now
+            case steps.Wait(ms):
+                self.now += ms
         return None
 
     def ended(self, end: steps.End) -> steps.EndResult:
@@ -172,7 +193,12 @@ class World:
         step = next(procedure)
         while True:
             try:
-                step = procedure.send(self.answer(step))
+                try:
+                    answer_of_step = self.answer(step)
+                except KafkaEosError as failure:
+                    step = procedure.throw(failure)
+                else:
+                    step = procedure.send(answer_of_step)
             except StopIteration as stop:
                 result: Resolved = stop.value
                 return result
@@ -336,8 +362,58 @@ def test_a_decision_without_a_marker_is_not_passed_over() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10), query_id="q")
     world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*has no marker.*kafka-eos repair"):
+    with pytest.raises(KafkaEosError, match=r"DECISION_WITHOUT_MARKER.*kafka-eos repair"):
         world.resolve("committed", decision.version, "q")
+    assert not world.fenced
+
+
+def undecided(world: World) -> Decision:
+    """The record of a first decision whose driver died before its EndTxn."""
+    driver = replace(OLD_DRIVER, producer_epoch=5)
+    decision = Decision(
+        write_id=W,
+        query_id=Q,
+        version=6,
+        nonce="n",
+        driver=driver,
+        topic=None,
+        schema="",
+        offsets_hash=None,
+        transactions=(),
+        resolution="committed",
+    )
+    for record in decision_records(decision):
+        world.record(record, driver)
+    world.open(driver)
+    return decision
+
+
+def test_where_a_query_begins_is_not_said_while_its_first_decision_may_be_being_made() -> None:
+    world = World()
+    undecided(world)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
+        world.resolve("committed", 6, Q)
+    assert not world.fenced
+
+
+def test_a_decision_that_was_given_up_is_not_in_the_way_of_where_a_query_begins() -> None:
+    """Its ABORT was passed over (KAFKA-20734): no marker ever comes, and every other command says to say this."""
+    world = World()
+    world.open(undecided(world).driver, "CompleteAbort", epoch=1)
+    world.resolve("committed", 6, Q)
+    newest = world.newest()
+    assert newest is not None
+    assert (newest.version, newest.resolution) == (6, "committed")
+
+
+@pytest.mark.parametrize(("answer", "query_id"), [("aborted", Q), ("rewrite", Q), ("committed", None)])
+def test_a_slip_leaves_nothing_in_a_log_that_knows_nothing_of_the_write(answer: Answer, query_id: str | None) -> None:
+    """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
+        world.resolve(answer, 3, query_id)
+    assert world.entries == []
+    assert not world.fenced
 
 
 def test_list_fence_read_end_and_only_what_no_decision_names() -> None:
@@ -349,9 +425,209 @@ def test_list_fence_read_end_and_only_what_no_decision_names() -> None:
     world.resolve("committed", query_id=Q)
     kinds = [type(step) for step in world.asked]
     listed, fenced = kinds.index(steps.ListOpenTransactions), kinds.index(steps.InitProducerId)
+    assert kinds.count(steps.ListOpenTransactions) == 1
     assert listed < fenced < kinds.index(steps.Append, fenced) < kinds.index(steps.EndTransactions)
     assert (f"{W}.2.0", False) in world.ends
     assert all(name != others.identity.transactional_id for name, _ in world.ends)
+
+
+def test_what_is_open_on_a_partition_does_not_count_as_written() -> None:
+    """Its marker was passed over: a later transaction of the id would join it, and lose its rows where that one is aborted."""
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds .*\.0\.0 open.*kafka-eos repair"
+    ):
+        world.resolve("committed")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+    world.resolve("rewrite")  # which is not held up by it
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, None, GONE],
+    ids=["nobody", "ended", "a later one", "somebody else", "no Read", "topic gone"],
+)
+def test_what_nobody_holds_open_counts_as_written(remembered: dict[int, tuple[int, int]] | None) -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.held["orders", 0] = remembered
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_nothing_is_called_aborted_while_a_partition_cannot_be_asked() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+
+    def leaderless() -> None:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+
+    world.on[steps.AbortedTransactions] = leaderless
+    with pytest.raises(BrokerUnavailableError):
+        world.resolve("aborted")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+
+
+def test_a_partition_without_a_leader_is_named() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    def leaderless() -> None:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+
+    world.on[steps.DescribeProducers] = leaderless
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 cannot be asked"):
+        world.resolve("committed")
+
+
+def test_the_wait_for_markers_begins_when_the_transactions_are_ended() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    def slow() -> None:
+        world.now += 60_000
+        world.held["orders", 0] = {10: (0, 0)}
+        world.on[steps.Wait] = world.held.clear
+
+    world.on[steps.EndTransactions] = slow
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_a_marker_that_is_on_its_way_is_waited_for() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.held["orders", 0] = {10: (0, 0)}
+    world.on[steps.Wait] = world.held.clear
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_aborted_is_refused_where_readers_see_the_rows_though_the_commit_log_has_no_proof() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was passed over
+    world.readable = frozenset(named.offsets)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
+        world.resolve("aborted")
+
+
+def test_aborted_is_refused_where_the_coordinator_calls_exactly_this_one_committed() -> None:
+    """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+    world.open(named.identity, "CompleteCommit", epoch=1)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
+def test_nothing_is_called_aborted_while_nobody_can_tell_what_readers_will_see(unseen: steps.Unseen | None) -> None:
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 \[0..9\].*--as rewrite"):
+        world.resolve("aborted")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+    world.resolve("rewrite")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
+def test_what_the_commit_log_calls_aborted_needs_no_look(unseen: steps.Unseen | None) -> None:
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    assert world.resolve("aborted").decision.resolution == "aborted"
+
+
+def test_below_version_2_not_even_the_commit_logs_abort_tells_what_readers_will_see() -> None:
+    """A late request can have begun the committed transaction anew, and the ABORT be that of its end."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=0))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, steps.Unseen.GONE, None])
+@pytest.mark.parametrize("version", [2, 0])
+def test_aborted_is_refused_against_the_coordinators_commit_whatever_the_commit_log_says(
+    unseen: steps.Unseen | None, version: int
+) -> None:
+    """An ABORT by hand on the log alone: the data partitions may have the COMMIT."""
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=version))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.open(named.identity, "CompleteCommit", epoch=1 if version >= 2 else 0)
+    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("version", [2, 0])
+def test_what_stands_before_its_own_rows_is_for_repair(version: int) -> None:
+    """Its ABORT was left out on the partition, and the coordinator has gone on: no other transaction is to be waited for."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=version))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.open(named.identity, "Empty", epoch=2)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(TransactionAbortedError, match=r"orders-0 still holds.*kafka-eos repair"):
+        world.resolve("aborted")
+
+
+def test_what_a_partition_holds_open_is_not_called_aborted() -> None:
+    """Its ABORT was passed over: a later transaction of the id would join it, and commit its rows with its own."""
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds.*come back.*kafka-eos repair"
+    ):
+        world.resolve("aborted")
+    world.resolve("rewrite")
+
+
+def test_only_what_was_ended_is_said_to_be_ended() -> None:
+    world = World()
+    first, second = world.prepare(0, 10), world.prepare(1, 11)
+    world.decide(first, second)
+
+    def times_out() -> None:
+        world.end(first.identity, MarkerType.ABORT)
+
+    world.on[steps.EndTransactions] = times_out
+    assert world.resolve("committed").ended == (second.identity.transactional_id,)
+
+
+@pytest.mark.parametrize("answer", ["committed", "aborted", "rewrite"])
+def test_a_log_that_knows_nothing_of_open_transactions_is_not_theirs(answer: Answer) -> None:
+    world = World()
+    world.open(identity(0, 10))
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions.*--commit-log-topic"):
+        world.resolve(answer, 3, Q)
+    assert not world.fenced
+    assert world.entries == [], "the barrier would pass for a plan's at the next try"
 
 
 def test_nothing_is_recorded_where_a_transaction_cannot_be_ended() -> None:

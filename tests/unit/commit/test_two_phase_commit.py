@@ -398,6 +398,17 @@ def test_a_commit_log_without_its_beginning_is_refused_before_anybody_is_fenced(
         world.run(read_to(LogView("w"), 6))
 
 
+def test_open_transactions_of_which_the_log_knows_nothing_are_left_alone() -> None:
+    """Their write has another commit log, and may be decided there."""
+    empty = steps.LogChunk(entries=(), next_offset=0, log_start_offset=0, end_offset=0)
+    world = World(ReadLog=lambda _: empty, ListOpenTransactions=lambda _: ("w.0.0",))
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions of write id 'w'.*w\.0\.0"):
+        world.run(take_over(request, 2))
+    assert world.ended == []
+    assert world.log == []
+
+
 def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
     """The partition is shared: somebody else writes to it whenever it is read."""
     looks = 0

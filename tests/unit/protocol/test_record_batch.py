@@ -18,6 +18,7 @@ from kafka_eos_sink.protocol.record_batch import (
     Record,
     RecordsBlock,
     encode_rows,
+    first_batch_of,
     read_record_batches,
     seal,
 )
@@ -259,3 +260,20 @@ def test_varints_of_any_64_bit_number_are_read_back(number: int) -> None:
     body = b"\0" + encode_varint(number) + b"\0\x01\x01\0"
     (read,) = read_record_batches(batch(encode_varint(len(body)) + body, 1, base_timestamp=0))
     assert read.records[0].timestamp == number
+
+
+def test_the_header_of_a_batch_is_read_without_its_records() -> None:
+    data = bytearray(sealed(encode_rows(ROWS, timestamp_ms=TIME)))
+    struct.pack_into(">q", data, 0, 40)
+    data[-1] ^= 0xFF  # records that nobody could read
+    for cut in (len(data), BATCH_OVERHEAD):
+        found = first_batch_of(bytes(data[:cut]))
+        assert found is not None
+        assert (found.base_offset, found.last_offset) == (40, 40 + len(ROWS) - 1)
+        assert (found.producer_id, found.producer_epoch) == (4711, 5)
+    assert first_batch_of(bytes(data[: BATCH_OVERHEAD - 1])) is None
+    assert first_batch_of(b"") is None
+    data[16] = 1
+    old = first_batch_of(bytes(data))
+    assert old is not None
+    assert (old.base_offset, old.producer_id) == (40, -1)

@@ -72,6 +72,7 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
         ({"txnAppId": "a"}, "txnAppId is given without txnVersion"),
         ({"txnVersion": "1"}, "txnVersion is given without txnAppId"),
         ({"txnAppId": " ", "txnVersion": "1"}, "txnAppId is empty"),
+        ({"transactional__id__prefix": ""}, "transactional.id.prefix is empty"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be an integer from 0 to"),
         ({"txnAppId": "a", "txnVersion": "1.0"}, "not '1.0'"),
         ({"txnAppId": "a", "txnVersion": "9223372036854775808"}, "txnVersion must be an integer"),

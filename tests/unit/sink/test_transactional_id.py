@@ -79,6 +79,15 @@ def test_the_slot_follows_the_task_attempt_id() -> None:
     assert [names.slot_of(i) for i in (0, 7, 8, 2**40 + 3)] == [0, 7, 0, 3]
 
 
+def test_only_a_write_without_an_app_id_has_a_random_id() -> None:
+    unique = "0b6f2f50-5a3c-4b7e-9d15-6c0a6f4f8f11"
+    assert names.is_random_write_id(names.random_write_id(None, unique))
+    assert names.is_random_write_id(names.random_write_id("a/b", unique))
+    assert not names.is_random_write_id(names.batch_write_id(None, unique, "orders"))
+    assert not names.is_random_write_id(names.batch_write_id(None, "app", unique))
+    assert not names.is_random_write_id(names.streaming_write_id(None, unique))
+
+
 @pytest.mark.parametrize(("partition", "slot"), [(-1, 0), (2**31, 0), (0, -1), (0, 8)])
 def test_numbers_that_no_task_has_are_refused(partition: int, slot: int) -> None:
     with pytest.raises(ValueError, match="no task has"):
