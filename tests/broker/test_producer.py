@@ -17,6 +17,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
@@ -426,15 +427,24 @@ def test_partitions_added_while_writing_are_found(
     assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10
 
 
-def test_memory_stays_within_buffer_memory(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+def test_memory_stays_within_buffer_memory(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started(buffer_memory=400_000, batch_size=50_000)
-    highest = 0
+    accumulator = producer._accumulator
+    add, used = accumulator.add, []
+
+    def added(batch: ProducerBatch) -> None:
+        add(batch)
+        used.append(accumulator.used_bytes)
+
+    monkeypatch.setattr(accumulator, "add", added)
     for first in range(0, 50_000, 5_000):
         producer.write(rows(topic, first, 5_000))
-        highest = max(highest, producer._accumulator.used_bytes)
     commit(client, producer)
-    assert 0 < highest <= 400_000
+    assert len(used) > 1, "rows for one batch only need no limit"
+    assert max(used) <= 400_000
     assert_exactly_once_in_order(any_kafka, topic, 50_000)
 
 

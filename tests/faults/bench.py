@@ -43,7 +43,7 @@ class Bench:
         self.kafka = kafka
         self.proxy = FaultProxy(kafka.bootstrap_servers).__enter__()
         self._topics: list[str] = []
-        self._open_before: set[str] = set()
+        self._open_before: dict[str, str] = {}
         self._confluent = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         past_the_proxy = parse_bootstrap_servers(kafka.bootstrap_servers)
         self._client = NetworkClient(ClientConfig(bootstrap_servers=past_the_proxy, retry_backoff_ms=5))
@@ -75,7 +75,7 @@ class Bench:
         """Before a test: no fault, no connection, and what a failed test left open is not this one's."""
         self.proxy.disconnect()
         self.proxy.inject()
-        self._open_before = self._open_transactions()
+        self._open_before = self._listed_as_open()
 
     # what to write with
 
@@ -154,9 +154,14 @@ class Bench:
     def assert_nothing_visible(self, topic: str) -> None:
         assert self.read(topic) == [[] for _ in range(PARTITIONS)]
 
-    def assert_nothing_open(self, topic: str) -> None:
-        """No transaction is open that was not before the test, and readers of the topic get to the end of its log."""
-        self._wait(lambda: not self._open(topic), lambda: f"still open: {self._open(topic)}")
+    def assert_nothing_open(self, topic: str, of: str = "") -> None:
+        """No transaction (whose id begins with `of`) is open that was not before the test, and readers of the topic get to the end of
+        its log."""
+        self._wait(lambda: not self._open(topic, of), lambda: f"still open: {self._open(topic, of)}")
+
+    def open_transactions(self) -> dict[str, str]:
+        """The state of each transaction that is open, or being ended, and was not before the test."""
+        return {name: state for name, state in self._listed_as_open().items() if name not in self._open_before}
 
     def committed_offsets(self, group: str, topic: str) -> list[int | None]:
         """The group's offset in each partition, None where it has none."""
@@ -168,22 +173,22 @@ class Bench:
             consumer.close()
         return [None if each.offset < 0 else each.offset for each in found]
 
-    def _open(self, topic: str) -> list[str]:
+    def _open(self, topic: str, of: str) -> list[str]:
         admin, partitions = Admin(self._client), [(topic, partition) for partition in range(PARTITIONS)]
         deadline = self._client.clock() + 10_000
         stable = admin.list_offsets(partitions, deadline)
         ends = admin.list_offsets(partitions, deadline, isolation="read_uncommitted")
         held = [f"{where} stable to {stable[where]} of {ends[where]}" for where in partitions]
         return [
-            *sorted(self._open_transactions() - self._open_before),
+            *(f"{name} is {state}" for name, state in sorted(self.open_transactions().items()) if name.startswith(of)),
             *(line for where, line in zip(partitions, held, strict=True) if stable[where] < ends[where]),
         ]
 
-    def _open_transactions(self) -> set[str]:
+    def _listed_as_open(self) -> dict[str, str]:
         listed = Admin(self._client).list_transactions(
             states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=self._client.clock() + 10_000
         )
-        return {each.transactional_id for each in listed}
+        return {each.transactional_id: each.state for each in listed}
 
     def _all_led(self, names: Sequence[str]) -> bool:
         topics = self._confluent.list_topics(timeout=10).topics

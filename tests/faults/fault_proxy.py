@@ -275,6 +275,10 @@ class FaultProxy:
     def open_gate(self, gate: str) -> None:
         self._do(self._open(gate))
 
+    def close_gate(self, gate: str) -> None:
+        """What comes to it from here on waits until it is opened again."""
+        self._do(self._close(gate))
+
     def disconnect(self) -> None:
         """End all connections."""
         self._do(self._disconnect())
@@ -346,6 +350,9 @@ class FaultProxy:
 
     async def _open(self, gate: str) -> None:
         self.gate(gate).set()
+
+    async def _close(self, gate: str) -> None:
+        self._gates.pop(gate, None)
 
     def gate(self, name: str) -> asyncio.Event:
         return self._gates.setdefault(name, asyncio.Event())

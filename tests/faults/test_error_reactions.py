@@ -40,7 +40,7 @@ LEADER = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID L
 COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR"
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
-UNDECIDED_IN = 700
+UNDECIDED_IN = 2_000
 """delivery.timeout.ms of the cases that wait for it to pass."""
 
 
@@ -340,15 +340,17 @@ def find_coordinator() -> Iterator[Case]:
     codes = f"COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {QUOTA}"
     rights = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
     yield from again(api, of_driver, codes)
-    yield from again(api, of_driver, codes, nth=2)  # the decision's EndTxn
+    for client in ("-task-0", "-committer"):  # whether the attempt is overtaken, and for the decision's EndTxn
+        yield from again(api, of_driver, codes, client=client)
     yield from again(api, of_task, codes)
     yield from again(api, of_group, codes, way="offsets")
-    yield from ends(api, of_driver, rights, after=loading, leaves_open=True)
+    for client in ("", "-task-0"):
+        yield from ends(api, of_driver, rights, client=client, after=loading, leaves_open=True)
     yield from ends(api, of_task, rights, after=loading, leaves_open=True)
     yield from ends(api, of_group, {"=": "GROUP_AUTHORIZATION_FAILED"}, after=loading, way="offsets", fenced=True)
     unknown = {"DECISION_UNKNOWN": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
     how = {"leaves_open": True, "settings": {"delivery_timeout_ms": UNDECIDED_IN}}
-    yield from ends(api, of_driver, unknown, nth=2, after=loading, **how)
+    yield from ends(api, of_driver, unknown, client="-committer", after=loading, **how)
 
 
 def init_producer_id() -> Iterator[Case]:

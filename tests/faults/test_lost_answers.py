@@ -409,6 +409,29 @@ def test_an_end_that_arrives_after_the_next_owner_has_begun_ends_nothing(bench: 
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.parametrize("whose", ["task", "driver"])
+def test_a_transaction_that_a_late_request_begins_anew_holds_up_nobody_and_is_ended_by_the_next_batch(
+    bench_of: Callable[[int], Bench], whose: str
+) -> None:
+    """Below version 2, AddPartitionsToTxn of an ended transaction begins one of the same identity (docs/kafka-behaviour.md)."""
+    bench = bench_of(0)
+    topic, again = bench.topic(), bench.topic()
+    settings = bench.write_settings(topic, client={"request_timeout_ms": 400})
+    api, where, _ = ON_THE_WAY[f"AddPartitionsToTxn-of-{'a' if whose == 'task' else 'the'}-{whose}"]
+    bench.proxy.inject(Rule(api, DeliverLate("committed"), where=where))
+    write_whole(settings)
+    bench.assert_nothing_open(topic)
+    (late, *_) = seen(bench, api, where)
+    bench.proxy.open_gate("committed")
+    bench.proxy.wait_until(lambda: not bench.proxy.late)
+    assert bench.open_transactions() == {late.request.v3_and_below_transactional_id: "Ongoing"}
+    bench.assert_exactly_once(topic)
+    write_whole(replace(settings, topic=again, version=settings.version + 1))
+    bench.assert_nothing_open(again)
+    bench.assert_exactly_once(topic)
+    bench.assert_exactly_once(again)
+
+
 # Spark's life cycle of a batch that fails: abort, and the same again
 
 

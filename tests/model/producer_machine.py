@@ -320,7 +320,12 @@ class ProducerMachine(ProducerActors):
     @precondition(lambda self: self._in(Phase.OPEN) and self.world.strict)
     @rule(who=st.integers(0, 1), partition=st.integers(0, PARTITIONS - 1), left=st.integers(0, 6))
     def come_near_the_largest_sequence(self, partition: int, left: int, who: int = -1) -> None:
-        """As if so much had been written that only `left` numbers are left before they start at 0 again."""
+        """As if so much had been written that only `left` numbers are left before they start at 0 again.
+
+        What connections have swallowed arrives meanwhile: a request does not lie about for two thousand million records, and would be
+        taken for a new one when its numbers come round.
+        """
+        self.world.deliver_late()
         actor = self._actor(who, Phase.OPEN)
         identity = (actor.producer.producer_id, actor.producer.producer_epoch)
         queue = actor.producer._accumulator.queue(self.world.topic, partition)

@@ -62,6 +62,8 @@ class SimulatedNetwork:
         self.now = 1_000_000
         self.brokers = SimulatedBrokers(version, self.after, on_down=self.disconnect)
         self.seen: list[Seen] = []
+        self.under_way = 0
+        """Requests that have been sent, also on connections that were given up, and have not arrived."""
         self._faults = faults
         self._happen = happen
         self._late: list[tuple[int, ReadRequest]] = []
@@ -177,9 +179,11 @@ class SimulatedNetwork:
                 return
         delay = fault.ms if isinstance(fault, Delay) and fault.side == "request" else 0
         transport.arrives_at = max(transport.arrives_at, self.now + LATENCY_MS) + delay
+        self.under_way += 1
         self.after(transport.arrives_at - self.now, lambda: self._arrive(transport, read, fault))
 
     def _arrive(self, transport: SimulatedTransport, read: ReadRequest, fault: Action | Meanwhile | None) -> None:
+        self.under_way -= 1
         if transport.node in self.brokers.down:
             return
         if isinstance(fault, Meanwhile):

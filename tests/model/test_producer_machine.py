@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from faults.fault_proxy import Answer, AnswerAfter, LoseRequest, LoseResponse
+from faults.fault_proxy import Answer, AnswerAfter, Delay, LoseRequest, LoseResponse
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -102,6 +102,26 @@ def test_the_sequence_after_the_largest_is_zero(machine_of: Machines, version: i
     assert machine.ledger.attempts[0].claim is Claim.COMMITTED
     sequences = [entry.sequence for entry in machine.world.brokers.log(0) if entry.row >= 0]  # -1: a round ago
     assert sequences == [-1, *range(LARGEST_SEQUENCE - 2, LARGEST_SEQUENCE + 1), *range(11)]
+
+
+@versions
+def test_a_request_that_is_under_way_is_not_overtaken_by_a_round_of_numbers(machine_of: Machines, version: int) -> None:
+    """No producer sends two thousand million records within a second; the machine's leap over them must not either."""
+    machine = machine_of(version)
+    machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Delay(800)),))
+    machine.transact(
+        partitions=[0],
+        offsets=False,
+        commits=True,
+        near_the_largest=True,
+        faults=(
+            Fault(m.ProduceRequest, LoseRequest()),
+            Fault(m.ProduceRequest, LoseRequest()),
+            Fault(m.ProduceRequest, LoseResponse(), 2),
+        ),
+    )
+    machine.what_was_said_is_so()
+    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
 
 
 @versions
