@@ -38,7 +38,7 @@ from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic, wait_until
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 
@@ -65,8 +65,11 @@ def unverified_partitions(kafka: EmbeddedKafka) -> Iterator[None]:
         )
         (broker,) = admin.list_topics(timeout=30).brokers
         resource = confluent.ConfigResource(confluent.ResourceType.BROKER, str(broker), incremental_configs=[entry])
-        for result in admin.incremental_alter_configs([resource]).values():
-            result.result(30)
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        # The controller has it; the broker follows.
+        wait_until(
+            lambda: admin.describe_configs([resource])[resource].result(30)[entry.name].value == value, entry.name
+        )
 
     verify("false")
     try:

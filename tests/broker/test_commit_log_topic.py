@@ -19,7 +19,7 @@ from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic, wait_until
 
 
 def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: EmbeddedKafka) -> None:
@@ -64,6 +64,25 @@ def set_policy(admin: confluent_kafka.admin.AdminClient, topic: str, policy: str
     )
     resource = confluent_kafka.admin.ConfigResource("topic", topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(30)
+    # The controller has it; the broker follows.
+    wait_until(
+        lambda: admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == policy, policy
+    )
+
+
+def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partition: int) -> None:
+    """All of a partition, once its log follows a policy that has just been set: it does after the broker shows it."""
+    end = confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_END)
+
+    def deleted() -> bool:
+        try:
+            return bool(admin.delete_records([end])[end].result(30).low_watermark > 0)
+        except confluent_kafka.KafkaException as refused:
+            if refused.args[0].code() != confluent_kafka.KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+
+    wait_until(deleted, "records that may be deleted")
 
 
 def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKafka) -> None:
@@ -74,9 +93,7 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
     write_all(given)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
     set_policy(admin, log, "delete")
-    end = confluent_kafka.TopicPartition(log, given.log_partition, confluent_kafka.OFFSET_END)
-    deleted = admin.delete_records([end])[end].result(30)
-    assert deleted.low_watermark > 0
+    delete_records(admin, log, given.log_partition)
     set_policy(admin, log, "compact")
     for _ in range(2):
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
