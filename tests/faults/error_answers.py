@@ -31,6 +31,31 @@ def error_answer(request: Request[Any], version: int, code: int, siblings: int |
     return build(request, version, codes)
 
 
+def error_after(answer: Any, request: Request[Any], version: int, code: int, siblings: int | None = None) -> Any:
+    """What to say instead of a broker's own `answer` to `request`, which it has carried out: see `error_answer`.
+
+    That the records are there already (DUPLICATE_SEQUENCE_NUMBER) no broker says of a partition whose leader has refused them:
+    there its own answer stays.
+    """
+    told = error_answer(request, version, code, siblings)
+    if not (isinstance(request, m.ProduceRequest) and ErrorCode.DUPLICATE_SEQUENCE_NUMBER in (code, siblings)):
+        return told
+    own = {(topic.name, each.index): each for topic in answer.responses for each in topic.partition_responses}
+    return replace(
+        told,
+        responses=tuple(
+            replace(
+                topic,
+                partition_responses=tuple(
+                    own[topic.name, each.index] if own[topic.name, each.index].error_code else each
+                    for each in topic.partition_responses
+                ),
+            )
+            for topic in told.responses
+        ),
+    )
+
+
 def metadata_with_code(answer: m.MetadataResponse, code: int, *, of_partitions: bool = False) -> m.MetadataResponse:
     """A broker's own Metadata answer with a code at every topic, which then has no partitions, or at every partition."""
     if of_partitions:

@@ -43,7 +43,7 @@ from kafka_eos_sink.protocol.framing import decode_response
 from kafka_eos_sink.protocol.schema import Request
 
 from .broker_frames import SIZE, ReadRequest, answer_frame, read_request
-from .error_answers import error_answer, metadata_with_code
+from .error_answers import error_after, error_answer, metadata_with_code
 
 T = TypeVar("T")
 Side = Literal["request", "response"]
@@ -114,7 +114,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAfter:
-    """Forwarded; when the broker has answered, the client is told a code instead."""
+    """Forwarded; when the broker has answered, the client is told a code instead. See `error_after`."""
 
     code: int
     siblings: int | None = None
@@ -576,7 +576,7 @@ class _Connection:
             case Answer(code=code) | AnswerAfter(code=code) if seen.api is m.MetadataRequest:
                 response = metadata_with_code(response, code)
             case AnswerAfter(code=code, siblings=siblings):
-                response = error_answer(seen.request, seen.version, code, siblings)
+                response = error_after(response, seen.request, seen.version, code, siblings)
             case Change(change=change):
                 response = change(response)
             case Throttle(ms=ms):

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from faults.broker_frames import SIZE, ReadRequest, answer_frame, read_request
-from faults.error_answers import error_answer, metadata_with_code
+from faults.error_answers import error_after, error_answer, metadata_with_code
 from faults.fault_proxy import (
     Action,
     Answer,
@@ -196,7 +196,7 @@ class SimulatedNetwork:
             case Answer(code=code) | AnswerAfter(code=code) if read.api is m.MetadataRequest:
                 response = metadata_with_code(response, code)
             case AnswerAfter(code=code, siblings=siblings):
-                response = error_answer(read.request, read.version, code, siblings)
+                response = error_after(response, read.request, read.version, code, siblings)
             case Throttle(ms=ms):
                 response = replace(response, throttle_time_ms=ms)
         frame = answer_frame(read.api, read.version, read.header.correlation_id, response)

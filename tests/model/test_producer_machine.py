@@ -271,3 +271,18 @@ def test_what_was_given_up_in_one_transaction_does_not_taint_the_next(machine_of
     assert len(machine.actors) == 1
     machine.decide(committed=True)
     assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
+
+
+@versions
+def test_a_leader_that_refuses_records_does_not_say_that_it_has_them(machine_of: Machines, version: int) -> None:
+    """A fault once put DUPLICATE_SEQUENCE_NUMBER over two refusals: of a batch that was sent before, a producer must believe it."""
+    machine = machine_of(version)
+    machine.write(partitions=[0])
+    machine.flush()
+    machine.world.happen("move leaders")
+    codes = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    machine.write(partitions=[0], faults=tuple(Fault(m.ProduceRequest, AnswerAfter(code)) for code in codes))
+    machine.commit()
+    machine.what_was_said_is_so()
+    assert len(machine.world.fired) == 2
+    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
