@@ -41,10 +41,16 @@ def has_come_so_far(query: Query, running: StreamingQuery) -> bool:
     return Path(query.stop_mark).exists() if query.stop_mark else has_committed_one(query)
 
 
-def stop_in_commit(mark: Path, running: StreamingQuery) -> None:
+def is_interrupted(spark: SparkSession, running: StreamingQuery) -> bool:
+    """Whether the stop has reached the query's thread. `isActive` ends before: what commits in between is noted as done."""
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return any(running.runId in thread.getName() and thread.isInterrupted() for thread in threads)
+
+
+def stop_in_commit(spark: SparkSession, mark: Path, running: StreamingQuery) -> None:
     stopping = threading.Thread(target=running.stop)
     stopping.start()
-    while running.isActive:
+    while not is_interrupted(spark, running):
         time.sleep(0.01)
     mark.unlink()
     stopping.join()
@@ -71,7 +77,7 @@ def main(folder: str, jars: str) -> None:
                     running.remove((query, started))
                     print(f"{query.checkpoint} has come so far", flush=True)
                     if query.stop_mark:
-                        stop_in_commit(Path(query.stop_mark), started)
+                        stop_in_commit(spark, Path(query.stop_mark), started)
             time.sleep(0.05)
 
     for fields in json.loads((Path(folder) / "queries.json").read_text()):
