@@ -6,10 +6,12 @@ one and stops it before it returns or its module ends, so that a small machine n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from certificates import Authority
 from kafka_classes import archive_kafka_classes
@@ -23,6 +25,15 @@ TEST_PROPERTIES = {
     "log.retention.ms": "-1",  # which goes by the rows' own timestamps: those of 1970 would be deleted at the broker's next look
 }
 
+
+# A machine that stalls for a second is no failure, and each run of `make test` tries the same examples; others with KAFKA_EOS_ALL_CASES.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=not os.environ.get("KAFKA_EOS_ALL_CASES"),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 # What is quick runs first, so that a mistake shows early; what is not named runs between these.
 FIRST = ("unit", "conformance", "model")

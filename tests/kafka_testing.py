@@ -74,7 +74,7 @@ def create_topic(
     admin.create_topics([new], operation_timeout=30)[name].result(PATIENCE_S)
 
     def led() -> bool:
-        found = admin.list_topics(name, timeout=10).topics[name]
+        found = admin.list_topics(name, timeout=PATIENCE_S).topics[name]
         return len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
 
     wait_until(led, f"leaders of topic {name}")
@@ -239,7 +239,7 @@ def open_transaction(
 
 
 def assert_nothing_open(
-    bootstrap_servers: str, topics: Collection[str] | None = None, *, of: str = "", patience_s: float = 10.0
+    bootstrap_servers: str, topics: Collection[str] | None = None, *, of: str = "", patience_s: float = PATIENCE_S
 ) -> None:
     """No transaction is open or being ended, and every last stable offset is at the end of its log.
 

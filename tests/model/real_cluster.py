@@ -46,7 +46,7 @@ class RealCluster:
         return self.admin.client.clock() + 60_000
 
     def _call(self, request: Any, code_of: Any, max_version: int | None = None) -> Any:
-        deadline = self.admin.client.clock() + 10_000
+        deadline = self.admin.client.clock() + 60_000
         while True:
             response = self.admin.client.call(self.node, request, deadline_ms=deadline, max_version=max_version)
             if code_of(response) not in REPEATED:

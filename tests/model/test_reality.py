@@ -23,7 +23,7 @@ from .simulated_cluster import Data, Identity
 PARTITIONS = 3
 WALKS = int(os.environ.get("KAFKA_EOS_REALITY_WALKS", "12"))
 ACTIONS = 60
-SHORT_MS, LONG_MS = 2_000, 600_000
+SHORT_MS, LONG_MS = 5_000, 600_000
 """Long enough that a busy machine has produced before the time is over; nothing else ever times out."""
 
 

@@ -27,7 +27,7 @@ def topic(servers: str) -> str:
 
 
 def save(frame: DataFrame, servers: str, topic: str | None, **options: str) -> None:
-    given = {"kafka.bootstrap.servers": servers, "kafka.max.block.ms": "3000"}
+    given = {"kafka.bootstrap.servers": servers}
     if topic is not None:
         given["topic"] = topic
     given |= {name.replace("__", "."): value for name, value in options.items()}
@@ -98,7 +98,7 @@ def test_a_transaction_timeout_above_the_brokers_maximum_names_the_maximum(
 
 
 def test_a_missing_topic_is_named(spark: SparkSession, servers: str) -> None:
-    text = refused(spark.sql("SELECT 'v' AS value"), servers, "no-such-topic", kafka__max__block__ms="1500")
+    text = refused(spark.sql("SELECT 'v' AS value"), servers, "no-such-topic", kafka__max__block__ms="15000")
     assert "[KAFKA_EOS.UNKNOWN_TOPIC] " in text
     assert "no-such-topic" in text
     assert "create it" in text

@@ -45,7 +45,7 @@ class Job(KillableJob):
 
     def stay_away_until_nothing_is_open(self) -> None:
         """For longer than the transaction timeout: until the coordinator has aborted what the driver left."""
-        assert_nothing_open(self._cluster.bootstrap_servers, patience_s=60)
+        assert_nothing_open(self._cluster.bootstrap_servers, patience_s=150)
 
 
 @pytest.fixture

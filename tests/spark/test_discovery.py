@@ -17,7 +17,7 @@ def run_python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", f"import sys; sys.path[:0] = {[str(path) for path in paths]!r}\n{program}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=REPOSITORY,
     )

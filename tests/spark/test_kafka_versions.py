@@ -106,14 +106,14 @@ def test_a_marker_that_a_broker_left_out_is_found_named_and_repaired(
         job.topic = create_topic(servers, partitions=3, replication_factor=1)
         add_files(job.source, 0, 2)
         mark = tmp_path / "decided"
-        options = ("kafka.delivery.timeout.ms=8000", "kafka.request.timeout.ms=4000")
+        options = ("kafka.delivery.timeout.ms=30000", "kafka.request.timeout.ms=10000")
         with job.started(job.arguments(*options), f"commit.decided=wait:{mark}") as driver:
             job.await_mark(mark, driver, "commit.decided")
             node = leader(three, job.topic, 0)
             three.kill(node)
             wait_until(lambda: leaderless_everywhere(three, job.topic, 0), "a partition without a leader")
             mark.unlink()
-            assert driver.wait(180) != 0
+            assert driver.wait(400) != 0
         assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
         three.start_node(node)
         wait_until(lambda: leader(three, job.topic, 0) == node, "the leader that was killed")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.sink.topic_frame import SCHEMA, topic_frame
-from kafka_testing import create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
 def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
@@ -44,6 +44,7 @@ def test_it_holds_what_a_consumer_is_shown_up_to_the_open_transaction(
             producer.produce(topic, value, key, partition=number % 2, headers=headers, timestamp=started_ms + number)
         producer.flush(60)
         (producer.commit_transaction if committed else producer.abort_transaction)(60)
+    assert_nothing_open(kafka.bootstrap_servers, [topic])  # markers come after the answer
     last = transactional_producer(kafka)
     last.begin_transaction()
     last.produce(topic, "open", partition=1)
