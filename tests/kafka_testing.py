@@ -22,6 +22,8 @@ from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
 from kafka_eos_sink.commit.commit_log import part_record
 
 PATIENCE_S = 60.0
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+BEING_ENDED = OPEN[1:]
 READERS: tuple[Literal["confluent", "kafka-python"], ...] = ("confluent", "kafka-python")
 
 
@@ -51,8 +53,11 @@ def wait_until(
 ) -> None:
     """Looks again until the condition holds; `meanwhile` is done between two looks."""
     give_up_at = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < give_up_at, f"waited {patience_s:g} s for {what}"
+    while True:
+        last = time.monotonic() >= give_up_at  # before the look, which may itself be held up
+        if condition():
+            return
+        assert not last, f"waited {patience_s:g} s for {what}"
         meanwhile()
         time.sleep(0.05)
 
@@ -78,7 +83,16 @@ def create_topic(
         return len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
 
     wait_until(led, f"leaders of topic {name}")
+    wait_until(lambda: _answers_for(admin, name, partitions), f"the logs of topic {name}")
     return name
+
+
+def _answers_for(admin: confluent_kafka.admin.AdminClient, topic: str, partitions: int) -> bool:
+    """Whether each leader has made its log; a broker shows itself as the leader a moment before."""
+    latest = confluent_kafka.admin.OffsetSpec.latest()
+    asked = {confluent_kafka.TopicPartition(topic, partition): latest for partition in range(partitions)}
+    answers = admin.list_offsets(asked, request_timeout=PATIENCE_S)
+    return all(answer.exception(PATIENCE_S) is None for answer in answers.values())
 
 
 def delete_topic(bootstrap_servers: str, name: str) -> None:
@@ -247,22 +261,30 @@ def assert_nothing_open(
     after it has answered EndTxn, so what is still being ended gets `patience_s`.
     """
     give_up_at = time.monotonic() + patience_s
-    while problems := [*_open_transactions(bootstrap_servers, of), *_held_partitions(bootstrap_servers, topics)]:
-        assert time.monotonic() < give_up_at, "still open: " + "; ".join(problems)
+    while True:
+        last = time.monotonic() >= give_up_at  # before the look, which may itself be held up
+        problems = [
+            *(line for name, line in _transactions_in(bootstrap_servers, *OPEN) if name.startswith(of)),
+            *_held_partitions(bootstrap_servers, topics),
+        ]
+        if not problems:
+            return
+        assert not last, "still open: " + "; ".join(problems)
         time.sleep(0.1)
 
 
-def _open_transactions(bootstrap_servers: str, of: str) -> list[str]:
+def await_markers(bootstrap_servers: str) -> None:
+    """What has been ended is ended in its partitions, too: a coordinator answers EndTxn before it has the markers written."""
+    wait_until(lambda: not _transactions_in(bootstrap_servers, *BEING_ENDED), "the markers of what was ended")
+
+
+def _transactions_in(bootstrap_servers: str, *states: str) -> list[tuple[str, str]]:
+    """The transactional ids, and what to say of each."""
     config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers))
     with NetworkClient(config) as client:
-        listed = Admin(client).list_transactions(
-            states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=monotonic_ms() + int(PATIENCE_S * 1_000)
-        )
-    return [
-        f"transaction {each.transactional_id} is {each.state}"
-        for each in listed
-        if each.transactional_id.startswith(of)
-    ]
+        until = monotonic_ms() + int(PATIENCE_S * 1_000)
+        listed = Admin(client).list_transactions(states=states, deadline_ms=until)
+    return [(each.transactional_id, f"transaction {each.transactional_id} is {each.state}") for each in listed]
 
 
 def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> list[str]:
@@ -279,7 +301,10 @@ def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> 
     for isolation in ("READ_COMMITTED", "READ_UNCOMMITTED"):
         level = getattr(confluent_kafka.IsolationLevel, isolation)
         answers = admin.list_offsets(latest, isolation_level=level, request_timeout=PATIENCE_S) if latest else {}
-        ends[isolation] = {(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+        try:
+            ends[isolation] = {(each.topic, each.partition): answer.result().offset for each, answer in answers.items()}
+        except confluent_kafka.KafkaException as moved:  # a topic that was deleted meanwhile, a leader that has changed
+            return [f"the ends of the logs are not known: {moved}"]
     return [
         f"{topic}-{partition} is stable up to {stable} of {ends['READ_UNCOMMITTED'][topic, partition]}"
         for (topic, partition), stable in sorted(ends["READ_COMMITTED"].items())

@@ -28,6 +28,7 @@ class Retry:
         self.reason = "no answer"
         self._client = client
         self._attempts = 0
+        self._was_answered = False
         config = client.config
         self._backoff = ExponentialBackoff(
             config.retry_backoff_ms if first_ms is None else min(first_ms, config.retry_backoff_ms),
@@ -38,7 +39,9 @@ class Retry:
         """A request had no answer: remembered, to be repeated. Raises what no repetition can mend."""
         if not isinstance(error, (LostAnswer, BrokerUnavailableError)):
             raise error
-        self.reason = error.message
+        # A try that the deadline itself cut short says less than the answer before it.
+        if not (self._was_answered and self.expired):
+            self.reason = error.message
         self._client.request_metadata_update()
 
     def answered(
@@ -49,6 +52,7 @@ class Retry:
         asked_for = reaction(request, code)
         what = self.what if about is None else about
         if asked_for in _TRY_AGAIN:
+            self._was_answered = True
             self.reason = f"{what} was answered {ErrorCode.of(code).name}"
             if asked_for is Reaction.REFRESH_METADATA:
                 self._client.request_metadata_update()

@@ -167,6 +167,8 @@ def test_configurations_are_read(admin: Admin) -> None:
 def test_a_partition_that_does_not_exist_is_said_at_the_deadline(
     admin: Admin, topic: str, name: str | None, said: str
 ) -> None:
+    admin.client.want_topics([name or topic])
+    assert admin.client.wait_for_metadata(deadline(admin))
     with pytest.raises(BrokerRefusedError, match=said) as unknown:
         admin.leaders([(name or topic, 7)], deadline(admin, 500))
     assert unknown.value.code == "UNKNOWN_TOPIC"
@@ -399,7 +401,7 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
     answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))
     assert [each.error_code for each in answer.topics[0].partitions] == [0]
     with pytest.raises(BrokerUnavailableError, match="UNSTABLE_OFFSET_COMMIT"):
-        admin.offset_fetch(group, [(topic, 1)], deadline(admin, 300))
+        admin.offset_fetch(group, [(topic, 1)], deadline(admin, 1_000))
     admin.end_transactions([transaction.end(True)], deadline(admin))
     assert admin.offset_fetch(group, [(topic, 0), (topic, 1)], deadline(admin)) == {(topic, 1): 42}
     assert admin.offset_fetch(group, None, deadline(admin)) == {(topic, 1): 42}

@@ -38,7 +38,7 @@ from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic, wait_until
+from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed, unique_topic, wait_until
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 
@@ -206,7 +206,7 @@ def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
                 write_id=given.write_id,
                 commit_log_topic=given.commit_log_topic,
                 client=given.client,
-                timeout_ms=2_000,
+                timeout_ms=5_000,
             )
         )
 
@@ -403,8 +403,7 @@ def test_an_attempt_that_has_joined_an_older_transaction_gets_no_marker(
         )
     assert held.current_txn_start_offset >= 0
     # It stays open for good, and other tests look for what is open.
-    remover = confluent.AdminClient({"bootstrap.servers": servers})
-    remover.delete_topics([topic])[topic].result(30)
+    delete_topic(servers, topic)
 
 
 def test_a_deleted_topic_does_not_keep_the_others_from_being_repaired(

@@ -13,7 +13,7 @@ from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.network_client import monotonic_ms
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_testing import READERS, create_topic
+from kafka_testing import READERS, await_markers, create_topic
 from kafka_testing import read_committed as read_with_another_client
 
 
@@ -42,6 +42,7 @@ def write(bootstrap_servers: str, topic: str, ends: str, *, records: int = 200) 
             producer.commit_transaction(60)
         if end == "a":
             producer.abort_transaction(60)
+    await_markers(bootstrap_servers)
 
 
 @pytest.mark.parametrize("fetch_bytes", [1, 3_000, 1 << 20])

@@ -19,7 +19,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
 
-MAX_BLOCK_MS = 800
+MAX_BLOCK_MS = 3_000
 SOON_S = 30.0
 """Far below delivery.timeout.ms, which is 120 s in these tests."""
 

@@ -29,7 +29,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
-from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, read_topics_committed
+from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, await_markers, read_topics_committed
 
 SEEDS = range(12) if os.environ.get("KAFKA_EOS_ALL_CASES") else range(1)
 CODECS = tuple(codec.name.lower() for codec in Codec)
@@ -335,6 +335,7 @@ def written(request: pytest.FixtureRequest, kafka: EmbeddedKafka) -> Written:
     for codec, table in made.tables.items():
         write_ours(kafka, run, codec, table)
         write_theirs(kafka, run, codec, table)
+    await_markers(kafka.bootstrap_servers)
     return made
 
 

@@ -34,7 +34,7 @@ def write(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
 
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
     producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def values(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
@@ -21,7 +22,16 @@ from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
+from kafka_testing import (
+    BEING_ENDED,
+    READERS,
+    assert_nothing_open,
+    create_topic,
+    read_committed,
+    read_uncommitted,
+    unique_topic,
+    wait_until,
+)
 
 DEADLINE_MS = 30_000
 
@@ -59,7 +69,16 @@ def deadline(client: NetworkClient) -> int:
 
 
 def commit(client: NetworkClient, producer: Producer) -> None:
+    """Returns when the rows can be read."""
     assert producer.end(True, deadline(client)).error_code == 0
+    if (name := producer._transactions.transactional_id) is not None:
+        wait_until(lambda: not is_being_ended(client, name), "the markers")
+
+
+def is_being_ended(client: NetworkClient, transactional_id: str) -> bool:
+    """A coordinator answers EndTxn before it has the markers written."""
+    found = Admin(client).describe_transactions([transactional_id], deadline(client))[transactional_id]
+    return found is not None and found.state in BEING_ENDED
 
 
 def columns(first: int, count: int, *, keyed: bool = True, size: int = 0) -> RecordColumns:
@@ -364,7 +383,7 @@ def test_bad_rows_fail_the_task_before_anything_of_their_slab_is_sent(
     consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)  # makes __consumer_offsets
     consumer.close()
     for code, given in cases:
-        producer = started(max_block_ms=1_000)
+        producer = started(max_block_ms=2_000 if code == "UNKNOWN_TOPIC" else 60_000)
         with pytest.raises(InvalidRowError) as raised:
             write_all(producer, [given])
         assert raised.value.code == code
@@ -380,7 +399,7 @@ def test_bad_rows_go_to_the_dead_letter_topic_in_the_same_transaction(
     topic = create_topic(any_kafka.bootstrap_servers, partitions=2)
     dlq = create_topic(any_kafka.bootstrap_servers)
     missing = unique_topic("missing")
-    producer = started(dead_letter_topic=dlq, max_block_ms=1_000)
+    producer = started(dead_letter_topic=dlq, max_block_ms=5_000)
     producer.write(rows(pa.array([topic, None, missing, topic], pa.string()), 0, 4))
     producer.write(rows(topic, 4, 2, partition=pa.array([1, 7], pa.int32())))
     producer.flush()
@@ -422,6 +441,7 @@ def test_partitions_added_while_writing_are_found(
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": any_kafka.bootstrap_servers})
     for future in admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, 3)]).values():
         future.result(30)
+    wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 3, "the new partitions")
     producer.write(rows(topic, 10, 10, partition=pa.array(np.full(10, 2), pa.int32())))
     commit(client, producer)
     assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10
@@ -478,6 +498,8 @@ def test_interceptors_see_every_row_and_every_acknowledgement(
 def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     with connect(kafka) as client:
+        client.want_topics([topic])
+        assert client.wait_for_metadata(deadline(client))
         config = ProducerConfig(buffer_memory=200_000, batch_size=50_000, max_block_ms=300, delivery_timeout_ms=60_000)
         producer = Producer(client, config, transactional_id=unique_topic("tx"))
         producer.init_producer_id(deadline(client))
@@ -533,5 +555,5 @@ def test_an_end_txn_whose_answer_is_lost_is_repeated_until_it_is_known(
     while producer.state is State.COMMITTING:
         producer._sender.run_once(100)
     assert producer.state is State.READY
-    assert_exactly_once_in_order(any_kafka, topic, 1_000)
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+    assert_exactly_once_in_order(any_kafka, topic, 1_000)

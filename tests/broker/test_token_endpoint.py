@@ -23,6 +23,12 @@ from kafka_eos_sink.errors import AuthenticationError
 SECRET = "hunter2/+&="
 
 
+@pytest.fixture(autouse=True)
+def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process keeps tokens by address, and an endpoint may get the port of an earlier test's."""
+    monkeypatch.setattr("kafka_eos_sink.client.oauth_token._tokens", {})
+
+
 class QuietServer(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
         """A client that goes away in the handshake is part of these tests."""

@@ -33,7 +33,7 @@ TASKS = 2
 BATCH_SIZE = 40
 """Bytes: two or three rows a batch, so that a task sends several to each partition."""
 TOPICS_AT_ONCE = 40
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Bench:
@@ -87,6 +87,9 @@ class Bench:
             for future in self._confluent.create_topics(wanted, operation_timeout=30).values():
                 future.result(PATIENCE_S)
             self._wait(lambda: self._all_led(names), "leaders of new topics")
+            # Which show themselves before their logs are made; this one is asked again until they are.
+            partitions = [(name, partition) for name in names for partition in range(PARTITIONS)]
+            Admin(self._client).list_offsets(partitions, self._client.clock() + 60_000)
             self._topics = names
         return self._topics.pop()
 
@@ -99,7 +102,7 @@ class Bench:
                 "retry_backoff_max_ms": 40,
                 "reconnect_backoff_ms": 5,
                 "reconnect_backoff_max_ms": 40,
-                "request_timeout_ms": 5_000,
+                "request_timeout_ms": 20_000,
                 "client_id": unique_topic("client"),
                 **settings,
             }
@@ -114,7 +117,7 @@ class Bench:
             client=self.client_config(**(client or {})),
             producer=replace(
                 settings.producer,
-                **{"batch_size": BATCH_SIZE, "delivery_timeout_ms": 8_000, "max_block_ms": 8_000, **producer},
+                **{"batch_size": BATCH_SIZE, "delivery_timeout_ms": 60_000, "max_block_ms": 60_000, **producer},
             ),
             commit_log_topic=commit_log or settings.commit_log_topic,
         )
@@ -123,6 +126,7 @@ class Bench:
 
     def read(self, topic: str) -> list[list[int]]:
         """The numbers in each partition, in their order, as a read_committed consumer of librdkafka gets them."""
+        self._wait(lambda: not self._being_ended(), lambda: f"being ended: {self._being_ended()}")
         beginning = confluent_kafka.OFFSET_BEGINNING
         self._consumer.list_topics(topic, timeout=PATIENCE_S)
         self._consumer.assign(
@@ -175,7 +179,7 @@ class Bench:
 
     def _open(self, topic: str, of: str) -> list[str]:
         admin, partitions = Admin(self._client), [(topic, partition) for partition in range(PARTITIONS)]
-        deadline = self._client.clock() + 10_000
+        deadline = self._client.clock() + 60_000
         stable = admin.list_offsets(partitions, deadline)
         ends = admin.list_offsets(partitions, deadline, isolation="read_uncommitted")
         held = [f"{where} stable to {stable[where]} of {ends[where]}" for where in partitions]
@@ -186,12 +190,16 @@ class Bench:
 
     def _listed_as_open(self) -> dict[str, str]:
         listed = Admin(self._client).list_transactions(
-            states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=self._client.clock() + 10_000
+            states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=self._client.clock() + 60_000
         )
         return {each.transactional_id: each.state for each in listed}
 
+    def _being_ended(self) -> list[str]:
+        """What has been ended and has not all of its markers: a coordinator answers EndTxn before it has them written."""
+        return [name for name, state in self._listed_as_open().items() if state != "Ongoing"]
+
     def _all_led(self, names: Sequence[str]) -> bool:
-        topics = self._confluent.list_topics(timeout=10).topics
+        topics = self._confluent.list_topics(timeout=PATIENCE_S).topics
         return all(
             name in topics
             and len(topics[name].partitions) == PARTITIONS
