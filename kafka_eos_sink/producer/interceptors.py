@@ -1,12 +1,16 @@
 """User code around the producer: it sees Arrow batches before partitioning, and what became of them after.
 
-Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on. Its methods, each of
-which it may leave out:
+Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on; only where it cannot be
+made or configured there is no write at all. Its methods, each of which it may leave out:
 
     configure(options)
     on_send(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch
     on_acknowledgement(topic, partition, base_offset, record_count, error)
     close()
+
+``on_acknowledgement`` hears of each batch once: where it lies, or, with a base offset of -1 and for all batches of a partition
+together, the error for which the attempt gave them up before they were acknowledged. That includes records of the sink's own
+that ``on_send`` has not seen: dead letters, and one of each task in the commit log.
 
 An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` is told the broker's time of appending by that name: ms
 since 1970 for a topic with ``message.timestamp.type=LogAppendTime``, whose records all have it instead of their own, else -1.
@@ -87,7 +91,7 @@ class Interceptors:
         *,
         log_append_time_ms: int = -1,
     ) -> None:
-        """Tells the chain what became of one batch; offset and time are -1 where the broker did not say."""
+        """Tells the chain what became of these records; offset and time are -1 where the broker did not say."""
         for spec, interceptor in self._chain:
             if hasattr(interceptor, "on_acknowledgement"):
                 time = {_LOG_APPEND_TIME: log_append_time_ms} if spec in self._told_the_time else {}

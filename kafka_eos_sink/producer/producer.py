@@ -466,7 +466,7 @@ class Producer:
         """Drops what was not sent and waits for the answers to what was, as long as there is time."""
         self._slab.clear()
         self._slab_bytes = 0
-        self._sender.failure = self._sender.failure or KafkaEosError("ABORTED", "the transaction is being aborted")
+        self._sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))
         self._sender.drop_unsent()
         while self._sender.produces_in_flight and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))

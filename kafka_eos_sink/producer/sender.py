@@ -123,8 +123,8 @@ class Sender:
         for completion in self._client.poll(min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms):
             self._completed(completion, self._client.clock())
         self._expire(self._client.clock())
-        if self.failure is None and self._transactions.error is not None:
-            self.failure = self._transactions.error
+        if self._transactions.error is not None:
+            self.give_up(self._transactions.error)
 
     # the coordinator
 
@@ -323,7 +323,7 @@ class Sender:
         if base_offset >= 0:
             last = max(last, base_offset + batch.record_count - 1)
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
-        if self._interceptors:
+        if self._interceptors and self.failure is None:
             self._interceptors.on_acknowledgement(
                 batch.topic,
                 batch.partition,
@@ -452,10 +452,19 @@ class Sender:
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Nothing more is sent; the first reason is kept."""
+        if self.failure is None:
+            self._transactions.fail(error, fatal=fatal)
+            self.give_up(error)
+
+    def give_up(self, error: KafkaEosError) -> None:
+        """What is not acknowledged by now is given up, unless it was before.
+
+        Interceptors are told so of all of it, and nothing else of it later: who counts what he is told counts each record
+        once, although what is on the wire may yet be acknowledged.
+        """
         if self.failure is not None:
             return
         self.failure = error
-        self._transactions.fail(error, fatal=fatal)
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))

@@ -8,6 +8,7 @@ from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
     InvalidRowError,
+    KafkaEosError,
     TransactionAbortedError,
 )
 from kafka_eos_sink.producer.transaction_manager import State
@@ -374,6 +375,50 @@ def test_nothing_is_sent_after_a_failure(bench: Any, answer: Any) -> None:
     b.client.answer(answer({0: ErrorCode.PRODUCER_FENCED, 1: ErrorCode.NOT_ENOUGH_REPLICAS}))
     b.turn(ms=1_000)
     assert not b.client.sent
+
+
+# what interceptors are told
+
+
+class Told:
+    """In the place of the interceptors: (partition, base offset, number of records, error) of each call."""
+
+    def __init__(self, bench: Any) -> None:
+        self.calls: list[tuple[int, int, int, Exception | None]] = []
+        bench.sender._interceptors = self
+
+    def on_acknowledgement(
+        self, topic: str, partition: int, base_offset: int, count: int, error: Exception | None, **_: Any
+    ) -> None:
+        self.calls.append((partition, base_offset, count, error))
+
+
+def test_what_was_given_up_is_not_acknowledged_as_well(bench: Any, answer: Any) -> None:
+    b = bench()
+    told = Told(b)
+    b.batch(0, count=4), b.batch(1, count=5), b.batch(2, count=6), b.batch(2, count=7)
+    b.sender.run_once(0)
+    b.client.answer(answer({0: ErrorCode.NONE, 1: ErrorCode.INVALID_RECORD, 2: ErrorCode.NONE}, base_offset=9))
+    b.turn()
+    failure = b.sender.failure
+    assert told.calls == [(0, 9, 4, None), (1, -1, 5, failure), (2, -1, 13, failure)]
+    b.sender.give_up(KafkaEosError("ABORTED", "later"))
+    assert len(told.calls) == 3
+    assert b.sender.failure is failure
+
+
+def test_interceptors_hear_of_what_the_coordinator_refuses_and_of_what_is_aborted(bench: Any) -> None:
+    b = bench()
+    told = Told(b)
+    b.batch(count=5)
+    b.transactions.fail(AuthorizationError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "no"))
+    b.turn()
+    assert told.calls == [(0, -1, 5, b.transactions.error)]
+    b = bench()
+    told = Told(b)
+    b.batch(count=5)
+    b.sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))
+    assert told.calls == [(0, -1, 5, b.sender.failure)]
 
 
 # without transactions
