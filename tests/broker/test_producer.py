@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import confluent_kafka
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, EndTransaction
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
@@ -62,6 +65,14 @@ def started(client: NetworkClient) -> Iterator[Callable[..., Producer]]:
     yield start
     for producer in made:
         producer.close()
+
+
+@pytest.fixture
+def user_module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module ``user_module``, empty: what a test sets in it can be named in a config."""
+    module = types.ModuleType("user_module")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
 
 
 def deadline(client: NetworkClient) -> int:
@@ -199,6 +210,45 @@ def test_rows_without_a_key_fill_batches_of_one_partition_and_reach_all(
     assert_exactly_once_in_order(any_kafka, topic, 20_000)
 
 
+def test_rows_lie_where_a_function_of_the_user_puts_them(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, user_module: Any
+) -> None:
+    asked: list[tuple[pa.RecordBatch, str, int]] = []
+
+    def by_hundreds(batch: pa.RecordBatch, topic: str, partitions: int) -> pa.Int32Array:
+        asked.append((batch, topic, partitions))
+        numbers = batch.column("value").cast(pa.string()).cast(pa.int32())
+        return pc.if_else(pc.less(numbers, 100), pa.scalar(0, pa.int32()), pa.scalar(partitions - 1, pa.int32()))
+
+    user_module.by_hundreds = by_hundreds
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=4)
+    producer = started(partitioner="user_module:by_hundreds", batch_size=500)
+    given = pa.array([1 if n % 50 == 0 else None for n in range(1_000)], pa.int32())
+    producer.write(rows(topic, 0, 1_000, partition=given))
+    commit(client, producer)
+    found = {int(r.value or b""): r.partition for r in read_committed(any_kafka.bootstrap_servers, topic)}
+    assert found == {n: 1 if n % 50 == 0 else 0 if n < 100 else 3 for n in range(1_000)}
+    assert_exactly_once_in_order(any_kafka, topic, 1_000)
+    assert {(name, partitions) for _, name, partitions in asked} == {(topic, 4)}
+    # A row that names its partition is none of the function's business.
+    assert sum(batch.num_rows for batch, _, _ in asked) == 1_000 - 20
+    assert all(batch.column("key").type == pa.binary() for batch, _, _ in asked)
+
+
+def test_round_robin_deals_rows_out_one_by_one_whatever_their_keys(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    producer = started(partitioner="round-robin", batch_size=500)
+    for first in range(0, 1_000, 100):  # 100 is no multiple of 3: it goes on where it stopped
+        producer.write(rows(topic, first, 100, keyed=first < 500))
+        producer.flush()
+    commit(client, producer)
+    found = {int(r.value or b""): r.partition for r in read_committed(any_kafka.bootstrap_servers, topic)}
+    assert found == {n: n % 3 for n in range(1_000)}
+    assert_exactly_once_in_order(any_kafka, topic, 1_000)
+
+
 def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
@@ -233,8 +283,6 @@ def test_aborting_before_anything_was_sent_asks_nobody(
 def test_a_prepared_transaction_is_ended_by_another_process_connection(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
-    from kafka_eos_sink.client.admin import Admin, EndTransaction
-
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
     producer.write(rows(topic, 0, 500))
@@ -468,12 +516,55 @@ def test_memory_stays_within_buffer_memory(
     assert_exactly_once_in_order(any_kafka, topic, 50_000)
 
 
-def test_interceptors_see_every_row_and_every_acknowledgement(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-    import types
+class Raising:
+    """An interceptor all of whose methods raise once it is there."""
 
+    def on_send(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise RuntimeError("from on_send")
+
+    def on_acknowledgement(self, *arguments: Any) -> None:
+        raise RuntimeError("from on_acknowledgement")
+
+    def close(self) -> None:
+        raise RuntimeError("from close")
+
+
+class Recording:
+    """An interceptor that keeps what it is told; ``made`` is the newest."""
+
+    made: Recording
+
+    def __init__(self) -> None:
+        Recording.made = self
+        self.options: list[dict[str, str]] = []
+        self.sent: list[int] = []
+        self.told: list[tuple[Any, ...]] = []
+        self.closed = 0
+
+    def configure(self, options: dict[str, str]) -> None:
+        self.options.append(options)
+
+    def on_send(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.sent += [int(value) for value in batch.column("value").to_pylist()]
+        return batch
+
+    def on_acknowledgement(self, *arguments: Any) -> None:
+        self.told.append(arguments)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def interceptors(user_module: Any) -> tuple[str, str]:
+    """One that raises, and behind it one that records."""
+    user_module.Raising, user_module.Recording = Raising, Recording
+    return "user_module:Raising", "user_module:Recording"
+
+
+def test_interceptors_see_every_row_and_every_acknowledgement(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, user_module: Any
+) -> None:
     told: list[tuple[Any, ...]] = []
 
     class Doubling:
@@ -484,15 +575,78 @@ def test_interceptors_see_every_row_and_every_acknowledgement(
         def on_acknowledgement(self, *arguments: Any) -> None:
             told.append(arguments)
 
-    module = types.ModuleType("broker_interceptors")
-    module.Doubling = Doubling  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "broker_interceptors", module)
+    user_module.Doubling = Doubling
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
-    producer = started(interceptors=("broker_interceptors:Doubling",))
+    producer = started(interceptors=("user_module:Doubling",))
     producer.write(rows(topic, 0, 3))
     commit(client, producer)
     assert [r.value for r in read_committed(any_kafka.bootstrap_servers, topic)] == [b"00", b"11", b"22"]
     assert told == [(topic, 0, 0, 3, None)]
+
+
+def test_an_interceptor_that_raises_is_logged_and_the_others_and_the_write_go_on(
+    any_kafka: EmbeddedKafka,
+    client: NetworkClient,
+    started: Any,
+    interceptors: tuple[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started(interceptors=interceptors, interceptor_options=(("topic", topic),))
+    producer.write(rows(topic, 0, 10))
+    producer.write(rows(topic, 10, 10))
+    commit(client, producer)
+    recording = Recording.made
+    assert recording.closed == 0
+    producer.close()
+    producer.close()
+    assert recording.closed == 1
+    assert recording.options == [{"topic": topic}]
+    assert recording.sent == list(range(20))
+    assert recording.told == [(topic, 0, 0, 20, None)]
+    for method in ("on_send", "on_acknowledgement", "close"):
+        assert f"user_module:Raising failed in {method}" in caplog.text
+        assert f"RuntimeError: from {method}" in caplog.text
+    assert_exactly_once_in_order(any_kafka, topic, 20)
+
+
+@pytest.mark.parametrize("transactional_id", ["", None])
+def test_interceptors_are_told_once_of_each_row_and_why_the_broker_refused_it(
+    any_kafka: EmbeddedKafka,
+    client: NetworkClient,
+    started: Any,
+    interceptors: tuple[str, str],
+    transactional_id: str | None,
+) -> None:
+    """Partition 0 is given rows that are older than its topic takes, in one request with good ones for partition 1."""
+    topic = create_topic(
+        any_kafka.bootstrap_servers, partitions=2, configs={"message.timestamp.before.max.ms": "3600000"}
+    )
+    producer = started(transactional_id, interceptors=interceptors)
+    producer.write(rows(topic, 0, 4, partition=pa.array([0] * 4, pa.int32())))
+    producer.flush()
+    recording = Recording.made
+    assert recording.told == [(topic, 0, 0, 4, None)]
+    old_and_new = RecordColumns(
+        value=pa.array([b"%d" % n for n in range(4, 9)], pa.binary()),
+        key=None,
+        headers=None,
+        timestamp=pa.array([1_500_000_000_000, 1_500_000_000_000, None, None, None], pa.int64()),
+    )
+    producer.write(Rows(topic=topic, partition=pa.array([0, 0, 1, 1, 1], pa.int32()), columns=old_and_new))
+    with pytest.raises(InvalidRowError) as raised:
+        producer.flush()
+    assert raised.value.code == "RECORD_REFUSED"
+    assert "INVALID_TIMESTAMP" in str(raised.value)
+    assert "row 4 of the task" in str(raised.value)
+    producer.abort(deadline(client))
+    producer.close()
+    assert recording.closed == 1
+    _, *told = recording.told
+    # The good ones are acknowledged first or given up with the others, and that is their end.
+    assert sorted((partition, count) for _, partition, _, count, _ in told) == [(0, 2), (1, 3)]
+    assert (topic, 0, -1, 2, raised.value) in told
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
 def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> None:

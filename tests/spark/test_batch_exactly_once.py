@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -105,6 +107,39 @@ def test_order_is_kept_per_spark_partition_and_topic_partition(
         partitions_of_key.setdefault(record.key, set()).add(record.partition)
     assert all(len(partitions) == 1 for partitions in partitions_of_key.values())
     assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def test_a_partitioner_and_an_interceptor_of_the_user_run_in_the_tasks(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The rows have no key before the interceptor gives them one, by which the partitioner then goes."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=3)
+    options = {
+        "topic": topic,
+        "txnAppId": str(tmp_path),
+        "txnVersion": "1",
+        "partitioner": "tests.spark.users_code:by_key",
+        "interceptors": "tests.spark.users_code:Diary",
+        "kafka.batch.size": "1000",
+    }
+    writer(spark.range(0, 1_000, 1, 2).selectExpr("cast(id as string) value"), kafka, **options).save()
+    records = read_committed(kafka.bootstrap_servers, topic)
+    found = {record.value: (record.key, record.partition) for record in records}
+    assert len(records) == 1_000
+    assert found == {b"%d" % number: (b"%d" % number, 2 - number % 3) for number in range(1_000)}
+    diaries = [[json.loads(line) for line in file.read_text().splitlines()] for file in tmp_path.iterdir()]
+    assert len(diaries) == 2  # one of each task
+    acknowledged: list[tuple[int, int]] = []
+    for diary in diaries:
+        assert [sum(rows) for what, *rows in diary if what == "sent"] == [500]
+        assert [what for what, *_ in diary].index("closed") == len(diary) - 1
+        for what, *told in diary:
+            if what == "acknowledged" and told[0] == topic:
+                _, partition, base_offset, count, error = told
+                assert error is None
+                acknowledged += [(partition, offset) for offset in range(base_offset, base_offset + count)]
+    assert sorted(acknowledged) == [(record.partition, record.offset) for record in records]
+    assert_nothing_open(kafka.bootstrap_servers)
 
 
 def test_a_version_is_written_once_and_the_next_one_after_it(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
