@@ -106,10 +106,14 @@ class DeliverLate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answered with a code and not forwarded (but Metadata, whose brokers are needed). See `error_answer`."""
+    """Answered with a code and not forwarded (but Metadata, whose brokers are needed). See `error_answer`.
+
+    `throttle_time_ms`: the silence that the answer asks for besides (KIP-219).
+    """
 
     code: int
     siblings: int | None = None
+    throttle_time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,10 +543,9 @@ class _Connection:
             case DeliverLate(gate=gate):
                 self._proxy.deliver_late(self._broker, gate, exchange.frame)
                 raise _Ended
-            case Answer(code=code, siblings=siblings) if seen.api is not m.MetadataRequest:
-                exchange.answer.set_result(
-                    self._encoded(exchange, error_answer(seen.request, seen.version, code, siblings))
-                )
+            case Answer(code=code, siblings=siblings, throttle_time_ms=ms) if seen.api is not m.MetadataRequest:
+                told = error_answer(seen.request, seen.version, code, siblings)
+                exchange.answer.set_result(self._encoded(exchange, replace(told, throttle_time_ms=ms) if ms else told))
                 return
             case Reply(build=build):
                 exchange.answer.set_result(self._encoded(exchange, build(seen.request)))
@@ -575,6 +578,8 @@ class _Connection:
         match seen.fault:
             case Answer(code=code) | AnswerAfter(code=code) if seen.api is m.MetadataRequest:
                 response = metadata_with_code(response, code)
+                if isinstance(seen.fault, Answer):
+                    response = replace(response, throttle_time_ms=seen.fault.throttle_time_ms)
             case AnswerAfter(code=code, siblings=siblings):
                 response = error_after(response, seen.request, seen.version, code, siblings)
             case Change(change=change):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,14 @@ from kafka_eos_sink.protocol.schema import Request
 from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, write_at_least_once, write_whole
+from .design_table import BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, codes_of
 from .error_answers import metadata_with_code, refused_records
 from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Reply, Rule
 
-FROM_A_NEWER_BROKER = "9999"
-LEADER = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID LEADER_NOT_AVAILABLE FENCED_LEADER_EPOCH
-    UNKNOWN_LEADER_EPOCH KAFKA_STORAGE_ERROR NETWORK_EXCEPTION REPLICA_NOT_AVAILABLE"""
-COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR"
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
+THROTTLED_MS = 60
+"""The silence that a THROTTLING_QUOTA_EXCEEDED asks for: longer than any backoff of the bench, which ends at 40 ms."""
 UNDECIDED_IN = 2_000
 """delivery.timeout.ms of the cases that wait for it to pass."""
 
@@ -214,10 +213,6 @@ class Case:
         return "-".join(filter(None, (self.way, self.name, self.note, f"v{self.version}")))
 
 
-def codes_of(text: str) -> list[int]:
-    return [int(name) if name.isdecimal() else ErrorCode[name].value for name in text.split()]
-
-
 def named(code: int) -> str:
     return ErrorCode.of(code).name
 
@@ -233,21 +228,27 @@ def again(
     answer: Callable[[int], Action] = Answer,
     first: bool = True,
     in_a_row: bool = True,
+    after: Action | None = None,
     **how: Any,
 ) -> Iterator[Case]:
-    """Codes after which the same is asked for again: each as the first answer, and all of them one after the other.
+    """Codes after which the same is asked for again: each as the first answer, and all of them one after the other, from
+    the first to the last and back, so that the first comes behind another as well.
 
-    The other transaction protocols than the first of `versions` get the row of all codes only, and below in `ends` each
-    code once.
+    Without `in_a_row`: each as the first answer, and behind `after`. The other transaction protocols than the first of
+    `versions` get the row of all codes only, and below in `ends` each code once.
     """
     name = f"{api.__name__.removesuffix('Request')}-{of.__name__}-{nth}{client}"
-    actions = {named(code): answer(code) for code in codes_of(codes)}
+    actions = {named(code): throttled(api, answer(code)) for code in codes_of(codes)}
     for version in versions:
         each = (first and version == versions[0]) or not in_a_row
         for code, action in actions.items() if each else ():
             done = "-though-done" if isinstance(action, AnswerAfter) else ""
             rules = (Rule(api, action, nth=nth, where=of, client=client),)
             yield Case(name=f"{name}-{code}{done}", rules=rules, version=version, **how)
+            if after is not None:
+                before = Rule(api, after, nth=nth, where=of, client=client)
+                rules = (before, replace(rules[0], nth=nth + 1))
+                yield Case(name=f"{name}-{code}{done}-after-a-retry", rules=rules, version=version, **how)
         if in_a_row:
             done = "-though-done" if AnswerAfter in map(type, actions.values()) else ""
             row = tuple(
@@ -257,6 +258,20 @@ def again(
                 row = (replace(row[0], count=3),)
             label = "one-after-the-other" if len(row) > 1 else f"{next(iter(actions))}-three-times"
             yield Case(name=f"{name}-{label}{done}", rules=row, version=version, **how)
+            if len(row) > 1 and version == versions[0]:
+                back = tuple(replace(rule, nth=nth + at) for at, rule in enumerate(reversed(row)))
+                yield Case(name=f"{name}-{label}-back{done}", rules=back, version=version, **how)
+
+
+def throttled(api: type[Request[Any]], action: Action) -> Action:
+    """With the throttle time, where this API's answers have one. A connection that is refused ends with its silence."""
+    quota = isinstance(action, Answer) and action.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    has_time = any(each.name == "throttle_time_ms" for each in fields(api.RESPONSE))
+    return (
+        replace(action, throttle_time_ms=THROTTLED_MS)
+        if quota and has_time and api is not m.ApiVersionsRequest
+        else action
+    )
 
 
 def ends(
@@ -338,7 +353,7 @@ def deadlines() -> Iterator[Case]:
 def find_coordinator() -> Iterator[Case]:
     api, loading = m.FindCoordinatorRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     codes = f"COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {QUOTA}"
-    rights = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+    rights = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
     yield from again(api, of_driver, codes)
     for client in ("-task-0", "-committer"):  # whether the attempt is overtaken, and for the decision's EndTxn
         yield from again(api, of_driver, codes, client=client)
@@ -348,7 +363,7 @@ def find_coordinator() -> Iterator[Case]:
         yield from ends(api, of_driver, rights, client=client, after=loading, leaves_open=True)
     yield from ends(api, of_task, rights, after=loading, leaves_open=True)
     yield from ends(api, of_group, {"=": "GROUP_AUTHORIZATION_FAILED"}, after=loading, way="offsets", fenced=True)
-    unknown = {"DECISION_UNKNOWN": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+    unknown = {"DECISION_UNKNOWN": f"TRANSACTIONAL_ID_AUTHORIZATION_FAILED {STRANGE}"}
     how = {"leaves_open": True, "settings": {"delivery_timeout_ms": UNDECIDED_IN}}
     yield from ends(api, of_driver, unknown, client="-committer", after=loading, **how)
 
@@ -548,31 +563,38 @@ def end_txn() -> Iterator[Case]:
 def questions() -> Iterator[Case]:
     """APIs that only read."""
     moved, loading = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    late = Answer(ErrorCode.REQUEST_TIMED_OUT)
     after_decision = {"decided": True, "leaves_open": True, "settings": {"delivery_timeout_ms": 3_000}}
 
     def of_partitions(code: int) -> Change:
         return Change(lambda answer: metadata_with_code(answer, code, of_partitions=True))
 
     for of in (of_data, of_log):
-        yield from again(m.MetadataRequest, of, LEADER)
+        yield from again(m.MetadataRequest, of, f"{LEADER} {QUOTA}")
         yield from again(m.MetadataRequest, of, LEADER, answer=of_partitions, note="partitions")
         yield from again(m.MetadataRequest, of, LEADER, nth=2, first=False)
-        yield from ends(m.MetadataRequest, of, {"=": "TOPIC_AUTHORIZATION_FAILED"})
+        rows = {"=": "TOPIC_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
+        yield from ends(m.MetadataRequest, of, rows, after=moved)
     yield from again(m.ListOffsetsRequest, of_data, f"{LEADER} OFFSET_NOT_AVAILABLE {QUOTA}")
-    rights = {"DECIDED_NOT_FINISHED": "TOPIC_AUTHORIZATION_FAILED"}
+    rights = {"DECIDED_NOT_FINISHED": f"TOPIC_AUTHORIZATION_FAILED {STRANGE}"}
     yield from ends(m.ListOffsetsRequest, of_data, rights, after=moved, **after_decision)
     for client in ("-planner", "-committer"):  # up to the barrier, and for the decision's marker
         yield from again(m.FetchRequest, of_log, f"{LEADER} INCONSISTENT_TOPIC_ID {QUOTA}", client=client)
-    planning = {"=": "TOPIC_AUTHORIZATION_FAILED", "COMMIT_LOG_TRUNCATED": "OFFSET_OUT_OF_RANGE"}
+    planning = {
+        "=": "TOPIC_AUTHORIZATION_FAILED",
+        "COMMIT_LOG_TRUNCATED": "OFFSET_OUT_OF_RANGE",
+        "BROKER_REFUSED": STRANGE,
+    }
     yield from ends(m.FetchRequest, of_log, planning, after=moved)
-    deciding = {"DECISION_UNKNOWN": "TOPIC_AUTHORIZATION_FAILED OFFSET_OUT_OF_RANGE"}
+    deciding = {"DECISION_UNKNOWN": f"TOPIC_AUTHORIZATION_FAILED OFFSET_OUT_OF_RANGE {STRANGE}"}
     yield from ends(m.FetchRequest, of_log, deciding, client="-committer", after=moved, leaves_open=True)
     rights = "CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED"
     for nth in (1, 2):  # of a broker, and of the commit log's topic
         yield from again(m.DescribeConfigsRequest, anything, f"REQUEST_TIMED_OUT {QUOTA}", nth=nth)
-        yield from again(m.DescribeConfigsRequest, anything, rights, nth=nth, in_a_row=False)
-    yield from again(m.DescribeProducersRequest, of_data, LEADER)
-    yield from again(m.DescribeProducersRequest, of_data, "TOPIC_AUTHORIZATION_FAILED", in_a_row=False)
+        yield from again(m.DescribeConfigsRequest, anything, rights, nth=nth, in_a_row=False, after=late)
+        yield from ends(m.DescribeConfigsRequest, anything, {"BROKER_REFUSED": STRANGE}, nth=nth, after=late)
+    yield from again(m.DescribeProducersRequest, of_data, f"{LEADER} {QUOTA}")
+    yield from again(m.DescribeProducersRequest, of_data, "TOPIC_AUTHORIZATION_FAILED", in_a_row=False, after=moved)
     yield from ends(m.DescribeProducersRequest, of_data, {"BROKER_REFUSED": STRANGE}, after=moved, leaves_open=True)
     codes = f"COORDINATOR_LOAD_IN_PROGRESS {COORDINATOR} {QUOTA}"
     rows = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": STRANGE}
@@ -605,8 +627,7 @@ def questions() -> Iterator[Case]:
 
 def handshake() -> Iterator[Case]:
     api = m.ApiVersionsRequest
-    yield from again(api, anything, "UNSUPPORTED_VERSION", in_a_row=False)
-    yield from again(api, anything, "UNKNOWN_SERVER_ERROR")
+    yield from again(api, anything, f"UNSUPPORTED_VERSION {STRANGE} {QUOTA}")
 
     def without_flexible_produce(answer: m.ApiVersionsResponse) -> m.ApiVersionsResponse:
         keys = tuple(replace(key, max_version=8) if key.api_key == 0 else key for key in answer.api_keys)
@@ -620,9 +641,10 @@ def commands() -> Iterator[Case]:
     api, not_controller = m.CreateTopicsRequest, Answer(ErrorCode.NOT_CONTROLLER)
     how = {"way": "new-log"}
     yield from again(api, anything, f"REQUEST_TIMED_OUT NOT_CONTROLLER {QUOTA}", **how)
-    yield from again(api, anything, "TOPIC_ALREADY_EXISTS REQUEST_TIMED_OUT", answer=AnswerAfter, in_a_row=False, **how)
-    refused = """INVALID_REPLICATION_FACTOR POLICY_VIOLATION CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED
-        UNKNOWN_SERVER_ERROR"""
+    done = "TOPIC_ALREADY_EXISTS REQUEST_TIMED_OUT"
+    yield from again(api, anything, done, answer=AnswerAfter, in_a_row=False, after=not_controller, **how)
+    refused = f"""INVALID_REPLICATION_FACTOR POLICY_VIOLATION CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED
+        {STRANGE}"""
     yield from ends(api, anything, {"COMMIT_LOG_TOPIC": refused}, after=not_controller, **how)
     api, moved = m.WriteTxnMarkersRequest, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     how = {"way": "marker"}
@@ -717,6 +739,16 @@ def test_what_could_not_be_checked_is_said(bench_of: Callable[[int], Bench], cap
     bench.assert_exactly_once(topic)
 
 
-def test_the_table_has_all_rows() -> None:
+def test_there_is_a_case_of_every_row_of_the_design() -> None:
     assert len({str(case) for case in CASES}) == len(CASES)
-    assert len({(rule.api, str(rule.action)) for case in CASES for rule in case.rules}) >= 150
+    missing = WANTED - {placed for case in CASES for placed in places(case)}
+    assert sorted(f"{api.__name__} {named(code)} {when}" for api, code, when in missing) == []
+
+
+def places(case: Case) -> Iterator[tuple[type[Request[Any]], int, str]]:
+    """The codes that a case answers with, and whether another answer to the same request, or none, came before."""
+    for at, rule in enumerate(case.rules):
+        if not isinstance(rule.action, Answer | AnswerAfter):
+            continue
+        earlier = [each for each in case.rules[:at] if each.api is rule.api and each.where is rule.where]
+        yield rule.api, rule.action.code, BEHIND if earlier else FIRST
