@@ -10,6 +10,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.schema import Request
 
 _TRY_AGAIN = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
@@ -29,6 +30,7 @@ class Retry:
         self._client = client
         self._attempts = 0
         self._was_answered = False
+        self._metadata_is_old = False
         config = client.config
         self._backoff = ExponentialBackoff(
             config.retry_backoff_ms if first_ms is None else min(first_ms, config.retry_backoff_ms),
@@ -47,15 +49,15 @@ class Retry:
     def answered(
         self, request: type[Request[Any]], code: int, about: str | None = None, broker_message: str | None = None
     ) -> Reaction:
-        """A request was answered with an error code: RETRY, REFRESH_METADATA (already asked for), FIND_COORDINATOR, or
+        """A request was answered with an error code: RETRY, REFRESH_METADATA (which `pause` does), FIND_COORDINATOR, or
         what else is no failure. Raises where the code ends the matter."""
         asked_for = reaction(request, code)
         what = self.what if about is None else about
         if asked_for in _TRY_AGAIN:
             self._was_answered = True
             self.reason = f"{what} was answered {ErrorCode.of(code).name}"
-            if asked_for is Reaction.REFRESH_METADATA:
-                self._client.request_metadata_update()
+            # To repeat a Metadata request is to refresh.
+            self._metadata_is_old |= asked_for is Reaction.REFRESH_METADATA and request is not MetadataRequest
         elif asked_for not in (Reaction.SUCCESS, Reaction.NOT_FOUND, Reaction.OUT_OF_RANGE):
             raise refusal(request, code, what, broker_message)
         return asked_for
@@ -70,9 +72,14 @@ class Retry:
         return BrokerUnavailableError("REQUEST_DEADLINE", f"{self.what} was not done in time; last: {self.reason}")
 
     def pause(self) -> None:
-        """Back off before the next try, while the pump goes on. Raises `timeout()` when the deadline passes over it."""
+        """Back off before the next try, while the pump goes on. Raises `timeout()` when the deadline passes over it.
+
+        A node that was the wrong one is not asked again before metadata newer than its answer has come.
+        """
         self._client.wait(self._backoff.delay_ms(self._attempts), self.deadline_ms)
         self._attempts += 1
+        if self._metadata_is_old:
+            self._metadata_is_old = not self._client.wait_for_metadata(self.deadline_ms)
         if self.expired:
             raise self.timeout()
 
