@@ -31,9 +31,9 @@ from kafka_eos_sink.protocol.schema import Request
 from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, write_at_least_once, write_whole
-from .design_table import BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, codes_of
+from .design_table import ASKS, BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, Asks, codes_of
 from .error_answers import metadata_with_code, refused_records
-from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Reply, Rule
+from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Reply, Rule, Seen
 
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
@@ -691,6 +691,7 @@ def test_a_code_leads_to_what_the_protocol_asks_for(bench_of: Callable[[int], Be
     if case.ends is None:
         drive()
         assert_fired(bench, case)
+        assert_repeated(bench, case)
         if case.way == "marker":
             bench.assert_nothing_visible(topic)
         else:
@@ -702,6 +703,7 @@ def test_a_code_leads_to_what_the_protocol_asks_for(bench_of: Callable[[int], Be
     assert raised.value.code == case.ends, str(raised.value)
     assert case.says in raised.value.message
     assert_fired(bench, case)
+    assert_repeated(bench, case)
     if case.way == "at-least-once":
         return
     if not case.decided:
@@ -724,6 +726,79 @@ def assert_fired(bench: Bench, case: Case) -> None:
         return
     wanted = sum(rule.count or 1 for rule in case.rules if rule.api is not m.ApiVersionsRequest)
     assert len([fault for fault in bench.proxy.faults if fault.api is not m.ApiVersionsRequest]) == wanted
+
+
+IDENTICAL = (
+    m.InitProducerIdRequest,
+    m.AddPartitionsToTxnRequest,
+    m.AddOffsetsToTxnRequest,
+    m.TxnOffsetCommitRequest,
+    m.EndTxnRequest,
+)
+"""APIs that change something: their repeats are of the same bytes in the same version (so is each batch of a Produce)."""
+
+
+def assert_repeated(bench: Bench, case: Case) -> None:
+    """What the proxy saw between an answer and the repeat that it asks for: fresh metadata, the coordinator looked for,
+    or silence (of the connection, as KIP-219 has it); and that the repeat was one."""
+    if any(rule.count is None for rule in case.rules):
+        return  # the last answer has no repeat
+    seen = bench.proxy.requests
+    for at, refused in enumerate(seen):
+        if not isinstance(refused.fault, Answer | AnswerAfter):
+            continue
+        asked_for = ASKS.get((refused.api, refused.fault.code))
+        if asked_for not in (Asks.RETRY, Asks.REFRESH_METADATA, Asks.FIND_COORDINATOR):
+            continue
+        later = [each for each in seen[at + 1 :] if each.client_id == refused.client_id]
+        (where, *_) = [rule.where for rule in case.rules if rule.action is refused.fault]
+        repeat = next((each for each in later if is_about_the_same(refused, each, where)), None)
+        if repeat is None:
+            # Batches that were sent behind it may have ended the matter.
+            assert refused.api is m.ProduceRequest, f"no repeat of {refused}"
+            assert case.ends is not None, f"no repeat of {refused}"
+            continue
+        between = later[: later.index(repeat)]
+        if refused.api in IDENTICAL:
+            assert (repeat.version, repeat.digest) == (refused.version, refused.digest)
+        if isinstance(refused.fault, Answer) and repeat.connection == refused.connection:
+            # The client's clock counts whole ms.
+            assert 1_000 * (repeat.at - refused.at) >= refused.fault.throttle_time_ms - 1
+        if asked_for is Asks.REFRESH_METADATA and refused.api is not m.MetadataRequest:
+            # A batch waits for its own backoff, as in Java, and fresh metadata for its: close together, in no order.
+            soon = later if refused.api is m.ProduceRequest else between
+            assert any(each.api is m.MetadataRequest for each in soon), f"no metadata after {refused}"
+        if asked_for is Asks.FIND_COORDINATOR:
+            key_type, keys = coordinated(refused.request)
+            sought = [each.request for each in between if each.api is m.FindCoordinatorRequest]
+            assert keys <= {key for each in sought if each.key_type == key_type for key in each.coordinator_keys}
+
+
+def is_about_the_same(refused: Seen, later: Seen, where: Callable[[Any], bool]) -> bool:
+    """Whether a later request asks what was refused; of a Produce, one of its batches, to the byte and in the same version."""
+    if later.api is not refused.api or not where(later.request):
+        return False
+    if refused.api is m.ProduceRequest:
+        return later.version == refused.version and not batches(refused.request).isdisjoint(batches(later.request))
+    return refused.api not in IDENTICAL or _id(later.request) == _id(refused.request)
+
+
+def batches(request: m.ProduceRequest) -> set[tuple[str, int, bytes]]:
+    return {
+        (topic.name, each.index, bytes(each.records or b""))
+        for topic in request.topic_data
+        for each in topic.partition_data
+    }
+
+
+def coordinated(request: Any) -> tuple[int, set[str]]:
+    """Whose coordinator a request goes to: key type and keys of FindCoordinator; none where any broker will do."""
+    match request:
+        case m.TxnOffsetCommitRequest():
+            return 0, {request.group_id}
+        case m.DescribeTransactionsRequest():
+            return 1, set(request.transactional_ids)
+    return 1, {_id(request)} - {""}
 
 
 def test_what_could_not_be_checked_is_said(bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture) -> None:
