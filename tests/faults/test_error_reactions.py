@@ -765,9 +765,14 @@ def assert_repeated(bench: Bench, case: Case) -> None:
             # The client's clock counts whole ms.
             assert 1_000 * (repeat.at - refused.at) >= refused.fault.throttle_time_ms - 1
         if asked_for is Asks.REFRESH_METADATA and refused.api is not m.MetadataRequest:
-            # A batch waits for its own backoff, as in Java, and fresh metadata for its: close together, in no order.
-            soon = later if refused.api is m.ProduceRequest else between
-            assert any(each.api is m.MetadataRequest for each in soon), f"no metadata after {refused}"
+            if refused.api is m.ProduceRequest:
+                # A batch waits for its own backoff, as in Java, and fresh metadata for its: close together, in no order.
+                known = [topics for each in seen[:at] if (topics := described(each, refused.client_id))]
+                assert known[-1] in [described(each, refused.client_id) for each in later], (
+                    f"no metadata after {refused}"
+                )
+            else:
+                assert any(each.api is m.MetadataRequest for each in between), f"no metadata before {repeat}"
         if asked_for is Asks.FIND_COORDINATOR:
             key_type, keys = coordinated(refused.request)
             sought = [each.request for each in between if each.api is m.FindCoordinatorRequest]
@@ -789,6 +794,12 @@ def batches(request: m.ProduceRequest) -> set[tuple[str, int, bytes]]:
         for topic in request.topic_data
         for each in topic.partition_data
     }
+
+
+def described(seen: Seen, client_id: str) -> frozenset[str]:
+    """The topics whose metadata a client asks for; one that it did not know before is no reason to look at the others."""
+    asked = seen.api is m.MetadataRequest and seen.client_id == client_id
+    return frozenset(_topics(seen.request)) if asked else frozenset()
 
 
 def coordinated(request: Any) -> tuple[int, set[str]]:
