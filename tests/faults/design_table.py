@@ -108,7 +108,7 @@ DESIGN: dict[type[Request[Any]], dict[Asks, str]] = {
     m.ListTransactionsRequest: {Asks.RETRY: "COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE"},
     m.WriteTxnMarkersRequest: {Asks.REFUSED: "TRANSACTION_COORDINATOR_FENCED CLUSTER_AUTHORIZATION_FAILED"},
 }
-"""API -> what is asked for -> codes. SaslHandshake and SaslAuthenticate are in tests/broker/test_security.py."""
+"""API -> what is asked for -> codes. SaslHandshake and SaslAuthenticate have a test of their own."""
 
 WITHOUT_SAYING: dict[type[Request[Any]], dict[Asks, str]] = {
     m.ListOffsetsRequest: {Asks.RETRY: "OFFSET_NOT_AVAILABLE"},

@@ -294,6 +294,29 @@ def _api_versions(_request: m.ApiVersionsRequest, version: int, codes: Codes) ->
     return m.ApiVersionsResponse(error_code=code, api_keys=(known,) if code == ErrorCode.UNSUPPORTED_VERSION else ())
 
 
+def _sasl_handshake(_request: m.SaslHandshakeRequest, _version: int, codes: Codes) -> m.SaslHandshakeResponse:
+    return m.SaslHandshakeResponse(error_code=codes(), mechanisms=())
+
+
+def _sasl_authenticate(_request: m.SaslAuthenticateRequest, _version: int, codes: Codes) -> m.SaslAuthenticateResponse:
+    return m.SaslAuthenticateResponse(error_code=codes(), error_message=None, auth_bytes=b"")
+
+
+def _describe_cluster(_request: m.DescribeClusterRequest, _version: int, codes: Codes) -> m.DescribeClusterResponse:
+    return m.DescribeClusterResponse(throttle_time_ms=0, error_code=codes(), cluster_id="", brokers=())
+
+
+def _offset_fetch(request: m.OffsetFetchRequest, _version: int, codes: Codes) -> m.OffsetFetchResponse:
+    """A group's code stands for all its partitions."""
+    return m.OffsetFetchResponse(
+        throttle_time_ms=0,
+        groups=tuple(
+            m.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=codes())
+            for group in request.groups
+        ),
+    )
+
+
 _BUILDERS: dict[type[Request[Any]], Callable[[Any, int, Codes], Any]] = {
     m.ProduceRequest: _produce,
     m.FetchRequest: _fetch,
@@ -311,4 +334,8 @@ _BUILDERS: dict[type[Request[Any]], Callable[[Any, int, Codes], Any]] = {
     m.ListTransactionsRequest: _list_transactions,
     m.WriteTxnMarkersRequest: _write_txn_markers,
     m.ApiVersionsRequest: _api_versions,
+    m.SaslHandshakeRequest: _sasl_handshake,
+    m.SaslAuthenticateRequest: _sasl_authenticate,
+    m.DescribeClusterRequest: _describe_cluster,
+    m.OffsetFetchRequest: _offset_fetch,
 }

@@ -22,7 +22,8 @@ import pytest
 from dead_writes import ROWS
 from kafka_eos_sink.client.admin import Admin, EndTransaction, TransactionMarker
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
+from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
@@ -810,6 +811,34 @@ def coordinated(request: Any) -> tuple[int, set[str]]:
         case m.DescribeTransactionsRequest():
             return 1, set(request.transactional_ids)
     return 1, {_id(request)} - {""}
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (m.SaslHandshakeRequest, "UNSUPPORTED_SASL_MECHANISM"),
+        (m.SaslHandshakeRequest, "ILLEGAL_SASL_STATE"),
+        (m.SaslAuthenticateRequest, "ILLEGAL_SASL_STATE"),
+        (m.SaslAuthenticateRequest, "SASL_AUTHENTICATION_FAILED"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_principal_that_is_refused_is_not_tried_again(
+    bench_of: Callable[[int], Bench], api: type[Request[Any]], code: str
+) -> None:
+    """The proxy plays the listener's SASL: behind it the broker takes none and is asked nothing."""
+    bench = bench_of(2)
+    password = "not to be told"
+    credentials = PasswordCredentials(username="alice", password=Secret(password))
+    security = SecurityConfig(protocol="SASL_PLAINTEXT", sasl=SaslConfig(mechanism="PLAIN", credentials=credentials))
+    taken = Reply(lambda request: m.SaslHandshakeResponse(error_code=0, mechanisms=(request.mechanism,)))
+    bench.proxy.inject(Rule(api, Answer(ErrorCode[code]), count=None), Rule(m.SaslHandshakeRequest, taken, count=None))
+    with pytest.raises(AuthenticationError) as raised:
+        write_whole(bench.write_settings(bench.topic(), client={"security": security}))
+    assert raised.value.code == code
+    assert password not in str(raised.value)
+    asked = [m.ApiVersionsRequest, m.SaslHandshakeRequest, m.SaslAuthenticateRequest]
+    assert [seen.api for seen in bench.proxy.requests] == asked[: asked.index(api) + 1]
 
 
 def test_what_could_not_be_checked_is_said(bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture) -> None:
