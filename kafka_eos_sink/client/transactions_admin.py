@@ -29,7 +29,8 @@ _CONCURRENT_TRANSACTIONS_FIRST_MS = 20
 """Markers are written within a few ms: the Java client begins with 20 ms here, too (TransactionManager)."""
 _FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
-"""How long to ask, after the deadline, what holds a producer id up."""
+"""How long to ask, after the deadline, what holds a transactional id up."""
+_NAMED_PARTITIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,7 @@ class TransactionsAdmin(Coordinators):
             except BrokerUnavailableError:
                 if transactional_id is None or code != ErrorCode.CONCURRENT_TRANSACTIONS:
                     raise
-                retry.reason = f"{retry.reason}; {self._holder(transactional_id)}"
+                retry.reason = f"{retry.reason}; {self.holder(transactional_id)}"
                 raise retry.timeout() from None
 
     def describe_transactions(
@@ -344,16 +345,24 @@ class TransactionsAdmin(Coordinators):
             return False
         return self.client.api_version(node_id, ListTransactionsRequest) >= 2
 
-    def _holder(self, transactional_id: str) -> str:
-        """Half a sentence on what keeps a transactional id from being initialised."""
+    def holder(self, transactional_id: str) -> str:
+        """Half a sentence on what a transactional id that answered CONCURRENT_TRANSACTIONS to the last is waiting for.
+
+        For a person only: it has a short deadline of its own, and where the coordinator does not say it, that is said
+        instead of raised, since whoever asks has an error to raise already.
+        """
         try:
             state = self.describe_transactions([transactional_id], self.client.clock() + _HOLDER_MS)[transactional_id]
         except KafkaEosError as error:
             return f"what holds it could not be asked: {error.message}"
         if state is None:
             return "the coordinator does not know the id"
-        held_by = ", ".join(f"{topic}-{index}" for topic, index in state.partitions) or "no partition"
-        return f"its former transaction is in state {state.state}, waiting for {held_by}"
+        said = f"its transaction is in state {state.state}"
+        if not state.partitions:
+            return said
+        named = ", ".join(f"{topic}-{index}" for topic, index in sorted(state.partitions)[:_NAMED_PARTITIONS])
+        more = len(state.partitions) - _NAMED_PARTITIONS
+        return f"{said}, the marker is missing in {named}{f' and {more} more' if more > 0 else ''}"
 
 
 def _refuse_unknown_states(response: ListTransactionsResponse, node_id: int) -> None:

@@ -178,11 +178,19 @@ class Executor:
             ],
             self._deadline,
         )
+        # The first one is what an error names, and asking for it takes a moment whatever the number of transactions.
+        busy = next(
+            (at for at, each in enumerate(results) if each.error_code == ErrorCode.CONCURRENT_TRANSACTIONS), None
+        )
+        held_by = "" if busy is None else self.admin.holder(ends[busy].identity.transactional_id)
         return tuple(
             steps.EndResult(
-                error=result.error_code, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+                error=result.error_code,
+                producer_id=result.producer_id,
+                producer_epoch=result.producer_epoch,
+                detail=held_by if at == busy else "",
             )
-            for result in results
+            for at, result in enumerate(results)
         )
 
     # the commit log

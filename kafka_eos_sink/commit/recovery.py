@@ -218,8 +218,10 @@ def _sort_answers(
             doubtful.append(prepared)
         else:
             code = "no answer" if result.error is None else ErrorCode.of(result.error).name
+            detail = f"; {result.detail}" if result.detail else ""
             raise pending_error(
-                decision, f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline"
+                decision,
+                f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline{detail}",
             )
     return answered, doubtful
 

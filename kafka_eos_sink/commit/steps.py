@@ -126,11 +126,15 @@ class EndTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndResult:
-    """``error`` 0 for success, None where no answer came before the deadline. From version 2 the bumped identity."""
+    """``error`` 0 for success, None where no answer came before the deadline. From version 2 the bumped identity.
+
+    ``detail`` is half a sentence for whoever reads the error; nothing is decided by it.
+    """
 
     error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kafka_eos_sink.client.admin import EndTxnResult
+from kafka_eos_sink.client.admin import Admin, EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
@@ -160,7 +160,7 @@ class Producer:
         """Asks for a fresh (producer id, epoch), which fences whoever had the transactional id; absolute clock ms.
 
         Waits for the end of a transaction that the former owner left. Raises what the coordinator refuses with, or
-        ``BrokerUnavailableError`` (``REQUEST_DEADLINE``).
+        ``BrokerUnavailableError`` (``REQUEST_DEADLINE``), which says what holds the id.
         """
         self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
@@ -438,8 +438,17 @@ class Producer:
         while waiting():
             left = deadline_ms - self._client.clock()
             if left <= 0:
-                raise BrokerUnavailableError("REQUEST_DEADLINE", f"{what} did not come in time")
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE", f"{what} did not come in time; last: {self._in_the_way()}"
+                )
             self._pump(min(left, WAIT_MS))
+
+    def _in_the_way(self) -> str:
+        """What kept the coordinator from the answer that was waited for, in its own words as far as there are any."""
+        transactions = self._transactions
+        if transactions.transactional_id is None or not transactions.busy:
+            return transactions.last_problem
+        return f"{transactions.last_problem}; {Admin(self._client).holder(transactions.transactional_id)}"
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:

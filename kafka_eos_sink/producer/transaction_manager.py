@@ -39,6 +39,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
+NO_ANSWER: Final = "no answer"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
 """A coordinator that still writes the markers of the last transaction is done within milliseconds (as in Java)."""
 
@@ -130,6 +131,10 @@ class TransactionManager:
         """
         self.next_at = 0
         """Clock ms before which the coordinator is left in peace."""
+        self.last_problem = NO_ANSWER
+        """What kept the coordinator last from what it is asked for; for messages only."""
+        self.busy = False
+        """That was CONCURRENT_TRANSACTIONS: it is about to end a transaction of this id."""
         self._group_added = False
         self._unsettled: set[TopicPartition] = set()
         """Those of ``in_doubt`` that stay in doubt when a repeat is refused: an earlier request may have added them."""
@@ -375,6 +380,7 @@ class TransactionManager:
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
         self.unreachable()
+        self.last_problem, self.busy = error.message, False
         self._wait(now)
 
     def receive(self, response: Any, now: int) -> None:
@@ -464,7 +470,11 @@ class TransactionManager:
         first_wait_ms: int | None = None,
     ) -> bool:
         if code == ErrorCode.NONE:
+            if not isinstance(request, FindCoordinatorRequest):  # which is only asked again on the way
+                self.last_problem, self.busy = NO_ANSWER, False
             return True
+        self.last_problem = f"{what} was answered {ErrorCode.of(code).name}"
+        self.busy = code == ErrorCode.CONCURRENT_TRANSACTIONS
         match reaction(type(request), code):
             case Reaction.SUCCESS:
                 return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -23,6 +24,7 @@ from dead_writes import ROWS
 from kafka_eos_sink.client.admin import Admin, EndTransaction, TransactionMarker
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
+from kafka_eos_sink.commit import task
 from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -128,7 +130,7 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
     """Rows and the offset of a group in one transaction; both are there or neither."""
     group, transactional_id = unique_topic("group"), unique_topic("offsets")
     with NetworkClient(bench.client_config()) as client:
-        deadline = client.clock() + 8_000
+        deadline = client.clock() + case.settings.get("delivery_timeout_ms", 8_000)
         producer = Producer(client, ProducerConfig(batch_size=40), transactional_id=transactional_id)
         producer.init_producer_id(deadline)
         producer.begin()
@@ -208,7 +210,7 @@ class Case:
     """The failure is the driver's: the next plan ends what is open."""
     settings: dict[str, Any] = field(default_factory=dict)
     says: str = ""
-    """Words of the message."""
+    """What is found in the message, a regular expression; TOPIC stands for the topic of the rows."""
 
     def __str__(self) -> str:
         return "-".join(filter(None, (self.way, self.name, self.note, f"v{self.version}")))
@@ -310,27 +312,63 @@ def ends(
 
 
 def for_ever(
-    api: type[Request[Any]], of: Callable[[Any], bool], codes: str, ours: str, *, says: str, **how: Any
+    api: type[Request[Any]],
+    of: Callable[[Any], bool],
+    codes: str,
+    ours: str,
+    *,
+    says: str,
+    beside: tuple[Rule, ...] = (),
+    **how: Any,
 ) -> Iterator[Case]:
     """Codes that would be worth another try, if they did not come every time: past the deadline that is said."""
     for code in codes_of(codes):
         yield Case(
             name=f"{api.__name__.removesuffix('Request')}-{of.__name__}-{named(code)}-for-ever",
-            rules=(Rule(api, Answer(code), count=None, where=of),),
+            rules=(Rule(api, Answer(code), count=None, where=of), *beside),
             ends=ours,
             says=says,
             **how,
         )
 
 
+def held_by_orders(answer: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
+    """As if a transaction of the id were committed but for its marker in partition 3 of `orders`."""
+    topics = (m.DescribedTransactionTopic(topic="orders", partitions=(3,)),)
+    held = {"error_code": 0, "transaction_state": "PrepareCommit", "topics": topics}
+    return replace(answer, transaction_states=tuple(replace(each, **held) for each in answer.transaction_states))
+
+
 def deadlines() -> Iterator[Case]:
     short = {"settings": {"delivery_timeout_ms": UNDECIDED_IN, "max_block_ms": UNDECIDED_IN}, "leaves_open": True}
     late: Callable[..., Iterator[Case]] = partial(for_ever, **short)
     busy, loading = "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"
-    for code in (busy, loading):
-        yield from late(m.InitProducerIdRequest, of_driver, code, "REQUEST_DEADLINE", says=code)
+    unknown = "; the coordinator does not know the id"
+    partitions = r"; its transaction is in state Ongoing, the marker is missing in __\S+, TOPIC-0, TOPIC-1\. "
+    for code, holder, held in ((busy, unknown, partitions), (loading, "$", r"before the deadline\. ")):
+        for of, way in ((of_driver, "write"), (of_task, "write"), (of_task, "offsets")):
+            yield from late(m.InitProducerIdRequest, of, code, "REQUEST_DEADLINE", says=f"{code}{holder}", way=way)
         yield from late(m.EndTxnRequest, of_driver, code, "DECISION_UNKNOWN", says="marker")
-        yield from late(m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=code, decided=True)
+        yield from late(
+            m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=f"with {code}.*{held}", decided=True
+        )
+    yield from late(
+        m.InitProducerIdRequest, anything, loading, "REQUEST_DEADLINE", says=f"{loading}$", way="at-least-once"
+    )
+    # What holds an id is asked for the message only: whatever comes of that, the error is the same.
+    refused = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    for note, action, said in (
+        ("named", Change(held_by_orders), "in state PrepareCommit, the marker is missing in orders-3"),
+        ("loading", Answer(ErrorCode[loading]), f"could not be asked: .*{loading}"),
+        ("refused", Answer(ErrorCode[refused]), "could not be asked: .*transactional id"),
+    ):
+        of_holder = partial(Rule, m.DescribeTransactionsRequest, action, count=None, where=of_question)
+        how = {"says": f"{busy}.*; .*{said}", "note": f"holder-{note}"}
+        for way, client in (("write", "-task-0"), ("offsets", "")):
+            asked = (of_holder(client=client),)
+            yield from late(m.InitProducerIdRequest, of_task, busy, "REQUEST_DEADLINE", way=way, beside=asked, **how)
+        asked = (of_holder(client="-committer"),)
+        yield from late(m.EndTxnRequest, of_task, busy, "DECIDED_NOT_FINISHED", decided=True, beside=asked, **how)
     yield from late(m.FindCoordinatorRequest, of_task, loading, "REQUEST_DEADLINE", says=loading)
     yield from late(m.ProduceRequest, of_data, "NOT_LEADER_OR_FOLLOWER", "DELIVERY_TIMEOUT", says="NOT_LEADER")
     yield from late(m.ProduceRequest, of_data, "NOT_ENOUGH_REPLICAS", "DELIVERY_TIMEOUT", says="NOT_ENOUGH_REPLICAS")
@@ -471,6 +509,7 @@ def produce() -> Iterator[Case]:
         name="Produce-of_data-records-named",
         rules=(Rule(api, Reply(lambda request: refused_records(request, 87, 1, "no such thing")), where=of_data),),
         ends="RECORD_REFUSED",
+        says=r"topic TOPIC partition (0 .*row 2|1 .*row 3) of the task: no such thing",
     )
     at_decision = {
         **refused,
@@ -676,7 +715,11 @@ RUN = CASES if os.environ.get("KAFKA_EOS_ALL_CASES") else CASES[::5]
 
 
 @pytest.mark.parametrize("case", RUN, ids=str)
-def test_a_code_leads_to_what_the_protocol_asks_for(bench_of: Callable[[int], Bench], case: Case) -> None:
+def test_a_code_leads_to_what_the_protocol_asks_for(
+    bench_of: Callable[[int], Bench], case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long a task looks for a free id is no setting: a minute.
+    monkeypatch.setattr(task, "SLOT_DEADLINE_MS", case.settings.get("delivery_timeout_ms", task.SLOT_DEADLINE_MS))
     bench = bench_of(case.version)
     topic = bench.topic()
     settings = bench.write_settings(topic, **case.settings)
@@ -702,7 +745,7 @@ def test_a_code_leads_to_what_the_protocol_asks_for(bench_of: Callable[[int], Be
     with pytest.raises(KafkaEosError) as raised:
         drive()
     assert raised.value.code == case.ends, str(raised.value)
-    assert case.says in raised.value.message
+    assert re.search(case.says.replace("TOPIC", topic), raised.value.message), raised.value.message
     assert_fired(bench, case)
     assert_repeated(bench, case)
     if case.way == "at-least-once":

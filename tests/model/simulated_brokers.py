@@ -46,6 +46,8 @@ class SimulatedBrokers(BrokerState):
                 return self._txn_offset_commit(node, version, request)
             case m.EndTxnRequest():
                 return self._end_txn(node, version, request)
+            case m.DescribeTransactionsRequest():
+                return self._describe_transactions(node, request)
             case m.ProduceRequest():
                 return self._produce(node, version, request)
         raise AssertionError(f"no broker here answers {type(request).__name__}")
@@ -217,6 +219,28 @@ class SimulatedBrokers(BrokerState):
         if ended is BLOCKED:
             return m.EndTxnResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
         return m.EndTxnResponse(throttle_time_ms=0, error_code=ended[0], producer_id=ended[1], producer_epoch=ended[2])
+
+    def _describe_transactions(
+        self, node: int, request: m.DescribeTransactionsRequest
+    ) -> m.DescribeTransactionsResponse:
+        (transactional_id,) = request.transactional_ids
+        found = self.cluster.transaction(transactional_id)
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if found is None else ErrorCode.NONE
+        return m.DescribeTransactionsResponse(
+            throttle_time_ms=0,
+            transaction_states=(
+                m.TransactionState(
+                    error_code=code if node == self.coordinators[1] else ErrorCode.NOT_COORDINATOR,
+                    transactional_id=transactional_id,
+                    transaction_state="" if found is None else found.state,
+                    transaction_timeout_ms=0 if found is None else found.timeout_ms,
+                    transaction_start_time_ms=-1,
+                    producer_id=-1 if found is None else found.producer_id,
+                    producer_epoch=-1 if found is None else found.producer_epoch,
+                    topics=(),
+                ),
+            ),
+        )
 
     # Produce
 

@@ -364,6 +364,26 @@ def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None
         world.run(commit(REQUEST, [MESSAGE]))
 
 
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline\. "),
+        ("held by t-0", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline; held by t-0\. "),
+    ],
+)
+def test_what_an_end_waits_for_is_said_and_decides_nothing(detail: str, said: str) -> None:
+    world = World()
+
+    def busy(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if step.ends[0].identity == DRIVER:
+            return World.EndTransactions(world, step)
+        return tuple(steps.EndResult(error=ErrorCode.CONCURRENT_TRANSACTIONS, detail=detail) for _ in step.ends)
+
+    world.own = {"EndTransactions": busy}
+    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{said}"):
+        world.run(commit(REQUEST, [MESSAGE]))
+
+
 @pytest.mark.parametrize("marked", [MarkerType.COMMIT, MarkerType.ABORT])
 def test_a_fenced_end_of_the_decision_leaves_the_answer_to_the_log(marked: MarkerType) -> None:
     """The repeat of a lost answer may meet a driver that came after the commit."""

@@ -126,6 +126,37 @@ def test_an_id_is_asked_of_the_coordinator_once_that_is_found() -> None:
     assert (d.manager.state, d.manager.identity, d.manager.coordinator) == (State.READY, (9, 2), 5)
 
 
+def test_what_is_in_the_way_of_an_id_is_kept_until_it_is_given() -> None:
+    d = Dialogue()
+
+    def refused(code: ErrorCode) -> None:
+        d.ask()
+        d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_epoch=-1))
+
+    def in_the_way() -> tuple[str, bool]:
+        return d.manager.last_problem, d.manager.busy
+
+    d.manager.initialize()
+    assert in_the_way() == ("no answer", False)
+    d.ask()
+    d.found()
+    refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert in_the_way() == ("InitProducerId of transactional id 'tx' was answered CONCURRENT_TRANSACTIONS", True)
+    refused(ErrorCode.NOT_COORDINATOR)
+    d.ask()
+    d.found()  # that the coordinator was found again says nothing of the id
+    assert in_the_way() == ("InitProducerId of transactional id 'tx' was answered NOT_COORDINATOR", False)
+    refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    d.ask()
+    d.manager.lost(LOST, d.now)
+    assert in_the_way() == (LOST.message, False)
+    d.ask()
+    d.found()
+    d.ask()
+    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=2))
+    assert in_the_way() == ("no answer", False)
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

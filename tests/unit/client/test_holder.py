@@ -1,0 +1,66 @@
+"""What the error says that a transactional id is waiting for, when it answers CONCURRENT_TRANSACTIONS past the deadline."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.admin import Admin, TransactionState
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+
+NOW = 5_000
+
+
+class Describing(Admin):
+    """An admin whose coordinator says `answer` of the id."""
+
+    def __init__(self, answer: TransactionState | KafkaEosError | None) -> None:
+        super().__init__(SimpleNamespace(clock=lambda: NOW))  # type: ignore[arg-type]
+        self.answer = answer
+        self.deadlines: list[int] = []
+
+    def describe_transactions(self, transactional_ids: Any, deadline_ms: int) -> dict[str, TransactionState | None]:
+        self.deadlines.append(deadline_ms)
+        if isinstance(self.answer, KafkaEosError):
+            raise self.answer
+        return dict.fromkeys(transactional_ids, self.answer)
+
+
+def state(name: str, *partitions: tuple[str, int]) -> TransactionState:
+    return TransactionState(
+        transactional_id="tx",
+        state=name,
+        producer_id=9,
+        producer_epoch=2,
+        timeout_ms=60_000,
+        start_time_ms=-1,
+        partitions=partitions,
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            state("PrepareCommit", ("orders", 10), ("orders", 9)),
+            "its transaction is in state PrepareCommit, the marker is missing in orders-9, orders-10",
+        ),
+        (
+            state("PrepareAbort", *(("t", partition) for partition in range(20))),
+            "its transaction is in state PrepareAbort, the marker is missing in "
+            "t-0, t-1, t-2, t-3, t-4, t-5, t-6, t-7 and 12 more",
+        ),
+        (state("CompleteCommit"), "its transaction is in state CompleteCommit"),
+        (None, "the coordinator does not know the id"),
+        (BrokerUnavailableError("REQUEST_DEADLINE", "not in time"), "what holds it could not be asked: not in time"),
+        (AuthorizationError("CODE", "no right"), "what holds it could not be asked: no right"),
+        (BrokerRefusedError("BROKER_REFUSED", "strange"), "what holds it could not be asked: strange"),
+    ],
+)
+def test_what_holds_an_id_is_named_or_why_it_is_not(answer: TransactionState | KafkaEosError | None, said: str) -> None:
+    admin = Describing(answer)
+    assert admin.holder("tx") == said.replace("not in time", getattr(answer, "message", ""))
+    (deadline,) = admin.deadlines
+    assert deadline - NOW <= 2_000
