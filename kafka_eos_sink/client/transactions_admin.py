@@ -75,12 +75,14 @@ class EndTransaction:
 class EndTxnResult:
     """The last answer to an EndTxn: the raw error code, None where its answer did not come (it may have happened).
 
-    `producer_id` and `producer_epoch` are those for the next transaction (EndTxn 5), -1 otherwise.
+    `producer_id` and `producer_epoch` are those for the next transaction (EndTxn 5), -1 otherwise. `earlier_code` is what
+    a try before the last one was answered, where that had no answer: for messages, it no longer says what is so.
     """
 
     error_code: int | None
     producer_id: int = -1
     producer_epoch: int = -1
+    earlier_code: int | None = None
 
 
 class TransactionsAdmin(Coordinators):
@@ -280,7 +282,9 @@ class TransactionsAdmin(Coordinators):
             elif isinstance(answer, KafkaEosError):
                 if not isinstance(answer, BrokerUnavailableError):
                     # Sent and not answered: an earlier answer no longer says what is so.
-                    results[position] = EndTxnResult(error_code=None)
+                    known = results[position]
+                    earlier = known.earlier_code if known.error_code is None else known.error_code
+                    results[position] = EndTxnResult(error_code=None, earlier_code=earlier)
                 retry.failed(answer)
                 self.forget([transactional_id])
                 again.append(position)

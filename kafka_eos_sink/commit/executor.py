@@ -178,19 +178,23 @@ class Executor:
             ],
             self._deadline,
         )
-        # The first one is what an error names, and asking for it takes a moment whatever the number of transactions.
-        busy = next(
-            (at for at, each in enumerate(results) if each.error_code == ErrorCode.CONCURRENT_TRANSACTIONS), None
-        )
-        held_by = "" if busy is None else self.admin.holder(ends[busy].identity.transactional_id)
+        details = ["" for _ in results]
+        for at, result in enumerate(results):
+            # The deadline often cuts the last try short: what was answered until then is what is worth saying.
+            if result.error_code is None and result.earlier_code is not None:
+                details[at] = f"{ErrorCode.of(result.earlier_code).name} was answered before"
+            if ErrorCode.CONCURRENT_TRANSACTIONS in (result.error_code, result.earlier_code):
+                held_by = self.admin.holder(ends[at].identity.transactional_id)
+                details[at] = "; ".join(filter(None, (details[at], held_by)))
+                break  # an error names the first one, and one takes a moment whatever the number of transactions
         return tuple(
             steps.EndResult(
                 error=result.error_code,
                 producer_id=result.producer_id,
                 producer_epoch=result.producer_epoch,
-                detail=held_by if at == busy else "",
+                detail=detail,
             )
-            for at, result in enumerate(results)
+            for result, detail in zip(results, details, strict=True)
         )
 
     # the commit log

@@ -36,7 +36,7 @@ from kafka_testing import unique_topic
 from .bench import Bench, numbered, write_at_least_once, write_whole
 from .design_table import ASKS, BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, Asks, codes_of
 from .error_answers import metadata_with_code, refused_records
-from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Reply, Rule, Seen
+from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseRequest, LoseResponse, Reply, Rule, Seen
 
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
@@ -345,15 +345,26 @@ def deadlines() -> Iterator[Case]:
     busy, loading = "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"
     unknown = "; the coordinator does not know the id"
     partitions = r"; its transaction is in state Ongoing, the marker is missing in __\S+, TOPIC-0, TOPIC-1\. "
-    for code, holder, held in ((busy, unknown, partitions), (loading, "$", r"before the deadline\. ")):
+    for code, holder, held in ((busy, unknown, partitions), (loading, "$", "")):
         for of, way in ((of_driver, "write"), (of_task, "write"), (of_task, "offsets")):
             yield from late(m.InitProducerIdRequest, of, code, "REQUEST_DEADLINE", says=f"{code}{holder}", way=way)
         yield from late(m.EndTxnRequest, of_driver, code, "DECISION_UNKNOWN", says="marker")
         yield from late(
-            m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=f"with {code}.*{held}", decided=True
+            m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=f"EndTxn of .*{code}.*{held}", decided=True
         )
     yield from late(
         m.InitProducerIdRequest, anything, loading, "REQUEST_DEADLINE", says=f"{loading}$", way="at-least-once"
+    )
+    yield Case(
+        name=f"EndTxn-of_task-{busy}-and-then-nothing",
+        rules=(
+            Rule(m.EndTxnRequest, Answer(ErrorCode[busy]), count=2, where=of_task),
+            Rule(m.EndTxnRequest, LoseRequest(close=False), nth=3, count=None, where=of_task),
+        ),
+        ends="DECIDED_NOT_FINISHED",
+        says=rf"with no answer before the deadline; {busy} was answered before{partitions}",
+        decided=True,
+        **short,
     )
     # What holds an id is asked for the message only: whatever comes of that, the error is the same.
     refused = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
