@@ -12,6 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import confluent_kafka
@@ -20,6 +22,8 @@ import pytest
 
 from dead_writes import write_settings
 from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import failpoints, write
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
@@ -27,9 +31,11 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.messages import InitProducerIdRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
+from .fault_proxy import FaultProxy, Hold, Rule, Side
 from .three_nodes import NODES, PATIENCE_S, QUICK_ELECTIONS, coordinator, leader, make_whole
 
 PARTITIONS = 3
@@ -121,6 +127,14 @@ def coordinates_driver(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
     return coordinator(settings, driver_transactional_id(settings.write_id))
 
 
+def is_known(settings: write.WriteSettings, transactional_id: str) -> bool:
+    """Whether the id's coordinator has given it a producer id, and not only begun to (then there is no epoch yet)."""
+    with NetworkClient(settings.client) as client:
+        found = Admin(client).describe_transactions([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
+        state = found[transactional_id]
+        return state is not None and state.producer_epoch >= 0
+
+
 class Victim:
     """The node that is ended in a test, as it was found when the write began to need it."""
 
@@ -154,11 +168,30 @@ class Victim:
 
 ENDS = [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGTERM, id="stopped")]
 WHO: dict[str, Find] = {"leader": leads_rows, "coordinator": coordinates_task, "commit-log": leads_commit_log}
-WITHIN_THE_COMMIT: dict[str, tuple[str, dict[str, Find]]] = {
+AT_A_STEP: dict[str, tuple[str, dict[str, Find]]] = {
+    # The rows of the first task are acknowledged, its part record is not written.
+    "last-row": ("task.flushed", WHO),
+    # The first task hands its transaction over, the second has not begun. What is asked of the commit log's leader from there on is
+    # asked of it in the step before, too.
+    "handed-over": ("task.prepared", {who: WHO[who] for who in ("leader", "coordinator")}),
     # The record of the decision is written, its transaction not ended.
     "deciding": ("commit.decision_written", WHO | {"coordinator": coordinates_driver}),
     # The first EndTxn of the tasks' transactions is answered, the others are not sent.
     "finishing": ("commit.between_ends", WHO | {"coordinator": coordinates_last_task}),
+}
+STEPS_AND_WHO = [(step, who) for step, (_, finds) in AT_A_STEP.items() for who in finds]
+WITHIN_THE_ABORT: dict[str, tuple[str, Find]] = {
+    # The older driver is fenced, and the log is to be asked what it decided.
+    "commit-log": ("plan.fenced", leads_commit_log),
+    # All prepared transactions are open, and are to be aborted.
+    "leader": ("plan.finished", leads_rows),
+    "coordinator": ("plan.finished", coordinates_task),
+    # One transaction may lack its markers, and the other is open.
+    "coordinator-of-one-that-is-ended": ("commit.between_ends", coordinates_task),
+}
+WHOSE_ID: dict[str, Callable[[write.WriteSettings], str]] = {
+    "driver": lambda settings: driver_transactional_id(settings.write_id),
+    "task": lambda settings: task_transactional_id(settings.write_id, 0, 0),
 }
 
 
@@ -206,27 +239,101 @@ def test_a_node_that_ends_while_all_is_prepared(three: EmbeddedKafka, who: str, 
     assert_every_row_once(three, settings, deliveries.count)
 
 
-@pytest.mark.parametrize("number", ENDS[:1])
-@pytest.mark.parametrize("who", WHO)
-@pytest.mark.parametrize("phase", WITHIN_THE_COMMIT)
-def test_a_node_that_ends_within_the_commit(
-    three: EmbeddedKafka, phase: str, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    point, finds = WITHIN_THE_COMMIT[phase]
-    plan = write.plan(settings)
-    deliveries = Deliveries()
-    messages = tasks(settings, plan, deliveries)
-    victim = Victim(three, number)
+@contextmanager
+def ended_at(point: str, victim: Victim, find: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the write comes to the point for the first time, the node that is found there ends before it goes on."""
 
     def reached(name: str) -> None:
         if name == point and victim.node is None:
-            victim.end(finds[who](three, settings))
+            victim.end(find())
 
-    monkeypatch.setenv(failpoints.VARIABLE, f"{point}=here")
-    monkeypatch.setattr(failpoints, "reached", reached)
-    assert write.commit(settings, plan, messages) is not None
+    with monkeypatch.context() as patched:
+        patched.setenv(failpoints.VARIABLE, f"{point}=here")
+        patched.setattr(failpoints, "reached", reached)
+        yield
+    assert victim.is_gone, f"{point} was not reached"
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize(("step", "who"), STEPS_AND_WHO)
+def test_a_node_that_ends_at_a_step_of_the_write(
+    three: EmbeddedKafka, step: str, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    point, finds = AT_A_STEP[step]
+    plan = write.plan(settings)
+    deliveries = Deliveries()
+    victim = Victim(three, number)
+    with ended_at(point, victim, lambda: finds[who](three, settings), monkeypatch):
+        assert write.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
     victim.start_again(finds[who], settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("who", WITHIN_THE_ABORT)
+def test_a_node_that_ends_within_the_abort(
+    three: EmbeddedKafka,
+    who: str,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing of the batch is there afterwards and nothing open, and without the node the batch can be run again."""
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    point, find = WITHIN_THE_ABORT[who]
+    plan = write.plan(settings)
+    messages = tasks(settings, plan, Deliveries())
+    victim = Victim(three, number)
+    with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
+        write.abort(settings, plan, messages)
+    # An EndTxn that does not find the successor runs into its deadline, and is asked again only after a second look.
+    assert "still open after the abort" not in caplog.text
+    assert_every_row_once(three, settings, 0)
+    plan = write.plan(settings)
+    deliveries = Deliveries()
+    assert write.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
+    victim.start_again(find, settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize(("whose", "side"), [("task", "request"), ("task", "response"), ("driver", "response")])
+def test_a_coordinator_that_ends_while_it_is_asked_for_a_producer_id(
+    three: EmbeddedKafka, whose: str, side: Side, number: signal.Signals
+) -> None:
+    """Before it was told of the InitProducerId, or when it has bumped the epoch and nobody was told of that."""
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    transactional_id = WHOSE_ID[whose](settings)
+    deliveries = Deliveries()
+    victim = Victim(three, number)
+
+    def coordinates(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+        return coordinator(settings, transactional_id)
+
+    with FaultProxy(three.bootstrap_servers) as proxy, ThreadPoolExecutor(1) as beside:
+        proxied = replace(settings.client, bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
+        through = replace(settings, client=proxied)
+        proxy.inject(
+            Rule(
+                InitProducerIdRequest,
+                Hold("for ever", side),
+                where=lambda request: request.transactional_id == transactional_id,
+            )
+        )
+
+        def end_it() -> None:
+            proxy.wait_until(lambda: not proxy.unfired)
+            if side == "response":
+                wait_until(lambda: is_known(settings, transactional_id), "a producer id")
+            victim.end(coordinates(three, settings))
+
+        ending = beside.submit(end_it)
+        plan = write.plan(through)
+        messages = tasks(through, plan, deliveries)
+        ending.result()
+        assert write.commit(through, plan, messages) is not None
+    victim.start_again(coordinates, settings)
     assert_every_row_once(three, settings, deliveries.count)
 
 
