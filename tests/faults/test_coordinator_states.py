@@ -26,7 +26,7 @@ from kafka_testing import open_transaction
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
 from .fault_proxy import AnswerAfter, Change, Rule
 
-STATES = ("PrepareEpochFence", "Dead", "HeldByTheMoon")
+STATES = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence", "Dead", "HeldByTheMoon")
 """The last one no Kafka has today."""
 
 
