@@ -212,7 +212,7 @@ class Producer:
         """Ends this producer's own transaction, after a flush where it commits; repeats are identical.
 
         Returns the last answer: an error code other than 0 does not tell committed from aborted, and None means that no
-        answer came by the deadline (absolute clock ms).
+        answer came by the deadline (absolute clock ms), or that nobody can be asked any more.
         """
         if committed:
             self.flush()
@@ -223,7 +223,7 @@ class Producer:
                 # Refused for good while the last answers were awaited: this identity may not end anything any more.
                 return EndTxnResult(error_code=None)
             self._transactions.abort()
-        while self._transactions.end_result is None and self._client.clock() < deadline_ms:
+        while self._transactions.awaits_end and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
         result = self._transactions.end_result
         if result is None:

@@ -166,6 +166,11 @@ class TransactionManager:
         """Whether the coordinator may have a transaction of ours that has to be ended."""
         return bool(self.partitions or self.in_doubt or self.group_may_be_added)
 
+    @property
+    def awaits_end(self) -> bool:
+        """Whether an answer to EndTxn may still come: after a refusal on the way to the coordinator, nothing is asked any more."""
+        return self.end_result is None and self.state in (State.COMMITTING, State.ABORTING)
+
     # what the producer does
 
     def initialize(self) -> None:

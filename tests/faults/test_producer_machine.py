@@ -12,10 +12,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from model.producer_faults import LATER, Fault
 from model.producer_machine import ProducerMachine
 
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol import messages as m
 
 from .bench import Bench
-from .fault_proxy import DeliverLate
+from .fault_proxy import DeliverLate, LoseResponse
 from .proxied_world import ProxiedWorld
 
 ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
@@ -23,15 +25,14 @@ EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "60" if ALL_CASES el
 
 
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("version", [2, 0])
-def test_whatever_happens_a_producer_says_what_a_real_broker_did(
-    bench_of: Callable[[int], Bench], version: int
-) -> None:
+@pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
+def test_whatever_happens_a_producer_says_what_a_real_broker_did(bench_of: Callable[[int], Bench], kind: str) -> None:
+    version = 0 if kind.endswith("v0") else 2
     bench = bench_of(version)
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=bench.kafka.bootstrap_servers)
     try:
         run_state_machine_as_test(
-            lambda: ProducerMachine(lambda: ProxiedWorld(bench, version, admin)),
+            lambda: ProducerMachine(lambda: ProxiedWorld(bench, version, admin, transactional=kind != "idempotent")),
             settings=settings(
                 max_examples=EXAMPLES,
                 stateful_step_count=12,
@@ -45,6 +46,35 @@ def test_whatever_happens_a_producer_says_what_a_real_broker_did(
             ),
         )
     finally:
+        admin.close()
+
+
+class PatientWorld(ProxiedWorld):
+    """However slow the machine is, nothing is given up by the clock."""
+
+    def client(self, client_id: str) -> NetworkClient:
+        return NetworkClient(self._bench.client_config(client_id=client_id, request_timeout_ms=30_000))
+
+    def may_fail_by_itself(self, age_ms: int) -> bool:
+        return super().may_fail_by_itself(0)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_client_that_calls_failed_what_it_could_survive_is_found(
+    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    monkeypatch.setattr(Sender, "_lost", lambda self, batch, error, now: self._give_up(batch, "one attempt"))
+    bench = bench_of(2)
+    admin = kafka_python.KafkaAdminClient(bootstrap_servers=bench.kafka.bootstrap_servers)
+    machine = ProducerMachine(lambda: PatientWorld(bench, 2, admin, transactional=transactional))
+    try:
+        machine.configure()
+        machine.start(begins=True)
+        machine.world.plan(Fault(m.ProduceRequest, LoseResponse()))
+        with pytest.raises(AssertionError, match=r"met .*LoseResponse.*DELIVERY_TIMEOUT"):
+            machine.transact(partitions=[0], offsets=False, commits=True)
+    finally:
+        machine.teardown()
         admin.close()
 
 

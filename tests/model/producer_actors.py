@@ -43,6 +43,7 @@ class Actor:
     failed: bool = False
     """A call failed: only the abort is left."""
     faults_before: int = 0
+    since_ms: int = 0
     takeovers_before: int | None = None
     """None while it asks for its identity, which nobody can take from it yet."""
     decision: bool | None = None
@@ -89,6 +90,7 @@ class ProducerActors(RuleBasedStateMachine):
     def _mark(self, actor: Actor) -> None:
         """From here on the actor has met nothing."""
         actor.faults_before = len(self.world.fired)
+        actor.since_ms = actor.client.clock()
 
     def _open(self, actor: Actor) -> None:
         actor.attempt = Attempt(
@@ -120,7 +122,9 @@ class ProducerActors(RuleBasedStateMachine):
         actor.failed = True
 
     def _has_a_cause(self, actor: Actor, what: str) -> None:
-        if not self.world.strict or actor.takeovers_before not in (None, self.world.taken_over):
+        if actor.takeovers_before not in (None, self.world.taken_over):
+            return
+        if self.world.may_fail_by_itself(actor.client.clock() - actor.since_ms):
             return
         met = self.world.fired[actor.faults_before :]
         fatal = [fault for fault in met if not is_survived(*fault)]
@@ -170,7 +174,7 @@ class ProducerActors(RuleBasedStateMachine):
             if actor.attempt is not None and not actor.attempt.transactional:
                 now = (actor.producer.producer_id, actor.producer.producer_epoch)
                 actor.attempt.rewritten |= now != actor.attempt.identity
-        self.ledger.check_wire(new, attempts, in_order=self.world.strict)
+        self.ledger.check_wire(new, attempts, in_order=self.world.simulated)
 
     def _check_now(self) -> None:
         """What is in the logs, where that can be looked at while a run lasts."""

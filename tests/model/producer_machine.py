@@ -290,7 +290,7 @@ class ProducerMachine(ProducerActors):
             self.start(begins=True)
         if not self._in(Phase.OPEN):
             return
-        if near_the_largest and self.world.strict:
+        if near_the_largest and self.world.simulated:
             self.write(partitions=partitions)
             self.flush()
             self.come_near_the_largest_sequence(partition=partitions[0], left=len(partitions) % 4)
@@ -317,7 +317,7 @@ class ProducerMachine(ProducerActors):
     def happen(self, data: Any) -> None:
         self.world.happen(data.draw(st.sampled_from(self.world.events)))
 
-    @precondition(lambda self: self._in(Phase.OPEN) and self.world.strict)
+    @precondition(lambda self: self._in(Phase.OPEN) and self.world.simulated)
     @rule(who=st.integers(0, 1), partition=st.integers(0, PARTITIONS - 1), left=st.integers(0, 6))
     def come_near_the_largest_sequence(self, partition: int, left: int, who: int = -1) -> None:
         """As if so much had been written that only `left` numbers are left before they start at 0 again.

@@ -214,6 +214,25 @@ def test_partitions_that_may_have_been_added_are_not_forgotten_when_a_repeat_is_
     assert machine.ledger.attempts[0].claim is Claim.ABORTED
 
 
+@versions
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_can_be_asked_of_nobody_any_more_is_not_waited_for(
+    machine_of: Machines, version: int, committed: bool
+) -> None:
+    """Its coordinator has to be looked for again, and that is refused for good."""
+    machine = machine_of(version)
+    machine.write(partitions=[0])
+    machine.flush()
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    machine.world.plan(Fault(m.EndTxnRequest, LoseResponse()))
+    machine.world.plan(Fault(m.FindCoordinatorRequest, Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)))
+    machine.ledger.attempts[0].commit_asked = committed
+    began = client.clock()
+    assert producer.end(committed, began + 8_000).error_code is None
+    assert client.clock() - began < 1_000
+    machine.ledger.attempts[0].claim = Claim.UNKNOWN
+
+
 def test_a_refusal_that_comes_while_an_abort_begins_is_no_mistake_of_the_caller(machine_of: Machines) -> None:
     machine = machine_of(0)
     machine.write(partitions=[0])

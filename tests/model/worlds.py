@@ -28,8 +28,8 @@ class World(Protocol):
     """Where the offsets are from that transactions carry."""
     events: Sequence[str]
     """What `happen` takes."""
-    strict: bool
-    """Nothing goes wrong but what is done on purpose, and requests are seen in the order in which they were sent."""
+    simulated: bool
+    """Requests are seen in the order in which they were sent, and what a leader believes can be changed."""
     deadline_ms: int
     plugged_in: bool
 
@@ -54,6 +54,10 @@ class World(Protocol):
     def taken_over(self) -> int: ...
     @property
     def markers_missing(self) -> bool: ...
+    def may_fail_by_itself(self, age_ms: int) -> bool:
+        """Whether something that nobody did on purpose may be why a producer fails, `age_ms` after its transaction began."""
+        ...
+
     @property
     def seen(self) -> Sequence[Seen]: ...
 
