@@ -17,6 +17,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
@@ -27,6 +28,7 @@ from .fault_proxy import (
     Cut,
     Delay,
     DeliverLate,
+    Hold,
     LoseRequest,
     LoseResponse,
     RandomFaults,
@@ -73,6 +75,32 @@ def pieces(each: Seen) -> set[Any]:
         for topic in each.request.topic_data
         for partition in topic.partition_data
     }
+
+
+def batches_of(each: Seen) -> list[RecordBatch]:
+    """The batches of a Produce, one for each of its partitions."""
+    return [
+        batch
+        for topic in each.request.topic_data
+        for partition in topic.partition_data
+        for batch in read_record_batches(bytes(partition.records or b""))
+    ]
+
+
+def sent_sequences(bench: Bench) -> list[int]:
+    """The base sequences as they came, where all rows are for one partition."""
+    return [batch.base_sequence for each in seen(bench, m.ProduceRequest) for batch in batches_of(each)]
+
+
+def send_until(producer: Producer, happened: Callable[[], bool]) -> None:
+    """Send what was written, and nobody waits for its acknowledgement as `flush` does."""
+    producer._work_off_slab()
+    for queue in list(producer._accumulator.queues.values()):
+        producer._close(queue, everything=True)
+    give_up_at = producer._client.clock() + DEADLINE_MS
+    while not happened():
+        assert producer._client.clock() < give_up_at, "not sent"
+        producer._sender.run_once(10)
 
 
 def of_data(request: Any) -> bool:
@@ -181,12 +209,28 @@ def test_five_requests_in_flight_whose_answers_are_lost_keep_their_order(
     # The first batch of a partition goes alone. Then five are under way: the answer to the first of them would come
     # late, and with the fifth request the connection ends. Four are written then and one is not.
     bench.proxy.inject(
-        Rule(m.ProduceRequest, Delay(60_000, "response"), nth=2), Rule(m.ProduceRequest, LoseRequest(), nth=6)
+        Rule(m.ProduceRequest, Hold("never", "response"), nth=2),
+        Rule(m.ProduceRequest, LoseRequest(), nth=6),
+        Rule(m.ProduceRequest, Hold("repeated", "response"), nth=7),
     )
     with started(bench, transactional_id, batch_size=60) as producer:
         producer.write(numbered(topic, 0, rows, partition=0))
+        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
+        five = seen(bench, m.ProduceRequest)[1:]
+        assert len({each.connection for each in five}) == 1
+        assert not {each.occurrence for each in bench.proxy.answered if each.api is m.ProduceRequest} - {1}
+        # All five are in doubt: the oldest is repeated, and before its answer nothing goes behind it.
+        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 7)
+        for _ in range(10):
+            producer._sender.run_once(10)
+            assert producer._sender.produces_in_flight == 1
+        bench.proxy.open_gate("repeated")
         end(producer)
     assert not bench.proxy.unfired
+    sequences = sent_sequences(bench)
+    assert sequences[1:6] == sorted(set(sequences[1:6]))
+    assert sequences[6:11] == sequences[1:6]
+    assert sequences[11:] == sorted(set(sequences[11:]))
     assert bench.read(topic) == [list(range(rows)), []]
     bench.assert_nothing_open(topic)
 
@@ -196,20 +240,89 @@ def test_a_refused_batch_is_repeated_before_those_that_were_on_the_wire_behind_i
     bench: Bench, transactional_id: str | None
 ) -> None:
     topic, rows = bench.topic(), 200
-    # Not written, and the four behind it reach the leader: it calls them OUT_OF_ORDER_SEQUENCE_NUMBER.
+    # The third is not written, and those behind it reach the leader, which calls them OUT_OF_ORDER_SEQUENCE_NUMBER. The
+    # answer before its own is held until they are all on the wire.
     bench.proxy.inject(
+        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2),
         Rule(m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), nth=3),
-        Rule(m.ProduceRequest, Answer(ErrorCode.CORRUPT_MESSAGE), nth=12),
+        Rule(m.ProduceRequest, Answer(ErrorCode.CORRUPT_MESSAGE), nth=15),
     )
     with started(bench, transactional_id, batch_size=60) as producer:
         identity = (producer.producer_id, producer.producer_epoch)
         producer.write(numbered(topic, 0, rows, partition=0))
+        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
+        assert len({each.connection for each in seen(bench, m.ProduceRequest)[1:]}) == 1
+        bench.proxy.open_gate("all-sent")
         producer.flush()
         assert (producer.producer_id, producer.producer_epoch) == identity
         end(producer)
     assert not bench.proxy.unfired
+    sequences = sent_sequences(bench)
+    assert sequences[1:6] == sorted(set(sequences[1:6]))
+    # A seventh went out where the client read the answer to the second before that to the third.
+    behind = [sequence for sequence in sequences[6:] if sequence in sequences[2:6]]
+    assert behind[:4] == sequences[2:6]
     assert bench.read(topic) == [list(range(rows)), []]
     bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH]
+)
+def test_what_is_in_flight_behind_a_sequence_that_nobody_can_resolve_is_written_anew_in_its_order(
+    bench: Bench, code: ErrorCode
+) -> None:
+    topic, rows = bench.topic(), 200
+    bench.proxy.inject(
+        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2), Rule(m.ProduceRequest, Answer(code), nth=3)
+    )
+    with started(bench, None, batch_size=60) as producer:
+        old = (producer.producer_id, producer.producer_epoch)
+        new = (producer.producer_id, producer.producer_epoch + 1)
+        producer.write(numbered(topic, 0, rows, partition=0))
+        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
+        bench.proxy.open_gate("all-sent")
+        producer.flush()
+        assert (producer.producer_id, producer.producer_epoch) == new
+    assert not bench.proxy.unfired
+    sent = [batch for each in seen(bench, m.ProduceRequest) for batch in batches_of(each)]
+    identities = [(batch.producer_id, batch.producer_epoch) for batch in sent]
+    anew = identities.index(new)
+    assert anew >= 6
+    assert identities == [old] * anew + [new] * (len(sent) - anew)
+    # The third batch is the first one again, at sequence 0, and behind it comes all that came behind it before.
+    sequences = [batch.base_sequence for batch in sent[anew:]]
+    counts = [len(batch.records) for batch in sent[anew:]]
+    assert sequences == [sum(counts[:at]) for at in range(len(counts))]
+    values = [record.value for batch in sent[anew:] for record in batch.records]
+    assert values == [b"%d" % number for number in range(sent[2].base_sequence, rows)]
+    assert bench.read(topic) == [list(range(rows)), []]
+
+
+@pytest.mark.parametrize(("linger_ms", "batches"), [(60_000, 1), (0, 20)])
+def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, linger_ms: int, batches: int) -> None:
+    topic, rows = bench.topic(), 20
+    with started(bench, linger_ms=linger_ms) as producer:
+        for number in range(rows):
+            producer.write(numbered(topic, number, 1, partition=0))
+        end(producer)
+    assert sum(len(batches_of(each)) for each in seen(bench, m.ProduceRequest)) == batches
+    bench.assert_nothing_open(topic)
+    assert bench.read(topic) == [list(range(rows)), []]
+
+
+@pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (150, 1)])
+def test_a_request_has_a_batch_of_each_partition_as_far_as_max_request_size_goes(
+    bench: Bench, max_request_size: int, partitions: int
+) -> None:
+    topic, rows = bench.topic(), 100
+    with started(bench, batch_size=60, max_request_size=max_request_size) as producer:
+        producer.write(numbered(topic, 0, rows))
+        end(producer)
+    requests = [batches_of(each) for each in seen(bench, m.ProduceRequest)]
+    assert max(len(request) for request in requests) == partitions
+    assert all(sum(batch.size_in_bytes for batch in request) <= max_request_size for request in requests)
+    bench.assert_exactly_once(topic, rows)
 
 
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
@@ -398,11 +511,7 @@ def test_a_batch_that_arrives_after_its_transaction_was_aborted_opens_nothing(be
         producer.flush()
         bench.proxy.inject(Rule(m.ProduceRequest, DeliverLate("aborted")))
         producer.write(numbered(topic, 10, 10))
-        producer._work_off_slab()
-        for queue in list(producer._accumulator.queues.values()):
-            producer._close(queue, everything=True)
-        while not bench.proxy.faults:
-            producer._sender.run_once(10)
+        send_until(producer, lambda: bool(bench.proxy.faults))
         assert producer.abort(producer._client.clock() + DEADLINE_MS) is not None
     bench.proxy.open_gate("aborted")
     bench.proxy.wait_until(lambda: not bench.proxy.late)
