@@ -311,13 +311,14 @@ def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, lin
     assert bench.read(topic) == [list(range(rows)), []]
 
 
-@pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (150, 1)])
+@pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (300, 1)])
 def test_a_request_has_a_batch_of_each_partition_as_far_as_max_request_size_goes(
     bench: Bench, max_request_size: int, partitions: int
 ) -> None:
-    topic, rows = bench.topic(), 100
+    topic, rows = bench.topic(), 20
+    # Each row is a batch of its own, of less than 200 bytes.
     with started(bench, batch_size=60, max_request_size=max_request_size) as producer:
-        producer.write(numbered(topic, 0, rows))
+        producer.write(numbered(topic, 0, rows, size=100))
         end(producer)
     requests = [batches_of(each) for each in seen(bench, m.ProduceRequest)]
     assert max(len(request) for request in requests) == partitions
