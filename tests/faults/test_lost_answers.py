@@ -267,14 +267,18 @@ def test_a_refused_batch_is_repeated_before_those_that_were_on_the_wire_behind_i
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH]
+    "code",
+    [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH],
+    ids=lambda code: code.name,
 )
 def test_what_is_in_flight_behind_a_sequence_that_nobody_can_resolve_is_written_anew_in_its_order(
     bench: Bench, code: ErrorCode
 ) -> None:
     topic, rows = bench.topic(), 200
     bench.proxy.inject(
-        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2), Rule(m.ProduceRequest, Answer(code), nth=3)
+        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2),
+        Rule(m.ProduceRequest, Answer(code), nth=3),
+        Rule(m.ProduceRequest, Hold("answered", "response"), nth=4),
     )
     with started(bench, None, batch_size=60) as producer:
         old = (producer.producer_id, producer.producer_epoch)
@@ -282,6 +286,13 @@ def test_what_is_in_flight_behind_a_sequence_that_nobody_can_resolve_is_written_
         producer.write(numbered(topic, 0, rows, partition=0))
         send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
         bench.proxy.open_gate("all-sent")
+        send_until(producer, lambda: (producer.producer_id, producer.producer_epoch) == new)
+        # Until those behind it are answered too, nobody knows what is there, and nothing is written anew.
+        in_flight = producer._sender.produces_in_flight
+        for _ in range(10):
+            producer._sender.run_once(10)
+            assert producer._sender.produces_in_flight == in_flight
+        bench.proxy.open_gate("answered")
         producer.flush()
         assert (producer.producer_id, producer.producer_epoch) == new
     assert not bench.proxy.unfired
