@@ -42,7 +42,7 @@ QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 STRANGE = f"UNKNOWN_SERVER_ERROR {FROM_A_NEWER_BROKER}"
 THROTTLED_MS = 60
 """The silence that a THROTTLING_QUOTA_EXCEEDED asks for: longer than any backoff of the bench, which ends at 40 ms."""
-UNDECIDED_IN = 2_000
+UNDECIDED_IN = 4_000
 """delivery.timeout.ms of the cases that wait for it to pass."""
 
 
@@ -130,7 +130,7 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
     """Rows and the offset of a group in one transaction; both are there or neither."""
     group, transactional_id = unique_topic("group"), unique_topic("offsets")
     with NetworkClient(bench.client_config()) as client:
-        deadline = client.clock() + case.settings.get("delivery_timeout_ms", 8_000)
+        deadline = client.clock() + case.settings.get("delivery_timeout_ms", 60_000)
         producer = Producer(client, ProducerConfig(batch_size=40), transactional_id=transactional_id)
         producer.init_producer_id(deadline)
         producer.begin()
@@ -142,7 +142,7 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
             producer.abort(deadline)
             if case.fenced:
                 # Not ours to end any more; whoever takes the id over ends it.
-                Admin(client).init_producer_id(transactional_id, 60_000, client.clock() + 8_000)
+                Admin(client).init_producer_id(transactional_id, 60_000, client.clock() + 60_000)
             raise
         finally:
             assert bench.committed_offsets(group, topic) == ([5, 7] if case.ends is None else [None, None])
@@ -157,7 +157,7 @@ def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
     """An open transaction gets its ABORT marker on one partition past its coordinator, as `kafka-eos repair` does."""
     transactional_id = unique_topic("hanging")
     with NetworkClient(bench.client_config()) as client:
-        admin, deadline = Admin(client), client.clock() + 8_000
+        admin, deadline = Admin(client), client.clock() + 60_000
         producer = Producer(client, ProducerConfig(), transactional_id=transactional_id)
         producer.init_producer_id(deadline)
         producer.begin()
@@ -190,7 +190,7 @@ def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
                 committed=False,
                 version=5 if version >= 2 else 4,
             )
-            admin.end_transactions([end], deadline)
+            admin.end_transactions([end], client.clock() + 60_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +387,7 @@ def deadlines() -> Iterator[Case]:
         m.ProduceRequest, of_barrier, "NOT_ENOUGH_REPLICAS", "COMMIT_LOG_UNAVAILABLE", says="NOT_ENOUGH_REPLICAS"
     )
     yield from late(m.ProduceRequest, of_driver, "NOT_ENOUGH_REPLICAS", "NOT_DECIDED", says="NOT_ENOUGH_REPLICAS")
-    gone = {"settings": {"max_block_ms": 300, "delivery_timeout_ms": 8_000}}
+    gone = {"settings": {"max_block_ms": 3_000, "delivery_timeout_ms": 60_000}}
     yield from for_ever(
         m.ProduceRequest, of_data, "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC", says="deleted", **gone
     )
@@ -768,7 +768,7 @@ def test_a_code_leads_to_what_the_protocol_asks_for(
     if case.way == "write":
         bench.proxy.inject()
         write_whole(
-            replace(settings, producer=replace(settings.producer, delivery_timeout_ms=8_000, max_block_ms=8_000))
+            replace(settings, producer=replace(settings.producer, delivery_timeout_ms=60_000, max_block_ms=60_000))
         )
         bench.assert_exactly_once(topic)
         bench.assert_nothing_open(topic)
