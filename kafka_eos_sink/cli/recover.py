@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from kafka_eos_sink.commit.operator_commands import EndedTransaction, Recovered
     from kafka_eos_sink.commit.prepared_transaction import SettledDecision
 
-__all__ = ["recovered_table", "register"]
+__all__ = ["ended_table", "recovered_json", "recovered_table", "register"]
 
 _SHOWN_TRANSACTIONS = 20
+_EXIT_OPEN = 1
+_UNSEEN = "whether readers see the rows is not proven, as they are held up and the right to Read the topics is missing"
+_WHY_LEFT = "its id is of a decision that is not proven, whose rows its abort could take along"
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +48,8 @@ def recover(
     """Take over a dead write: commit what was decided and prove it visible, abort every other open transaction of it.
 
     It takes the write id over: a job or query that still runs under it is fenced and its batch fails. For a write whose
-    driver is gone and will not soon be started again; the next run of the same id does the same by itself.
+    driver is gone and will not soon be started again; the next run of the same id does the same by itself. Status 1 where a transaction
+    may still be open, named with the reason.
     """
     from kafka_eos_sink.commit import operator_commands
 
@@ -53,14 +57,20 @@ def recover(
     done = operator_commands.recover(settings, abort_unknown=abort_unknown)
     if as_json:
         typer.echo(json.dumps(recovered_json(write_id, done), indent=2))
-        return
+    else:
+        _show(write_id, done)
+    if not done.all_ended:
+        raise typer.Exit(_EXIT_OPEN)
+
+
+def _show(write_id: str, done: Recovered) -> None:
     if done.decisions:
         output_console().print(recovered_table(write_id, done))
     else:
         typer.echo(f"Nothing was ever decided under {write_id}.")
-    if done.ended:
+    if done.ended or done.left_open:
         typer.echo("")
-        output_console().print(_ended_table(done.ended))
+        output_console().print(ended_table(done))
     else:
         typer.echo("No transaction of it was open.")
 
@@ -75,7 +85,7 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
     can_be_rerun = not is_random_write_id(write_id)
     for decision in done.decisions:
         state, meaning = _state(decision, decision.query_id in done.finished_now, can_be_rerun)
-        style = "green" if decision.status.value == "finished" else "bold yellow"
+        style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
         table.add_row(Text(decision.query_id), str(decision.version), Text(state, style=style), Text(meaning))
     return table
 
@@ -83,6 +93,11 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
 def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[str, str]:
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator's answer stands"
+    if decision.status.value == "finished" and not decision.proven:
+        return (
+            "not proven",
+            f"every transaction is committed, as their coordinators say; {_UNSEEN}: recover it again with that right",
+        )
     if decision.status.value == "finished":
         return "finished", "every row is visible" + (", finished just now" if now else "")
     if decision.status.value == "void":
@@ -92,9 +107,10 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
             + ("run this version again, it writes all rows anew" if can_be_rerun else "run the job again"),
         )
     lost = ", ".join(map(str, sorted(decision.lost)))
+    visible = "visible" if decision.proven else f"committed, as their coordinators say ({_UNSEEN})"
     return (
         "lost parts",
-        f"{len(decision.committed)} parts are visible, those of Spark partitions {lost} were aborted: "
+        f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted: "
         + (
             "run this version again, it writes exactly the lost rows"
             if can_be_rerun
@@ -104,26 +120,38 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
     )
 
 
-def _ended_table(ended: tuple[EndedTransaction, ...]) -> Table:
+def ended_table(done: Recovered) -> Table:
+    """One line per transaction that was found open or that a decision named: what was asked for, and what is known of its end."""
+    ended, left_open = done.ended, done.left_open
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("transaction", overflow="fold")
     table.add_column("asked for")
     table.add_column("answer")
-    for each in ended[:_SHOWN_TRANSACTIONS]:
-        table.add_row(Text(each.transactional_id), "commit" if each.committed else "abort", _answer(each))
-    if len(ended) > _SHOWN_TRANSACTIONS:
-        table.add_row(f"and {len(ended) - _SHOWN_TRANSACTIONS} more (--json)", "", "")
+    lines = [
+        *((identity.transactional_id, "nothing", f"left open: {_WHY_LEFT}") for identity in left_open),
+        *(
+            (each.identity.transactional_id, "commit" if each.committed else "abort", _answer(each))
+            for each in sorted(ended, key=lambda each: each.is_over)  # first what may still be open
+        ),
+    ]
+    for transactional_id, asked_for, answer in lines[:_SHOWN_TRANSACTIONS]:
+        table.add_row(Text(transactional_id), asked_for, Text(answer))
+    if len(lines) > _SHOWN_TRANSACTIONS:
+        table.add_row(f"and {len(lines) - _SHOWN_TRANSACTIONS} more (--json)", "", "")
     return table
 
 
 def _answer(ended: EndedTransaction) -> str:
     if ended.error is None:
-        return "no answer"
-    return "done" if ended.succeeded else f"{ErrorCode.of(ended.error).name}: had ended before"
+        return "no answer: may be open still"
+    if ended.succeeded:
+        return "done"
+    name = ErrorCode.of(ended.error).name
+    return f"{name}: had ended before" if ended.had_ended else f"not ended: {name}"
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """The whole result; `lost` and `committed` are Spark partitions."""
+    """The whole result; `lost` and `committed` are Spark partitions, `over` what is known not to be open any more."""
     return {
         "write_id": write_id,
         "decisions": [
@@ -132,6 +160,7 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
                 "version": decision.version,
                 "state": "resolved" if decision.resolution else decision.status.value,
                 "resolution": decision.resolution,
+                "proven": decision.proven,
                 "finished_now": decision.query_id in done.finished_now,
                 "committed": sorted(decision.committed),
                 "lost": sorted(decision.lost),
@@ -140,10 +169,19 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         ],
         "ended": [
             {
-                "transactional_id": each.transactional_id,
+                "transactional_id": each.identity.transactional_id,
                 "end": "commit" if each.committed else "abort",
                 "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
+                "over": each.is_over,
             }
             for each in done.ended
+        ],
+        "left_open": [
+            {
+                "transactional_id": identity.transactional_id,
+                "producer_id": identity.producer_id,
+                "producer_epoch": identity.producer_epoch,
+            }
+            for identity in done.left_open
         ],
     }

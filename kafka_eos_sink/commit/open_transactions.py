@@ -61,8 +61,10 @@ def open_identities(
     )
 
 
-def end_open(identities: Collection[ProducerIdentity], undecided_ids: Collection[str] = ()) -> Procedure[None]:
-    """Abort what was open before the fence, but for `undecided_ids`: those of decisions that are not proven finished.
+def end_open(
+    identities: Collection[ProducerIdentity], undecided_ids: Collection[str] = ()
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Abort what was open before the fence, but for `undecided_ids`: those of decisions that are not proven finished; what was left alone.
 
     Of these a transaction under a later epoch is left alone, too: where a marker of the decided one was passed over (KAFKA-20734) it has
     joined it, and its ABORT would discard committed records. A refusal means that it ended meanwhile or lives on under another
@@ -75,3 +77,4 @@ def end_open(identities: Collection[ProducerIdentity], undecided_ids: Collection
     )
     if ends:
         yield EndTransactions(ends)
+    return tuple(identity for identity in identities if identity.transactional_id in undecided_ids)

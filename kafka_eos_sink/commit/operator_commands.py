@@ -19,8 +19,8 @@ from ..protocol.record_batch import first_batch_of
 from .commit_log import parse_key
 from .executor import Executor
 from .missing_markers import Evidence, Finding, Part, TopicPartition, Verdict, gather, holder_of, judge, rounds
-from .prepared_transaction import OffsetRange, SettledDecision
-from .recovery import POLL_MS, Look, SettleLimits, look_at
+from .prepared_transaction import OffsetRange, ProducerIdentity, SettledDecision
+from .recovery import ASK_THE_WITNESS, POLL_MS, Look, SettleLimits, look_at
 from .required_topics import ensure_commit_log
 from .resolve import Answer, Resolved, ResolveRequest, resolve
 from .steps import Append, EndResult, EndTransactions
@@ -50,7 +50,7 @@ class OperatorSettings:
 class EndedTransaction:
     """An EndTxn and its answer; ``error`` 0 for success, None where no answer came."""
 
-    transactional_id: str
+    identity: ProducerIdentity
     committed: bool
     error: int | None
 
@@ -58,14 +58,30 @@ class EndedTransaction:
     def succeeded(self) -> bool:
         return self.error == ErrorCode.NONE
 
+    @property
+    def had_ended(self) -> bool:
+        """Whether it was refused as a transaction is that is not open any more under this identity."""
+        return self.error in ASK_THE_WITNESS
+
+    @property
+    def is_over(self) -> bool:
+        return self.succeeded or self.had_ended
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Every query id's newest decision as it is now, which of them were finished just now, and all that was ended."""
+    """Every query id's newest decision as it is now, which of them were finished just now, all that was to be ended, and the open
+    transactions that were left alone because nobody can prove what readers see of the decision that names their ids."""
 
     decisions: tuple[SettledDecision, ...]
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
+    left_open: tuple[ProducerIdentity, ...] = ()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether nothing of what was found open is open now, or may be."""
+        return not self.left_open and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +158,7 @@ class NotingExecutor(Executor):
     def _note_ends(self, step: EndTransactions) -> tuple[EndResult, ...]:
         results = self._end_transactions(step)
         self.ended += [
-            EndedTransaction(transactional_id=end.identity.transactional_id, committed=end.commit, error=result.error)
+            EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in zip(step.ends, results, strict=True)
         ]
         return results
@@ -191,9 +207,21 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         )
         plan = executor.run(take_over(request, version))
         # A transaction that was open at first is asked to abort although its decision was finished meanwhile; that is refused.
-        over = {each.transactional_id for each in executor.ended if each.succeeded}
-        ended = tuple(each for each in executor.ended if each.succeeded or each.transactional_id not in over)
-        return Recovered(decisions=plan.decisions, finished_now=frozenset(executor.finished), ended=ended)
+        done = {_without_version(each.identity) for each in executor.ended if each.succeeded}
+        ended = tuple(each for each in executor.ended if each.succeeded or _without_version(each.identity) not in done)
+        over = {_without_version(each.identity) for each in ended if each.is_over}
+        left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
+        return Recovered(
+            decisions=plan.decisions,
+            finished_now=frozenset(executor.finished),
+            ended=ended,
+            left_open=left_open,
+        )
+
+
+def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
+    """The same transaction, listed or named: its version is the cluster's in the one case and the decision's in the other."""
+    return replace(identity, transaction_version=0)
 
 
 def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:

@@ -109,6 +109,7 @@ class Plan:
 
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
     ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it).
+    ``left_open``: open before the fence and left alone, since a decision names their ids of which it is not proven that readers see it.
     """
 
     write_id: str
@@ -118,6 +119,7 @@ class Plan:
     transaction_timeout_ms: int
     log_offset: int
     decisions: tuple[SettledDecision, ...]
+    left_open: tuple[ProducerIdentity, ...] = ()
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:
         return next((found for found in self.decisions if found.query_id == query_id), None)

@@ -10,7 +10,7 @@ Look, list, fence, read, finish, end - in this order (docs/protocol.md):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ..errors import FencedError, KafkaEosError, WriteRefusedError
@@ -145,10 +145,10 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
             failures.append(failure)
             unproven |= named
     yield Reached("plan.finished")
-    yield from end_open(opened, unproven)
+    left_open = yield from end_open(opened, unproven)
     if failures:
         raise failures[0]
-    return _plan(request, driver, started, barrier, tuple(decisions))
+    return replace(_plan(request, driver, started, barrier, tuple(decisions)), left_open=left_open)
 
 
 def describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:

@@ -355,6 +355,9 @@ def test_while_nobody_can_tell_what_readers_see_sweeps_and_plans_leave_the_ids_o
         if number:
             found.happens("spark", "restart")
             found.run(number, "plan")
+            # For an operator to see, whose recover is this plan.
+            left = found.world.procedures.nodes[found.driver(number).plan].result.left_open
+            assert [identity.transactional_id for identity in left] == [TASK]
         found.run(number, "commit")
         assert found.driver(number).phase == "committed"
         found.happens("spark", "record", number)
