@@ -38,7 +38,7 @@ def repair(
     A marker is written only where the leader of the partition still holds the transaction open: COMMIT where it is decided
     and its coordinator or its marker in the commit log says that exactly this one is committed; ABORT where they say so of
     a decided part that was lost, or the coordinator of an attempt that no decision names. Everything else is shown and left
-    alone, and what cannot be asked is named (status 1). Shows what it would do unless
+    alone, and what cannot be asked or looked for is named (status 1). Shows what it would do unless
     --yes is given. Needs Read on the topics and Alter or ClusterAction on the cluster; fences nobody.
     """
     from kafka_eos_sink.commit import operator_commands
@@ -50,18 +50,26 @@ def repair(
         output_console().print(findings_table(done.findings))
         typer.echo("")
     missing = sum(finding.verdict is Verdict.MISSING for finding in done.findings)
+    running = sum(finding.verdict is Verdict.RUNNING for finding in done.findings)
     unproven = [finding.part for finding in done.findings if finding.verdict is Verdict.UNPROVEN]
+    unknown = bool(done.unasked or done.unreadable or (done.nowhere and not missing))
     if done.written:
         typer.echo(f"{missing} markers were written. Now finish the write: run it again, or kafka-eos recover.")
     elif missing:
         typer.echo(f"{missing} markers are missing and would be written: say it again with --yes.")
-    elif not done.unasked and not unproven:
-        unknown = (
+    elif running:
+        typer.echo(
+            f"No marker of {write_id} is known to be missing. What is running ({running}) is open, or about to be ended by its "
+            "coordinator: look again if it stays."
+        )
+    elif not unknown and not unproven:
+        # Where nothing was ever decided, nor attempted, there is nothing to look for.
+        none = (
             ""
             if done.knows_decisions
             else ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
         )
-        typer.echo(f"Nothing to repair under {write_id}{unknown}.")
+        typer.echo(f"Nothing to repair under {write_id}{none}.")
     if any(part.version is not None and not part.finished for part in unproven):
         typer.echo(
             "Unproven transactions were left alone: whether they are committed cannot be told from here. kafka-eos recover ends what "
@@ -80,7 +88,18 @@ def repair(
         typer.echo(
             f"Could not be asked: {', '.join(done.unasked)}; say it again when their leaders are back.", err=True
         )
-    if unproven or done.unasked:
+    if done.unreadable:
+        typer.echo(
+            f"May not be looked at: {', '.join(done.unreadable)}; say it again with the right to Read them.", err=True
+        )
+    if done.nowhere and not missing:
+        typer.echo(
+            f"Could not be looked for: attempts of query id {', '.join(done.nowhere)}. The newest version names no partition and no topic: "
+            "it wrote no row, or was answered by an operator, or nothing was decided yet. What holds up the readers of a topic is shown by "
+            "Kafka's own kafka-transactions.sh find-hanging.",
+            err=True,
+        )
+    if unproven or unknown:
         raise typer.Exit(_EXIT_UNPROVEN)
 
 

@@ -437,6 +437,12 @@ class LogView:
             if key.kind == "part" and (key.write_id, key.query_id) == (write_id, query_id)
         }
 
+    def attempted_query_ids(self, write_id: str) -> tuple[str, ...]:
+        """Query ids under which an attempt ever left a part record, decided or not, in log order."""
+        return tuple(
+            dict.fromkeys(key.query_id for key in self._records if key.kind == "part" and key.write_id == write_id)
+        )
+
     def newer_committed_part(self, write_id: str, query_id: str, partition: int, offset: int) -> bool:
         """Whether compaction may have dropped a committed part at ``offset`` because a newer committed one stands.
 

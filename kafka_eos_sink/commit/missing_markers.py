@@ -43,8 +43,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All parts of the newest decisions of a write id, what the coordinators say of their transactions and of all other ids of the same
-    Spark partitions, and what the commit log proves of each transaction: OPEN where its record stands without a marker."""
+    """All parts of the newest decisions of a write id, what the coordinators say of their transactions and of all other ids of the
+    Spark partitions that left a record, and what the commit log proves of each transaction: OPEN where its record has no marker."""
 
     write_id: str
     parts: tuple[Part, ...]
@@ -57,6 +57,10 @@ class Evidence:
     """Producer id and epoch of the COMMIT markers of those ids in the commit log."""
     transaction_version: int = 2
     knows_decisions: bool = True
+    topics: frozenset[str] = frozenset()
+    """Those that the newest decisions name. An attempt that none of them names may hold up readers on any of their partitions."""
+    nowhere: tuple[str, ...] = ()
+    """Query ids whose newest decision names no topic, or that have none: where their attempts have written nobody can tell."""
 
 
 class Verdict(Enum):
@@ -95,11 +99,11 @@ def gather(
     described |= yield DescribeTransactions((driver_id,))
     where = (log_topic, log_partition)
     parts: list[Part] = []
-    ids: set[str] = set()
     committed: frozenset[tuple[int, int]] = frozenset()
     witnesses: dict[ProducerIdentity, Outcome] = {}
     inferred: set[ProducerIdentity] = set()
     tasks: dict[ProducerIdentity, tuple[Decision, PreparedTransaction]] = {}
+    topics_of: dict[str, set[str]] = {}
     for query_id in view.query_ids(write_id):
         for record in view.undecided(write_id, query_id):
             if record.value is None:
@@ -119,13 +123,25 @@ def gather(
         finished = decision.resolution is not None or view.done_nonce(write_id, query_id) == decision.nonce
         for entry in decision.transactions:
             tasks[entry.identity] = decision, entry
-            ids.update(task_transactional_id(write_id, entry.partition, slot) for slot in range(SLOTS))
             inside = [(where, entry.part_offset, entry.part_offset)]
             inside += [((part.topic, part.partition), part.first_offset, part.last_offset) for part in entry.offsets]
             parts += [
                 replace(_part(query_id, decision.version, entry.identity, *one), finished=finished) for one in inside
             ]
-    if tasks:
+        topics_of[query_id] = {part.topic for entry in decision.transactions for part in entry.offsets}
+        if decision.topic:
+            topics_of[query_id].add(decision.topic)
+    # An attempt may be of an older batch, with more Spark partitions than the newest one has, or of one that was never decided.
+    attempted = {query_id: view.newest_parts(write_id, query_id) for query_id in view.attempted_query_ids(write_id)}
+    partitions = {partition for parts_of in attempted.values() for partition in parts_of}
+    partitions |= {entry.partition for _, entry in tasks.values()}
+    ids = {task_transactional_id(write_id, partition, slot) for partition in partitions for slot in range(SLOTS)}
+    attempting = [
+        query_id
+        for query_id, parts_of in attempted.items()
+        if any(each.value is not None for each in parts_of.values())
+    ]
+    if ids:
         described |= yield DescribeTransactions(tuple(sorted(ids)))
         # The named ones' own too: an id that was forgotten, or whose epochs ran out, has another producer id now, or none.
         known = {found.producer_id for found in described.values() if found is not None}
@@ -155,6 +171,8 @@ def gather(
             view.newest_decision(write_id, query_id) or view.undecided(write_id, query_id)
             for query_id in view.query_ids(write_id)
         ),
+        topics=frozenset[str]().union(*topics_of.values()),
+        nowhere=tuple(each for each in dict.fromkeys((*topics_of, *attempting)) if not topics_of.get(each)),
     )
 
 
@@ -271,7 +289,7 @@ def _missing(part: Part, producer: ProducerState, committed: bool, reason: str) 
 
 
 def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
-    """What an attempt that no decision names holds open on a partition of the decisions, although its coordinator has ended it."""
+    """What an attempt that no decision names holds open on a partition, although its coordinator has ended it."""
     start = producer.current_txn_start_offset
     if start < 0 or any(
         part.where == where and part.identity.producer_id == producer.producer_id and start <= part.last_offset

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..client.admin import Admin, ProducerState
 from ..client.config import ClientConfig
 from ..client.network_client import NetworkClient
-from ..errors import BrokerRefusedError, BrokerUnavailableError
+from ..errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from ..protocol.error_codes import ErrorCode
 from ..protocol.record_batch import first_batch_of
 from .commit_log import parse_key
@@ -87,16 +87,19 @@ class Recovered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
     """What is open although it is decided; ``written``: the missing markers were written and are in effect. ``unasked``: partitions
-    (topic-partition) whose leaders could not be asked."""
+    (topic-partition) whose leaders could not be asked; ``unreadable``: topics that may not be looked at; ``nowhere``: query ids of which
+    nobody can tell on which partitions to look."""
 
     findings: tuple[Finding, ...]
     written: bool
     knows_decisions: bool
     unasked: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    nowhere: tuple[str, ...] = ()
 
 
 class NotingExecutor(Executor):
-    """Notes what a procedure ends, and the query ids whose newest decision it calls done."""
+    """Notes what a procedure ends, the query ids whose newest decision it calls done, and topics that may not be looked at."""
 
     def __init__(self, admin: Admin, settings: OperatorSettings) -> None:
         super().__init__(
@@ -108,21 +111,34 @@ class NotingExecutor(Executor):
         )
         self.ended: list[EndedTransaction] = []
         self.finished: set[str] = set()
+        self.unreadable: set[str] = set()
+        """Topics of whose producers it was asked without the right to know."""
         self._performers |= {EndTransactions: self._note_ends, Append: self._note_done}
 
     def producers_on(
-        self, partitions: Collection[TopicPartition]
+        self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
     ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
-        """What the leaders remember of producers, but for partitions that do not exist any more; and those that could not be asked.
+        """What the leaders remember of producers on these partitions, and on all of these topics, but for what does not exist any more;
+        and the partitions that could not be asked.
 
         What cannot be asked must neither keep the others from being asked nor use up their time.
         """
         by_leader: dict[int, list[TopicPartition]] = {}
         unasked: list[TopicPartition] = []
-        for topic in sorted({topic for topic, _ in partitions}):
-            known = self.admin.topic(topic, self._deadline)
-            for each in partitions:
-                found = None if known is None or each[0] != topic else known.partition(each[1])
+        for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
+            wanted = [each for each in partitions if each[0] == topic]
+            try:
+                known = self.admin.topic(topic, self._deadline)
+            except AuthorizationError:
+                self.unreadable.add(topic)
+                unasked += wanted
+                continue
+            if known is None:
+                continue
+            if topic in topics:
+                wanted = list(dict.fromkeys([*wanted, *((topic, each.index) for each in known.partitions)]))
+            for each in wanted:
+                found = known.partition(each[1])
                 if found is not None:
                     (unasked if found.leader < 0 else by_leader.setdefault(found.leader, [])).append(each)
         producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
@@ -133,14 +149,25 @@ class NotingExecutor(Executor):
 
     def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
         """All at once; where that fails it may be for one of them, so one by one, as long as a leader may take."""
-        together = self._asked(partitions, LEADER_MS)
+        topics = dict.fromkeys(topic for topic, _ in partitions)
+        try:
+            together = self._asked(partitions, LEADER_MS)
+        except AuthorizationError:
+            if len(topics) == 1:
+                self.unreadable.update(topics)
+                return {}
+            each_alone = [self._of_leader([each for each in partitions if each[0] == topic]) for topic in topics]
+            return {where: states for alone in each_alone for where, states in alone.items()}
         if together is not None:
             return together
         found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
         give_up_at = self.client.clock() + LEADER_MS
         for each in partitions:
-            if self.client.clock() < give_up_at:
-                found |= self._asked([each], PARTITION_MS) or {}
+            if self.client.clock() < give_up_at and each[0] not in self.unreadable:
+                try:
+                    found |= self._asked([each], PARTITION_MS) or {}
+                except AuthorizationError:
+                    self.unreadable.add(each[0])
         return found
 
     def _asked(
@@ -242,13 +269,15 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
     """Find transactions whose markers are missing; with ``write``, write those of which it is proven how they ended.
 
-    Raises `AuthorizationError` without Read on a topic or, to write, without Alter or ClusterAction on the cluster.
+    Raises `AuthorizationError` without Read on the commit log or, to write, without Alter or ClusterAction on the cluster.
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
         where = settings.commit_log_topic, settings.log_partition
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
-        producers, unasked = executor.producers_on(dict.fromkeys(part.where for part in evidence.parts))
+        # The readers of every partition of a topic can be held up by an attempt that no newest decision names.
+        partitions = dict.fromkeys([*(part.where for part in evidence.parts), *([where] if evidence.described else [])])
+        producers, unasked = executor.producers_on(partitions, evidence.topics)
         judged = judge(evidence, producers)
         findings = tuple(_doubted(executor, evidence, judged, finding, producers, unasked) for finding in judged)
         missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
@@ -256,7 +285,9 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
             findings=findings,
             written=False,
             knows_decisions=evidence.knows_decisions,
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked),
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked if topic not in executor.unreadable),
+            unreadable=tuple(sorted(executor.unreadable)),
+            nowhere=evidence.nowhere,
         )
         if not write or not missing:
             return found
@@ -298,9 +329,12 @@ def _doubted(
     why = None
     if part.version is None:
         try:
-            if not _begins_here(executor.admin, part, executor.client.clock() + LEADER_MS):
+            begins = _begins_here(executor.admin, part, executor.client.clock() + LEADER_MS)
+            if begins is None:
+                why = "its first batch is gone (deleted), so nobody can tell whether it has joined an older open transaction"
+            elif not begins:
                 why = "it has joined an older open transaction"
-        except (BrokerUnavailableError, BrokerRefusedError):
+        except (AuthorizationError, BrokerUnavailableError, BrokerRefusedError):
             why = "its leader does not show now whether it has joined an older open transaction"
     elif part.identity.transaction_version < 2:
         # The ABORT may be that of the transaction which a late request began anew, or of an attempt that has joined it; then its rows can
@@ -348,10 +382,13 @@ def _visible_elsewhere(
     return f"the commit log says aborted, but nobody can tell now whether readers will see its rows on {where[0]}-{where[1]}"
 
 
-def _begins_here(admin: Admin, part: Part, deadline: int) -> bool:
-    """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along."""
+def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
+    """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along. None
+    where that batch is gone."""
     where, offset = part.where, part.first_offset
     result = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
+    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return None
     first, identity = first_batch_of(result.records), part.identity
     return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
         offset,
