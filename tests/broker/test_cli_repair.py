@@ -339,7 +339,7 @@ def test_a_decision_that_a_tool_aborted_is_written_anew(
 
 
 def ended_without_a_marker(
-    kafka: EmbeddedKafka, given: write.WriteSettings, value: bytes, *, commit: bool
+    kafka: EmbeddedKafka, given: write.WriteSettings, value: bytes, *, commit: bool, task: int = 0
 ) -> ProducerIdentity:
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
@@ -349,8 +349,8 @@ def ended_without_a_marker(
         )
 
         def begin() -> Procedure[ProducerIdentity]:
-            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 5), 60_000)
-            part = part_record(given.write_id, given.query_id, 0, given.version, 5)
+            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)
+            part = part_record(given.write_id, given.query_id, task, given.version, 5)
             yield from append_in_transaction(identity, (part,), 0)
             return identity
 
@@ -380,6 +380,54 @@ def test_an_aborted_attempt_that_holds_up_readers_gets_its_marker(
     assert f"{loser.transactional_id}" in shown
     assert "named by no decision" in " ".join(shown.split())
     assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+@pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
+def test_it_is_found_whatever_the_newest_decision_names(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    given = write_settings(kafka, topic)
+    write_all(given, 1)
+    loser = ended_without_a_marker(kafka, given, b"lost", commit=False, task=57)
+    later = replace(given, version=given.version + 1)
+    if newest == "empty":
+        plan = write.plan(later)
+        nobody = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+        write.commit(later, plan, [write.write_task(later, plan, nobody, iter([]))])
+    elif newest == "an operator's answer":
+        assert resolve_as_committed(kafka, given) == 0
+    else:
+        write_all(later, 1)
+    capsys.readouterr()
+    assert repair(kafka, given.write_id, "--yes") == 0
+    shown = capsys.readouterr().out
+    assert "1 markers were written" in shown
+    assert f"{loser.transactional_id}" in shown
+    assert f"on {topic}-0, an attempt" in shown
+    assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
+    assert_nothing_open(servers, [topic])
+
+
+def test_where_nobody_can_tell_where_an_attempt_has_written_it_is_said(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was decided yet, and the commit log does not know the topic before that."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(kafka, topic)
+    write.plan(given)
+    ended_without_a_marker(kafka, given, b"lost", commit=False)
+    assert repair(kafka, given.write_id, "--yes") == 1
+    captured = capsys.readouterr()
+    assert "Nothing to repair" not in captured.out
+    assert "Could not be looked for: attempts of query id batch" in captured.err
+    write_all(given, 1)
+    assert repair(kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
 
 
