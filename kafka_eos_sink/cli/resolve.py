@@ -48,7 +48,8 @@ def resolve(
     """Say what became of a version, where the sink fails loudly because it cannot prove it. Look at the topic first.
 
     committed: it counts as written, and the next run skips it; what is still open of it is committed, rows that are lost
-    stay lost. For a stream that the commit log knows nothing of it says where to begin: with the version after V.
+    stay lost. For a stream that the commit log knows nothing of, or only older versions, it says where to go on: with the
+    version after V.
 
     aborted: none of its rows is visible, the next run writes it anew. Refused where a part of it is proven committed.
 
@@ -71,6 +72,11 @@ def resolved_sentence(done: Resolved) -> str:
         return (
             f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log knew nothing of this query "
             "id before; if that is a slip of the pen, it changes nothing for other queries."
+        )
+    if before.version != decision.version:
+        return (
+            f"{name} counts as written: the query goes on with version {decision.version + 1}. The commit log ended at version "
+            f"{before.version}; what lies between counts as written elsewhere."
         )
     if decision.resolution == "committed":
         follows = "counts as written and will be skipped"

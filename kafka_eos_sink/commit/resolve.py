@@ -1,6 +1,7 @@
 """The operator's answer to a loud failure: a decision record that says what counts, where the log alone cannot.
 
-committed: the version counts as written; what of it is still open is committed. Also the way to say where a query begins.
+committed: the version counts as written; what of it is still open is committed. Also the way to say where a query begins, or goes on
+above the newest version that the log knows.
 aborted: nothing of it is visible, so the batch is written anew; refused where a part is proven committed.
 rewrite: the batch is written anew although parts may be visible; those rows are then in the topic twice.
 
@@ -43,10 +44,11 @@ from .take_over import (
     DRIVER_TRANSACTION_TIMEOUT_MS,
     append_in_transaction,
     describe_driver,
+    is_done,
     refuse_unmarked_decision,
     require_own_log,
 )
-from .transactional_id import driver_transactional_id
+from .transactional_id import BATCH_QUERY_ID, driver_transactional_id
 from .two_phase_commit import FENCED_CODES
 
 MARKERS_WITHIN_MS = 10_000
@@ -69,7 +71,9 @@ class ResolveRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The record that was written, what it stands above (None where a query begins), and whose transactions it ended."""
+    """The record that was written, what it stands above (None where a query begins), and whose transactions it ended.
+
+    ``superseded`` has another version than ``decision`` where a query goes on above it."""
 
     decision: Decision
     superseded: Decision | None
@@ -103,18 +107,19 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     yield from _read_all(view, request)
     query_id, found = _target(view, request, described)
     ended: tuple[str, ...] = ()
-    if found is not None:
-        ended = yield from _end_named(view, found.decision, request)
     superseded = None if found is None else found.decision
+    same = superseded if superseded is not None and superseded.version == request.version else None
+    if same is not None:  # else where a query begins, or goes on above what is finished
+        ended = yield from _end_named(view, same, request)
     decision = Decision(
         write_id=write_id,
         query_id=query_id,
         version=request.version,
         nonce=request.nonce,
         driver=driver,
-        topic=None if superseded is None else superseded.topic,
-        schema="" if superseded is None else superseded.schema,
-        offsets_hash=None if superseded is None else superseded.offsets_hash,
+        topic=None if same is None else same.topic,
+        schema="" if same is None else same.schema,
+        offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
         resolution=request.answer,
     )
@@ -148,9 +153,9 @@ def _unfinished_ids(view: LogView, write_id: str) -> set[str]:
 def _target(
     view: LogView, request: ResolveRequest, described: TransactionDescription | None
 ) -> tuple[str, LoggedDecision | None]:
-    """The query id and the decision that the answer is about; None where it says where a query begins.
+    """The query id and the decision that the answer supersedes; None where it says where a query begins.
 
-    ``described`` is W.driver before the fence.
+    One of another version is superseded where a query goes on above it. ``described`` is W.driver before the fence.
     """
     write_id, version = request.write_id, request.version
     known = view.query_ids(write_id)
@@ -167,18 +172,32 @@ def _target(
     found = view.newest_decision(write_id, query_id)
     if found is not None and found.decision.version == version:
         return query_id, found
-    if found is None and request.answer == "committed" and not _is_being_decided(view, query_id, described):
+    may_stand = found is None or _may_go_on(view, request, found)
+    if may_stand and request.answer == "committed" and not _is_being_decided(view, query_id, described):
         refuse_unmarked_decision(view, query_id, described)
-        return query_id, None
+        return query_id, found
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
         f"there is no decision of version {version} of write id {write_id!r}, query id {query_id!r}, to be called "
-        f"{request.answer}: {_what_is_there(view, write_id, query_id, found)}",
+        f"{request.answer}: {_what_is_there(view, request, query_id, found)}",
+    )
+
+
+def _may_go_on(view: LogView, request: ResolveRequest, newest: LoggedDecision) -> bool:
+    """Whether the versions between the newest one and the answer's may be said to be written elsewhere (``COMMIT_LOG_LOST``).
+
+    Not above what is not finished: its own recovery would never be heard of again. Batch writes may leave versions out, so nobody has to
+    say this of them; and without the query id spelled out it is rather a slip of the pen, by which a stream would skip a batch.
+    """
+    return (
+        request.query_id not in (None, BATCH_QUERY_ID)
+        and newest.decision.version < request.version
+        and is_done(view, newest)
     )
 
 
 def _is_being_decided(view: LogView, query_id: str, described: TransactionDescription | None) -> bool:
-    """Whether the first decision of a query is in a transaction that is open right now: its driver runs, or died within the last minute."""
+    """Whether the next decision of a query is in a transaction that is open right now: its driver runs, or died within the last minute."""
     return (
         described is not None
         and described.state == ONGOING
@@ -189,7 +208,8 @@ def _is_being_decided(view: LogView, query_id: str, described: TransactionDescri
     )
 
 
-def _what_is_there(view: LogView, write_id: str, query_id: str, found: LoggedDecision | None) -> str:
+def _what_is_there(view: LogView, request: ResolveRequest, query_id: str, found: LoggedDecision | None) -> str:
+    write_id = request.write_id
     undecided = view.undecided(write_id, query_id)
     begun = (
         f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: kafka-eos "
@@ -208,7 +228,10 @@ def _what_is_there(view: LogView, write_id: str, query_id: str, found: LoggedDec
         state = "finished"
     else:
         state = "decided and not finished"
-    return f"the newest is version {decision.version}, {state}{begun}"
+    is_ahead = decision.version < request.version and query_id != BATCH_QUERY_ID
+    unnamed = is_ahead and request.query_id is None and is_done(view, found)
+    ahead = f"; that a stream goes on above it is said with --query-id '{query_id}'" if unnamed else ""
+    return f"the newest is version {decision.version}, {state}{begun}{ahead}"
 
 
 def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:

@@ -131,7 +131,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         found = view.newest_decision(write_id, query_id)
         named = (
             {prepared.identity.transactional_id for prepared in found.decision.transactions}
-            if found is not None and not _is_done(view, found)
+            if found is not None and not is_done(view, found)
             else set()
         )
         try:
@@ -262,7 +262,7 @@ def _plan(
 
 
 def _finish(view: LogView, found: LoggedDecision, request: TakeOver) -> Procedure[SettledDecision]:
-    if _is_done(view, found):
+    if is_done(view, found):
         return settled(found, DecisionStatus.FINISHED)
     outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
     if outcome.status is DecisionStatus.FINISHED and outcome.proven:
@@ -282,7 +282,8 @@ def write_done(decision: Decision) -> Procedure[None]:
         )
 
 
-def _is_done(view: LogView, found: LoggedDecision) -> bool:
+def is_done(view: LogView, found: LoggedDecision) -> bool:
+    """Whether nothing of a decision is left to be looked after, so that no recovery looks at it again."""
     decision = found.decision
     if decision.resolution not in (None, "committed"):
         return False

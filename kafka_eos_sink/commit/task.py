@@ -49,8 +49,9 @@ SLOT_POLL_MS = 250
 class BatchIdentity:
     """What is written: by exactly these the same write is recognised (I15).
 
-    ``streaming``: versions count from 0 without a gap. ``can_be_rerun``: somebody can come back for this version, so that the
-    digests of its parts are worth their price; nobody can for a random write id.
+    ``streaming``: versions count from 0 without a gap, since Spark hands every batch to its sink, empty ones too; `admit` holds the log
+    to it. ``can_be_rerun``: somebody can come back for this version, so that the digests of its parts are worth their price; nobody can
+    for a random write id.
     """
 
     query_id: str
@@ -70,13 +71,12 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
     newest = plan.newest_decision(batch.query_id)
     if newest is None:
         if batch.streaming and batch.version > 0:
-            raise WriteRefusedError(
-                "COMMIT_LOG_LOST",
+            raise _log_lost(
+                plan,
+                batch,
                 f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
                 f"{plan.write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or the "
-                f"checkpoint was begun by another sink. Look whether batch {batch.version} is in the topic already, as after a crash "
-                f"behind its commit; say up to which batch all are: kafka-eos resolve --write-id '{plan.write_id}' --version "
-                f"{batch.version - 1} --as committed --query-id '{batch.query_id}' (or --version {batch.version} if that is there, too)",
+                "checkpoint was begun by another sink. Look",
             )
         return None, None
     if newest.version > batch.version:
@@ -90,6 +90,15 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
                 f"timeout: run version {newest.version} again, or give its lost rows up: kafka-eos resolve --write-id "
                 f"'{plan.write_id}' --version {newest.version} --as committed",
             )
+        if batch.streaming and batch.version > newest.version + 1:
+            raise _log_lost(
+                plan,
+                batch,
+                f"the commit log of write id {plan.write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
+                f"checkpoint goes on at batch {batch.version}: the write was set back to a former commit.log.topic or "
+                "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote what "
+                f"is in between. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look",
+            )
         return None, None
     if newest.status is DecisionStatus.VOID:
         return None, None  # nothing of it is visible: it is compared with nothing
@@ -101,6 +110,16 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
     if newest.status is DecisionStatus.FINISHED or partition in newest.committed:
         return TaskOutcome.ALREADY_COMMITTED, warning
     return None, warning
+
+
+def _log_lost(plan: Plan, batch: BatchIdentity, what: str) -> WriteRefusedError:
+    """A batch that is not the next one after the newest that the log knows, so that nobody can tell what of it was written before."""
+    return WriteRefusedError(
+        "COMMIT_LOG_LOST",
+        f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit; say up to which "
+        f"batch all are: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed --query-id "
+        f"'{batch.query_id}' (or --version {batch.version} if that is there, too)",
+    )
 
 
 def _admit_rolled_back(

@@ -133,6 +133,9 @@ def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
     assert resolve(kafka, given.write_id, 8, "committed") == 1
     assert "'5f1c', '77aa'" in capsys.readouterr().err
     assert resolve(kafka, given.write_id, 8, "committed", "--query-id", "5f1c") == 0
+    capsys.readouterr()
+    assert resolve(kafka, given.write_id, 11, "committed", "--query-id", "5f1c") == 0
+    assert "goes on with version 12. The commit log ended at version 8;" in capsys.readouterr().out
 
 
 def test_a_slip_of_the_pen_costs_a_running_driver_nothing_and_an_answer_its_write_id(

@@ -78,6 +78,14 @@ SETTINGS = named(
         ),
         Setting(name="log lost", drivers=1, first_batch=3, rows=one_row, recover_from_every=0),
         Setting(
+            name="an older log",
+            drivers=2,
+            batches=3,
+            start_version=lambda driver: 2 * driver,
+            rows=one_row,
+            recover_from_every=0,
+        ),
+        Setting(
             name="two queries",
             drivers=4,
             query_id=lambda driver: "ab"[driver % 2],
@@ -143,6 +151,7 @@ CASES = (
     Case("5", "the same version to another topic, no hash: loud", "another topic, no hash", ("task:DIFFERENT_BATCH",)),
     Case("5", "above a void or lost decision: loud", "ahead", ("task:EARLIER_VERSION_UNFINISHED",)),
     Case("5", "not the first version and nothing known: loud", "log lost", ("task:COMMIT_LOG_LOST",)),
+    Case("5", "above versions that the log lacks: loud", "an older log", ("task:COMMIT_LOG_LOST", "commit:ok")),
     Case(
         "5",
         "two query ids under one write id: each its own decisions",

@@ -103,8 +103,8 @@ def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
     return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
 
 
-def check_cluster(cluster: Cluster, rewrite: bool = False) -> str | None:
-    """At most once (I6), the chain of decisions (I2), and decisions and parts only where they belong (I12)."""
+def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = False) -> str | None:
+    """At most once (I6), the chain of decisions (I2), decisions and parts only where they belong (I12), and none above a gap (I16)."""
     seen: set[Any] = set()
     for partition in range(1, len(cluster.logs)):
         ended = kafka.outcomes(cluster, partition)
@@ -115,7 +115,12 @@ def check_cluster(cluster: Cluster, rewrite: bool = False) -> str | None:
                 return f"at most once: row {entry.key} is visible twice (again in data partition {partition} at offset {offset})"
             seen.add(entry.key)
     chain: dict[tuple[str, str, int], Decided] = {}
+    newest: dict[tuple[str, str], int] = {}
     for found in decisions(cluster):
+        before = newest.get((found.write_id, found.query_id), -1)
+        newest[found.write_id, found.query_id] = found.version
+        if streaming and found.version > before + 1:
+            return f"I16: the decision at offset {found.offset} is of version {found.version}, and the one before it of {before}"
         name = (found.write_id, found.query_id, found.version)
         earlier = chain.get(name)
         chain[name] = found

@@ -601,7 +601,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module.take_over,
-                "if found is not None and not _is_done(view, found)\n",
+                "if found is not None and not is_done(view, found)\n",
                 "if found is not None\n",
             ),
             Edit(take_over_module.take_over, "if not settled_decision.proven:", "if True:"),
@@ -681,5 +681,19 @@ MUTATIONS: tuple[Mutation, ...] = (
             **ONE_ROW,
         ),
         caught=("I7",),
+    ),
+    Mutation(
+        name="a gap in a stream's versions passed over",
+        what="a stream on an older commit log, or another one, writes a batch that may have been decided elsewhere",
+        edits=(Edit(task.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),
+        setting=_small(
+            "an older log",
+            drivers=2,
+            batches=3,
+            start_version=lambda driver: 2 * driver,
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("I16",),
     ),
 )

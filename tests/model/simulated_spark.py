@@ -97,7 +97,7 @@ class World:
         if found is None:
             found = self._cluster_numbers[cluster] = len(self.clusters)
             self.clusters.append(cluster)
-            wrong = invariants.check_cluster(cluster, self.setting.rollback == "rewrite")
+            wrong = invariants.check_cluster(cluster, self.setting.rollback == "rewrite", self.setting.streaming)
             if wrong is not None:
                 raise Violation(wrong)
         return found

@@ -54,7 +54,7 @@ def answer_as_told(stream: Stream, text: str) -> None:
     assert main([command, "--bootstrap-servers", stream.servers, *words]) == 0
 
 
-def test_a_query_of_sparks_kafka_sink_goes_on_with_ours_after_one_answer_and_back_again(
+def test_a_query_of_sparks_kafka_sink_goes_on_with_ours_after_one_answer_each_time_and_back_again(
     stream: Stream, code_of: CodeOf
 ) -> None:
     """Every row once over all changes, since each comes after a batch that Spark has noted as done.
@@ -77,7 +77,12 @@ def test_a_query_of_sparks_kafka_sink_goes_on_with_ours_after_one_answer_and_bac
     stream.assert_every_line_once(5)
 
     add_files(stream.source, 5, 1)
-    stream.run()  # batch 5 after batch 2 of ours: nobody has to be asked again
+    text = stream.fails()  # batch 5 after batch 2 of ours: an older commit log would look the same
+    assert code_of(text) == "COMMIT_LOG_LOST"
+    assert "ends at version 2" in text
+    assert "--version 4 --as committed" in text
+    answer_as_told(stream, text)
+    stream.run()
     stream.assert_every_line_once(6)
     assert (stream.decision().version, stream.decision().resolution) == (5, None)
 

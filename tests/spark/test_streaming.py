@@ -106,6 +106,18 @@ def test_empty_batches_and_empty_partitions(stream: Stream) -> None:
     assert_nothing_open(stream.servers)
 
 
+def test_batches_that_spark_adds_to_close_windows_leave_no_version_out(stream: Stream) -> None:
+    """They have no data, and a gap in the versions would be refused."""
+    lines = stream.frame().selectExpr("timestamp_seconds(cast(value as int)) at").withWatermark("at", "1 second")
+    counts = lines.groupBy(expr("window(at, '10 seconds')")).count().selectExpr("cast(count as string) value")
+    for files in (2, 3):
+        stream.run(counts)
+        newest = max(int(file.name) for file in (stream.checkpoint / "commits").iterdir() if file.name.isdecimal())
+        assert newest >= files
+        assert stream.decision().version == newest
+        add_files(stream.source, files, 1)
+
+
 def test_a_batch_whose_commit_spark_forgot_is_run_again_and_writes_nothing(stream: Stream) -> None:
     stream.run()
     stream.forget_commit(1)
@@ -187,6 +199,35 @@ def test_a_lost_commit_log_is_noticed_and_a_person_says_where_to_begin(stream: S
     assert main(["resolve", *where, *answer]) == 0
     stream.run(**log)
     stream.assert_every_line_once(3)
+
+
+def test_a_stream_that_is_set_back_to_an_older_commit_log_does_not_write_a_batch_again(
+    stream: Stream, code_of: CodeOf
+) -> None:
+    """A deployment that is rolled back with a batch between its decision and Spark's own commit."""
+    older, newer = f"{stream.topic}-older", f"{stream.topic}-newer"
+    stream.run(**{"commit.log.topic": older})
+    query_id = stream.write_id().removeprefix("kafka-eos-")
+
+    def resolve(log: str, version: int) -> int:
+        where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", log, "--write-id", stream.write_id()]
+        return main(["resolve", *where, "--version", str(version), "--as", "committed", "--query-id", query_id])
+
+    add_files(stream.source, 2, 2)
+    stream.fails(**{"commit.log.topic": newer})
+    assert resolve(newer, 1) == 0
+    stream.run(**{"commit.log.topic": newer})
+    stream.forget_commit(3)
+    text = stream.fails(**{"commit.log.topic": older})
+    assert code_of(text) == "COMMIT_LOG_LOST"
+    assert "ends at version 1" in text
+    on_log = f"kafka-eos resolve --commit-log-topic '{older}' --write-id '{stream.write_id()}'"
+    assert f"{on_log} --version 2 --as committed --query-id '{query_id}' (or --version 3 if that is there, too)" in text
+    stream.assert_every_line_once(4)
+    assert resolve(older, 3) == 0
+    add_files(stream.source, 4, 1)
+    stream.run(**{"commit.log.topic": older})
+    stream.assert_every_line_once(5)
 
 
 def test_a_new_checkpoint_under_an_old_prefix_counts_anew(stream: Stream) -> None:

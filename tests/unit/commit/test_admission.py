@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -109,13 +110,48 @@ def test_a_rolled_back_version_fails_is_skipped_or_rewritten_as_asked() -> None:
 def test_a_stream_that_the_log_has_never_seen_does_not_begin_in_the_middle() -> None:
     with pytest.raises(
         WriteRefusedError,
-        match=r"COMMIT_LOG_LOST\].*whether batch 5 is in the topic.*--version 4 --as committed .*or --version 5 if",
+        match=r"COMMIT_LOG_LOST\].*\. Look whether batch 5 is in the topic.*--version 4 --as committed .*or --version 5 if",
     ):
         admit(plan(), BATCH, 0)
 
 
+@pytest.mark.parametrize("resolution", [None, "committed"])
+def test_a_stream_does_not_go_on_above_versions_that_the_log_lacks(resolution: str | None) -> None:
+    """An older log, or another one: what was decided since stands elsewhere, and may be this very batch."""
+    for newest in (0, 3):
+        older = plan(replace(DECIDED, version=newest, resolution=resolution))
+        with pytest.raises(
+            WriteRefusedError,
+            match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*goes on at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
+            r"kafka-eos resolve --write-id 'w' --version 4 --as committed --query-id 'q' \(or --version 5 if",
+        ):
+            admit(older, BATCH, 0)
+
+
+@pytest.mark.parametrize("rollback", ["skip", "rewrite"])
+def test_no_answer_to_a_rolled_back_checkpoint_is_one_to_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        admit(plan(replace(DECIDED, version=3)), replace(BATCH, on_checkpoint_rollback=rollback), 0)
+
+
+@pytest.mark.parametrize("status", [DecisionStatus.VOID, DecisionStatus.LOST_PARTS])
+def test_what_the_older_log_has_unfinished_comes_first(status: DecisionStatus) -> None:
+    with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
+        admit(plan(replace(DECIDED, version=2, status=status)), BATCH, 0)
+
+
+def test_the_newer_version_of_another_query_id_closes_no_gap() -> None:
+    decisions = plan(replace(DECIDED, query_id="other", version=4), replace(DECIDED, version=3))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*ends at version 3"):
+        admit(decisions, BATCH, 0)
+
+
 def test_a_batch_write_may_begin_with_any_version() -> None:
     assert admit(plan(), replace(BATCH, streaming=False), 0) == (None, None)
+
+
+def test_batch_writes_may_leave_versions_out() -> None:
+    assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False), 0) == (None, None)
 
 
 def test_what_an_operator_called_committed_is_skipped_and_compared_with_nothing() -> None:

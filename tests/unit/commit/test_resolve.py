@@ -329,6 +329,84 @@ def test_where_a_query_begins() -> None:
     assert (newest.version, newest.resolution) == (7, "committed")
 
 
+STREAM = "5f1c"
+
+
+def finished(query_id: str = STREAM) -> World:
+    world = World()
+    named = world.prepare(0, 10, query_id)
+    decision = world.decide(named, query_id=query_id)
+    world.end(named.identity, MarkerType.COMMIT)
+    world.record(done_record(decision, 0), None)
+    return world
+
+
+def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> None:
+    world = finished()
+    world.prepare(1, 11, STREAM)  # of an attempt that nobody decided
+    done = world.resolve("committed", 7, STREAM)
+    assert done.superseded is not None
+    assert (done.superseded.version, done.ended) == (3, ())
+    newest = world.newest(STREAM)
+    assert newest is not None
+    assert (newest.version, newest.resolution, newest.transactions) == (7, "committed", ())
+    assert (newest.topic, newest.schema, newest.offsets_hash) == (None, "", None), "those of version 3 are not its own"
+    assert world.done(STREAM) == "operator"
+    assert world.ends == [(f"{W}.1.0", False)]
+    assert world.resolve("committed", 9, STREAM).decision.version == 9
+
+
+@pytest.mark.parametrize(
+    ("query_id", "given", "answer", "why"),
+    [
+        (STREAM, STREAM, "aborted", "newest is version 3, finished$"),
+        (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
+        (STREAM, None, "committed", "newest is version 3, finished; .*said with --query-id '5f1c'"),
+        (Q, Q, "committed", "newest is version 3, finished$"),
+    ],
+    ids=["aborted", "rewrite", "a slip of the pen", "a batch write"],
+)
+def test_what_is_said_of_a_version_above_a_finished_one_is_refused_before_the_fence(
+    query_id: str, given: str | None, answer: Answer, why: str
+) -> None:
+    world = finished(query_id)
+    with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
+        world.resolve(answer, 4, given)
+    assert not world.fenced
+
+
+def test_a_query_does_not_go_on_above_what_is_not_finished_or_to_be_written_anew() -> None:
+    """Its recovery would never be heard of again."""
+    world = World()
+    world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.resolve("rewrite", 3, STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
+        world.resolve("committed", 7, STREAM)
+    world.resolve("committed", 3, STREAM)
+    assert world.resolve("committed", 7, STREAM).decision.version == 7
+
+
+def test_a_query_does_not_go_on_above_a_decision_that_is_being_made() -> None:
+    world = finished()
+    driver = replace(OLD_DRIVER, producer_epoch=5)
+    decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
+    for record in decision_records(decision):
+        world.record(record, driver)
+    world.open(driver)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.open(driver, "CompleteCommit", epoch=1)  # committed, and its marker was passed over
+    with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.open(driver, "CompleteAbort", epoch=1)
+    assert world.resolve("committed", 7, STREAM).decision.version == 7
+
+
 @pytest.mark.parametrize(
     ("answer", "version", "query_id", "code"),
     [
