@@ -42,10 +42,10 @@ def load(spec: str, option: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module may raise anything while it is imported
         raise ConfigurationError(
             "NOT_LOADABLE",
-            f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
+            f"{option}: {spec!r} cannot be loaded ({type(error).__name__}: {error}); ship the module to the executors, "
             "for example with --py-files",
         ) from error
     return found
@@ -57,10 +57,7 @@ class Interceptors:
     def __init__(self, specs: Sequence[str], options: Mapping[str, str]) -> None:
         self._chain: list[tuple[str, Any]] = []
         for spec in specs:
-            interceptor = load(spec, "interceptors")()
-            if hasattr(interceptor, "configure"):
-                interceptor.configure(dict(options))
-            self._chain.append((spec, interceptor))
+            self._chain.append((spec, _made(spec, options)))
         self._told_the_time = {spec for spec, interceptor in self._chain if _asks_for_the_time(interceptor)}
 
     def __bool__(self) -> bool:
@@ -107,6 +104,19 @@ class Interceptors:
                     interceptor.close()
                 except Exception:
                     log.warning("interceptor %s failed in close", spec, exc_info=True)
+
+
+def _made(spec: str, options: Mapping[str, str]) -> Any:
+    made = load(spec, "interceptors")
+    try:
+        interceptor = made()
+        if hasattr(interceptor, "configure"):
+            interceptor.configure(dict(options))
+    except Exception as error:
+        raise ConfigurationError(
+            "NOT_LOADABLE", f"interceptors: {spec!r} cannot be made and configured ({type(error).__name__}: {error})"
+        ) from error
+    return interceptor
 
 
 def _asks_for_the_time(interceptor: Any) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -123,5 +124,25 @@ def test_only_who_asks_for_it_is_told_the_brokers_time_of_appending(chain: Any) 
 
 
 def test_one_that_cannot_be_loaded_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="NOT_LOADABLE"):
+    with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'nowhere:X'.*ModuleNotFoundError"):
         Interceptors(["nowhere:X"], {})
+
+
+def test_one_whose_module_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "broken_interceptors.py").write_text("{}['missing']\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'broken_interceptors:X'.*KeyError: 'missing'"):
+        Interceptors(["broken_interceptors:X"], {})
+
+
+def test_one_that_cannot_be_made_or_configured_is_named_with_the_reason(chain: Any) -> None:
+    class NeedsMore:
+        def __init__(self, _needed: str) -> None: ...
+
+    class Refuses:
+        def configure(self, options: dict[str, str]) -> None:
+            raise KeyError(f"no url in {sorted(options)}")
+
+    for cls, reason in ((NeedsMore, "TypeError: .*_needed"), (Refuses, "KeyError: .*no url in .*topic")):
+        with pytest.raises(ConfigurationError, match=rf"NOT_LOADABLE\].*'user_interceptors:C0'.*{reason}"):
+            chain(cls, options={"topic": "t"})
