@@ -106,8 +106,10 @@ class MetadataUpdater:
     ) -> None:
         self.snapshot = Metadata(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}))
         self.in_progress = False
-        self.answers = 0
-        """How many answers made a snapshot."""
+        self.answered = 0
+        """The number of the newest request whose answer made a snapshot."""
+        self._asked = 0
+        """How many requests there were."""
         self._backoff = backoff
         self._max_age_ms = max_age_ms
         self._max_idle_ms = max_idle_ms
@@ -141,9 +143,14 @@ class MetadataUpdater:
                 wanted.last_wanted_at = now
                 wanted.allow_auto_creation |= allow_auto_creation
 
-    def request_update(self) -> None:
-        """Ask again as soon as the backoff since the last time has passed."""
+    def request_update(self) -> int:
+        """Ask again as soon as the backoff since the last time has passed.
+
+        Returns the number of that request. One that is under way does not count: it may have been answered already, and what the
+        caller has seen since would not be in it.
+        """
         self._update_requested = True
+        return self._asked + 1
 
     def time_to_next_update(self, now: int) -> int:
         """How long to wait before `next_request`, in ms; NEVER while an answer is awaited."""
@@ -169,6 +176,7 @@ class MetadataUpdater:
         for topic in [name for name, wanted in self._wanted.items() if self._is_idle(wanted, now)]:
             del self._wanted[topic]
         self.in_progress = True
+        self._asked += 1
         # The permission to create holds for a whole request, and a topic like the commit log must never come into being
         # with the broker's defaults: so missing topics that may be created are asked for in a request of their own.
         creatable = [
@@ -225,7 +233,7 @@ class MetadataUpdater:
             brokers=MappingProxyType(brokers),
             topics=MappingProxyType(topics),
         )
-        self.answers += 1
+        self.answered = self._asked
         self._expires_at = now + self._max_age_ms
         self._failing_since = None
         self._soonest_at = now + self._backoff.delay_ms(0)

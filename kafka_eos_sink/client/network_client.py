@@ -340,10 +340,8 @@ class NetworkClient:
 
     def wait_for_metadata(self, deadline_ms: int) -> bool:
         """Ask for fresh metadata and wait for it; False where the deadline passed first."""
-        self._updater.request_update()
-        # An answer that is under way may have been true before what the caller has seen.
-        enough = self._updater.answers + (2 if self._updater.in_progress else 1)
-        while self._updater.answers < enough:
+        wanted = self._updater.request_update()
+        while self._updater.answered < wanted:
             left = deadline_ms - self.clock()
             if left <= 0:
                 return False

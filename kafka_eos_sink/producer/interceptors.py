@@ -8,9 +8,9 @@ made or configured there is no write at all. Its methods, each of which it may l
     on_acknowledgement(topic, partition, base_offset, record_count, error)
     close()
 
-``on_acknowledgement`` hears of each batch once: where it lies, or, with a base offset of -1 and for all batches of a partition
-together, the error for which the attempt gave them up before they were acknowledged. That includes records of the sink's own
-that ``on_send`` has not seen: dead letters, and one of each task in the commit log.
+``on_acknowledgement`` hears of each batch once: where it lies, or, with a base offset of -1 and for all records of a partition
+together, the error for which the attempt gave them up before they were acknowledged; of rows that had no partition yet it does
+not hear. That includes records of the sink's own that ``on_send`` has not seen: dead letters, and one of each task in the commit log.
 
 An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` is told the broker's time of appending by that name: ms
 since 1970 for a topic with ``message.timestamp.type=LogAppendTime``, whose records all have it instead of their own, else -1.

@@ -145,7 +145,8 @@ class Sender:
                 node, asked.request, max_version=asked.max_version, min_version=asked.min_version
             )
         except KafkaEosError as error:
-            self.fail(error, fatal=True)
+            self._transactions.fail(error, fatal=True)  # in an abort, too, whose answer would be waited for
+            self.give_up(error)
             return
         self._transactions.sent(asked)
 
@@ -459,8 +460,8 @@ class Sender:
     def give_up(self, error: KafkaEosError) -> None:
         """What is not acknowledged by now is given up, unless it was before.
 
-        Interceptors are told so of all of it, and nothing else of it later: who counts what he is told counts each record
-        once, although what is on the wire may yet be acknowledged.
+        Interceptors are told so of all that has a partition, and nothing else of it later: who counts what he is told counts
+        each record once, although what is on the wire may yet be acknowledged.
         """
         if self.failure is not None:
             return
@@ -468,6 +469,7 @@ class Sender:
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
+                count += sum(len(rows.sizes) for rows in queue.open)
                 if count:
                     self._interceptors.on_acknowledgement(queue.topic, queue.partition, -1, count, error)
 

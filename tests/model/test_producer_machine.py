@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from faults.fault_proxy import Answer, AnswerAfter, Delay, LoseRequest, LoseResponse
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kafka_eos_sink.errors import FencedError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, FencedError, KafkaEosError
 from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -229,6 +230,32 @@ def test_an_end_that_can_be_asked_of_nobody_any_more_is_not_waited_for(
     machine.ledger.attempts[0].commit_asked = committed
     began = client.clock()
     assert producer.end(committed, began + 8_000).error_code is None
+    assert client.clock() - began < 1_000
+    machine.ledger.attempts[0].claim = Claim.UNKNOWN
+
+
+@versions
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_cannot_even_be_sent_is_not_waited_for(
+    machine_of: Machines, version: int, committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers were set back to a version that does not know the request."""
+    machine = machine_of(version)
+    machine.write(partitions=[0])
+    machine.flush()
+    producer, client = machine.actors[0].producer, machine.actors[0].client
+    send = client.send
+
+    def too_old(node_id: int, request: Any, **how: Any) -> Any:
+        if isinstance(request, m.EndTxnRequest):
+            raise BrokerRefusedError("NO_COMMON_VERSION", "no common version")
+        return send(node_id, request, **how)
+
+    machine.ledger.attempts[0].commit_asked = committed
+    began = client.clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "send", too_old)
+        assert producer.end(committed, began + 8_000).error_code is None
     assert client.clock() - began < 1_000
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 

@@ -163,6 +163,31 @@ def test_a_request_made_while_an_answer_is_under_way_is_not_forgotten() -> None:
     assert made.time_to_next_update(2) == 100
 
 
+def test_what_was_under_way_is_not_the_answer_that_was_asked_for() -> None:
+    made = updater()
+    made.next_request(0)
+    wanted = made.request_update()
+    made.handle_response(answer(), 2)
+    assert made.answered < wanted
+    exchange(made, answer(), 102)
+    assert made.answered == wanted
+
+
+def test_one_answer_is_enough_where_what_was_under_way_is_lost() -> None:
+    """Two were once waited for: the second came when the metadata were too old, minutes later."""
+    made = updater()
+    made.next_request(0)
+    wanted = made.request_update()
+    made.handle_failure(30_000)
+    exchange(made, answer(), 30_100)
+    assert made.answered >= wanted
+    made.next_request(40_000)
+    wanted = made.request_update()
+    made.rebootstrap(made.snapshot.brokers.values(), 40_001)
+    exchange(made, answer(), 40_100)
+    assert made.answered >= wanted
+
+
 @pytest.mark.parametrize(
     "troubled",
     [

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.errors import (
@@ -11,6 +13,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
 )
+from kafka_eos_sink.producer.record_accumulator import OpenRows
 from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
@@ -24,6 +27,7 @@ from kafka_eos_sink.protocol.messages import (
     InitProducerIdResponse,
     ProduceRequest,
 )
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
@@ -419,6 +423,17 @@ def test_interceptors_hear_of_what_the_coordinator_refuses_and_of_what_is_aborte
     b.batch(count=5)
     b.sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))
     assert told.calls == [(0, -1, 5, b.sender.failure)]
+
+
+def test_interceptors_hear_of_rows_that_no_batch_was_made_of_yet(bench: Any) -> None:
+    b = bench()
+    told = Told(b)
+    b.batch(count=5)
+    columns = RecordColumns(value=pa.array([b"a", b"b", b"c"]))
+    rows = OpenRows(columns=columns, sizes=np.full(3, 1), row_numbers=np.arange(3))
+    b.accumulator.queue("t", 0).open.append(rows)
+    b.sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))
+    assert told.calls == [(0, -1, 8, b.sender.failure)]
 
 
 # without transactions
