@@ -100,7 +100,9 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
             view, request, described
         )  # before there is a barrier, by which this log would seem to know the write id
     yield from _read_all(view, request)
-    _target(view, request, described)
+    _, found = _target(view, request, described)
+    if found is not None and found.decision.version != request.version:
+        _require_at_rest(request, opened)
 
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("resolve.fenced")
@@ -194,6 +196,20 @@ def _may_go_on(view: LogView, request: ResolveRequest, newest: LoggedDecision) -
         and newest.decision.version < request.version
         and is_done(view, newest)
     )
+
+
+def _require_at_rest(request: ResolveRequest, opened: tuple[ProducerIdentity, ...]) -> None:
+    """A query that is to go on above versions that its log lacks has been refused with nothing of it open. One that writes is not that
+    query, and the batch that it writes would count as written and be aborted."""
+    if opened:
+        names = ", ".join(identity.transactional_id for identity in opened[:3]) + (
+            " and more" if len(opened) > 3 else ""
+        )
+        raise WriteRefusedError(
+            "NOTHING_TO_RESOLVE",
+            f"transactions of write id {request.write_id!r} are open ({names}): its query is writing, or has just died. Stop it and run "
+            f"kafka-eos recover; if it is then refused with COMMIT_LOG_LOST, say this again",
+        )
 
 
 def _is_being_decided(view: LogView, query_id: str, described: TransactionDescription | None) -> bool:

@@ -49,9 +49,9 @@ SLOT_POLL_MS = 250
 class BatchIdentity:
     """What is written: by exactly these the same write is recognised (I15).
 
-    ``streaming``: versions count from 0 without a gap, since Spark hands every batch to its sink, empty ones too; `admit` holds the log
-    to it. ``can_be_rerun``: somebody can come back for this version, so that the digests of its parts are worth their price; nobody can
-    for a random write id.
+    ``streaming``: versions count from 0 without a gap, since Spark hands every batch that it runs to its sink, empty ones too;
+    `admit` holds the log to it. ``can_be_rerun``: somebody can come back for this version, so that the digests of its parts are worth
+    their price; nobody can for a random write id.
     """
 
     query_id: str
@@ -97,7 +97,8 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
                 f"the commit log of write id {plan.write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
                 f"checkpoint goes on at batch {batch.version}: the write was set back to a former commit.log.topic or "
                 "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote what "
-                f"is in between. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look",
+                "is in between; or batches were left out in the checkpoint, by hand or by Spark's repartitioning of a query's state, which "
+                f"takes one. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look",
             )
         return None, None
     if newest.status is DecisionStatus.VOID:
@@ -116,9 +117,10 @@ def _log_lost(plan: Plan, batch: BatchIdentity, what: str) -> WriteRefusedError:
     """A batch that is not the next one after the newest that the log knows, so that nobody can tell what of it was written before."""
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
-        f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit; say up to which "
-        f"batch all are: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version - 1} --as committed --query-id "
-        f"'{batch.query_id}' (or --version {batch.version} if that is there, too)",
+        f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit (what counts is what a "
+        "consumer with isolation.level=read_committed shows); say up to which batch all are: kafka-eos resolve --write-id "
+        f"'{plan.write_id}' --version {batch.version - 1} --as committed --query-id '{batch.query_id}' (or --version {batch.version} if "
+        "that is there, too)",
     )
 
 

@@ -343,7 +343,6 @@ def finished(query_id: str = STREAM) -> World:
 
 def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> None:
     world = finished()
-    world.prepare(1, 11, STREAM)  # of an attempt that nobody decided
     done = world.resolve("committed", 7, STREAM)
     assert done.superseded is not None
     assert (done.superseded.version, done.ended) == (3, ())
@@ -352,8 +351,20 @@ def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> N
     assert (newest.version, newest.resolution, newest.transactions) == (7, "committed", ())
     assert (newest.topic, newest.schema, newest.offsets_hash) == (None, "", None), "those of version 3 are not its own"
     assert world.done(STREAM) == "operator"
-    assert world.ends == [(f"{W}.1.0", False)]
+    assert world.ends == []
     assert world.resolve("committed", 9, STREAM).decision.version == 9
+
+
+def test_a_query_that_is_writing_does_not_go_on_above_its_newest_version() -> None:
+    """Its batch 4 is prepared: it would count as written, and be aborted."""
+    world = finished()
+    prepared = world.prepare(1, 11, STREAM)
+    with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*\({W}\.1\.0\).*is writing.*kafka-eos recover"):
+        world.resolve("committed", 4, STREAM)
+    assert not world.fenced
+    assert world.ends == []
+    world.open(prepared.identity, "CompleteAbort", epoch=1)
+    assert world.resolve("committed", 4, STREAM).decision.version == 4
 
 
 @pytest.mark.parametrize(
