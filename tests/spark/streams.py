@@ -29,7 +29,7 @@ from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, write
 from tests.spark.killable_job import KillableJob
 
 SCRIPT = Path(__file__).parent / "jobs" / "stream_rows.py"
-SHORT = "kafka.transaction.timeout.ms=40000"
+SHORT = "kafka.transaction.timeout.ms=30000"
 
 
 def write_id_of(checkpoint: Path) -> str:
