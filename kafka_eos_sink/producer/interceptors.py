@@ -42,11 +42,15 @@ def load(spec: str, option: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # a module may raise anything while it is imported
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             "NOT_LOADABLE",
-            f"{option}: {spec!r} cannot be loaded ({type(error).__name__}: {error}); ship the module to the executors, "
+            f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
             "for example with --py-files",
+        ) from error
+    except Exception as error:  # the user's module, run by importing it
+        raise ConfigurationError(
+            "NOT_LOADABLE", f"{option}: importing {spec!r} raised {type(error).__name__}: {error}"
         ) from error
     return found
 
