@@ -36,7 +36,10 @@ _LOG_APPEND_TIME: Final = "log_append_time_ms"
 
 
 def load(spec: str, option: str) -> Any:
-    """The object that ``package.module:name`` names; ``ConfigurationError`` (``NOT_LOADABLE``) names ``option``."""
+    """The object that ``package.module:name`` names; ``ConfigurationError`` (``NOT_LOADABLE``) names ``option``.
+
+    What the module itself raises while it is imported comes as it is: whether its text may be shown, the caller knows.
+    """
     module, _, name = spec.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -47,10 +50,6 @@ def load(spec: str, option: str) -> Any:
             "NOT_LOADABLE",
             f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
             "for example with --py-files",
-        ) from error
-    except Exception as error:  # the user's module, run by importing it
-        raise ConfigurationError(
-            "NOT_LOADABLE", f"{option}: importing {spec!r} raised {type(error).__name__}: {error}"
         ) from error
     return found
 
@@ -111,12 +110,13 @@ class Interceptors:
 
 
 def _made(spec: str, options: Mapping[str, str]) -> Any:
-    made = load(spec, "interceptors")
     try:
-        interceptor = made()
+        interceptor = load(spec, "interceptors")()
         if hasattr(interceptor, "configure"):
             interceptor.configure(dict(options))
-    except Exception as error:
+    except ConfigurationError:
+        raise
+    except Exception as error:  # the user's code
         raise ConfigurationError(
             "NOT_LOADABLE", f"interceptors: {spec!r} cannot be made and configured ({type(error).__name__}: {error})"
         ) from error

@@ -286,5 +286,8 @@ class _OptionReader:
         except ConfigurationError as error:
             self._problems.append(error.message)
             return
+        except Exception as error:  # the user's module, run by importing it
+            self._problems.append(f"{option}: importing {value!r} raised {type(error).__name__}: {error}")
+            return
         if not callable(found):
             self._problems.append(f"{option}: {value!r} is not callable")

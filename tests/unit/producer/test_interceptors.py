@@ -131,9 +131,7 @@ def test_one_that_cannot_be_loaded_is_named() -> None:
 def test_one_whose_module_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "broken_interceptors.py").write_text("{}['missing']\n", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        ConfigurationError, match=r"NOT_LOADABLE\].*importing 'broken_interceptors:X' raised KeyError: 'missing'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'broken_interceptors:X'.*KeyError: 'missing'"):
         Interceptors(["broken_interceptors:X"], {})
 
 
