@@ -380,7 +380,7 @@ def test_the_offsets_of_the_source_are_committed_with_each_batch_also_with_an_em
         for value, end in (("dropped", "commit"), ("aborted", "abort"), ("100", "commit")):
             batches = newest_batch(stream)
             produce(servers, source, [(key, value) for key in ("a", "b", "c")], end=end)
-            assert_nothing_open(servers, [source])  # the query is shown all of it
+            assert_nothing_open(servers, [source], of="test-")  # the query is shown all of it
             running.processAllAvailable()
             assert newest_batch(stream) > batches
             assert_offsets_are_those_of_every_batch(stream, group)
@@ -448,7 +448,7 @@ def test_open_transactions_of_another_write_hold_up_readers_and_nothing_else_and
     stream.run(**prefix)
     assert untouched()
     other.commit_transaction(60)
-    assert_nothing_open(stream.servers, [stream.topic])
+    assert_nothing_open(stream.servers, [stream.topic], of=f"{v2}.")
     assert stream.numbers() == Counter(range(3 * LINES)) + Counter({-1: 3})
 
     # Its fence stops the sweeps that follow the last batch of `orders`, which would rightly end what is opened now.
