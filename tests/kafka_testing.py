@@ -46,20 +46,21 @@ def unique_topic(prefix: str = "topic") -> str:
 
 def wait_until(
     condition: Callable[[], Any],
-    what: str,
+    what: str | Callable[[], str],
     *,
     meanwhile: Callable[[], object] = lambda: None,
     patience_s: float = PATIENCE_S,
+    pause_s: float = 0.05,
 ) -> None:
-    """Looks again until the condition holds; `meanwhile` is done between two looks."""
+    """Looks again until the condition holds; `meanwhile` is done between two looks. `what` (or what it returns) names what is missing."""
     give_up_at = time.monotonic() + patience_s
     while True:
         last = time.monotonic() >= give_up_at  # before the look, which may itself be held up
         if condition():
             return
-        assert not last, f"waited {patience_s:g} s for {what}"
+        assert not last, f"waited {patience_s:g} s for {what if isinstance(what, str) else what()}"
         meanwhile()
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def create_topic(
@@ -100,6 +101,17 @@ def delete_topic(bootstrap_servers: str, name: str) -> None:
     admin = _confluent_admin(bootstrap_servers)
     admin.delete_topics([name])[name].result(PATIENCE_S)
     wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics, f"the end of topic {name}")
+
+
+def change_config(bootstrap_servers: str, kind: Literal["topic", "broker"], name: str, key: str, value: str) -> None:
+    """Sets a dynamic property and waits until the broker shows it: the controller has it first, and the broker follows."""
+    admin = _confluent_admin(bootstrap_servers)
+    entry = confluent_kafka.admin.ConfigEntry(
+        key, value, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
+    )
+    resource = confluent_kafka.admin.ConfigResource(kind, name, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    wait_until(lambda: admin.describe_configs([resource])[resource].result(PATIENCE_S)[key].value == value, key)
 
 
 def read_committed(
@@ -260,17 +272,18 @@ def assert_nothing_open(
     Of all topics unless some are given, and of all transactional ids that begin with `of`. A broker writes the markers
     after it has answered EndTxn, so what is still being ended gets `patience_s`.
     """
-    give_up_at = time.monotonic() + patience_s
-    while True:
-        last = time.monotonic() >= give_up_at  # before the look, which may itself be held up
-        problems = [
+    problems: list[str] = []
+
+    def look() -> bool:
+        problems[:] = [
             *(line for name, line in _transactions_in(bootstrap_servers, *OPEN) if name.startswith(of)),
             *_held_partitions(bootstrap_servers, topics),
         ]
-        if not problems:
-            return
-        assert not last, "still open: " + "; ".join(problems)
-        time.sleep(0.1)
+        return not problems
+
+    wait_until(
+        look, lambda: "the end of what is still open: " + "; ".join(problems), patience_s=patience_s, pause_s=0.1
+    )
 
 
 def await_markers(bootstrap_servers: str) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import confluent_kafka.admin as confluent
 import kafka as kafka_python
 import pytest
 from kafka.admin import AbortTransactionSpec
@@ -38,7 +37,7 @@ from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed, unique_topic, wait_until
+from kafka_testing import assert_nothing_open, change_config, create_topic, delete_topic, read_committed, unique_topic
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 
@@ -55,20 +54,11 @@ def resolve_as_committed(kafka: EmbeddedKafka, given: write.WriteSettings) -> in
 @contextmanager
 def unverified_partitions(kafka: EmbeddedKafka) -> Iterator[None]:
     """The broker takes transactional records for partitions that their transaction does not have."""
-    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (broker,) = kafka.node_ids
 
     def verify(value: str) -> None:
-        entry = confluent.ConfigEntry(
-            "transaction.partition.verification.enable",
-            value,
-            incremental_operation=confluent.AlterConfigOpType.SET,
-        )
-        (broker,) = admin.list_topics(timeout=30).brokers
-        resource = confluent.ConfigResource(confluent.ResourceType.BROKER, str(broker), incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(30)
-        # The controller has it; the broker follows.
-        wait_until(
-            lambda: admin.describe_configs([resource])[resource].result(30)[entry.name].value == value, entry.name
+        change_config(
+            kafka.bootstrap_servers, "broker", str(broker), "transaction.partition.verification.enable", value
         )
 
     verify("false")

@@ -20,7 +20,7 @@ from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic, wait_until
+from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic, wait_until
 
 
 def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: EmbeddedKafka) -> None:
@@ -59,18 +59,6 @@ def test_a_topic_that_could_lose_a_decision_is_refused(
     assert said in str(refused.value)
 
 
-def set_policy(admin: confluent_kafka.admin.AdminClient, topic: str, policy: str) -> None:
-    entry = confluent_kafka.admin.ConfigEntry(
-        "cleanup.policy", policy, incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
-    )
-    resource = confluent_kafka.admin.ConfigResource("topic", topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    # The controller has it; the broker follows.
-    wait_until(
-        lambda: admin.describe_configs([resource])[resource].result(30)["cleanup.policy"].value == policy, policy
-    )
-
-
 def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partition: int) -> None:
     """All of a partition, once its log follows a policy that has just been set: it does after the broker shows it."""
     end = confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_END)
@@ -93,9 +81,9 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
     given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
     write_all(given)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
-    set_policy(admin, log, "delete")
+    change_config(servers, "topic", log, "cleanup.policy", "delete")
     delete_records(admin, log, given.log_partition)
-    set_policy(admin, log, "compact")
+    change_config(servers, "topic", log, "cleanup.policy", "compact")
     for _ in range(2):
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
             write_all(given)

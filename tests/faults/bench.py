@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import write
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_testing import unique_topic
+from kafka_testing import BEING_ENDED, OPEN, PATIENCE_S, unique_topic, wait_until
 
 from .fault_proxy import FaultProxy
 
@@ -33,7 +33,7 @@ TASKS = 2
 BATCH_SIZE = 40
 """Bytes: two or three rows a batch, so that a task sends several to each partition."""
 TOPICS_AT_ONCE = 40
-PATIENCE_S = 60.0
+LOOK_EVERY_S = 0.01
 
 
 class Bench:
@@ -86,7 +86,7 @@ class Bench:
             wanted = [confluent_kafka.admin.NewTopic(name, num_partitions=PARTITIONS) for name in names]
             for future in self._confluent.create_topics(wanted, operation_timeout=30).values():
                 future.result(PATIENCE_S)
-            self._wait(lambda: self._all_led(names), "leaders of new topics")
+            wait_until(lambda: self._all_led(names), "leaders of new topics", pause_s=LOOK_EVERY_S)
             # Which show themselves before their logs are made; this one is asked again until they are.
             partitions = [(name, partition) for name in names for partition in range(PARTITIONS)]
             Admin(self._client).list_offsets(partitions, self._client.clock() + 60_000)
@@ -126,7 +126,7 @@ class Bench:
 
     def read(self, topic: str) -> list[list[int]]:
         """The numbers in each partition, in their order, as a read_committed consumer of librdkafka gets them."""
-        self._wait(lambda: not self._being_ended(), lambda: f"being ended: {self._being_ended()}")
+        wait_until(lambda: not self._being_ended(), lambda: f"the end of {self._being_ended()}", pause_s=LOOK_EVERY_S)
         beginning = confluent_kafka.OFFSET_BEGINNING
         self._consumer.list_topics(topic, timeout=PATIENCE_S)
         self._consumer.assign(
@@ -161,7 +161,11 @@ class Bench:
     def assert_nothing_open(self, topic: str, of: str = "") -> None:
         """No transaction (whose id begins with `of`) is open that was not before the test, and readers of the topic get to the end of
         its log."""
-        self._wait(lambda: not self._open(topic, of), lambda: f"still open: {self._open(topic, of)}")
+        wait_until(
+            lambda: not self._open(topic, of),
+            lambda: f"the end of what is still open: {self._open(topic, of)}",
+            pause_s=LOOK_EVERY_S,
+        )
 
     def open_transactions(self) -> dict[str, str]:
         """The state of each transaction that is open, or being ended, and was not before the test."""
@@ -189,14 +193,12 @@ class Bench:
         ]
 
     def _listed_as_open(self) -> dict[str, str]:
-        listed = Admin(self._client).list_transactions(
-            states=("Ongoing", "PrepareCommit", "PrepareAbort"), deadline_ms=self._client.clock() + 60_000
-        )
+        listed = Admin(self._client).list_transactions(states=OPEN, deadline_ms=self._client.clock() + 60_000)
         return {each.transactional_id: each.state for each in listed}
 
     def _being_ended(self) -> list[str]:
         """What has been ended and has not all of its markers: a coordinator answers EndTxn before it has them written."""
-        return [name for name, state in self._listed_as_open().items() if state != "Ongoing"]
+        return [name for name, state in self._listed_as_open().items() if state in BEING_ENDED]
 
     def _all_led(self, names: Sequence[str]) -> bool:
         topics = self._confluent.list_topics(timeout=PATIENCE_S).topics
@@ -206,12 +208,6 @@ class Bench:
             and all(each.leader >= 0 for each in topics[name].partitions.values())
             for name in names
         )
-
-    def _wait(self, so: Callable[[], bool], what: str | Callable[[], str]) -> None:
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not so():
-            assert time.monotonic() < give_up_at, what if isinstance(what, str) else what()
-            time.sleep(0.01)
 
 
 def numbered(topic: str, first: int, count: int, *, partition: int | None = None, size: int = 0) -> Rows:
