@@ -52,7 +52,7 @@ lint: setup  ## check style and types
 
 .PHONY: bench
 bench: setup  ## measure against Spark's built-in Kafka sink
-	@$(BIN)/kafka-eos bench
+	@$(BIN)/python -m benchmarks.bench_against_spark $(BENCH)
 
 .PHONY: wheel
 wheel: setup  ## build the wheel that travels with spark-submit into dist/

@@ -22,7 +22,7 @@ from kafka_eos_sink.errors import (
 )
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.sink.data_source import KafkaEosDataSource
+    from kafka_eos_sink.spark.data_source import KafkaEosDataSource
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The command line needs no Spark, and importing pyspark takes longer than most commands.
     if name == "KafkaEosDataSource":
-        return import_module("kafka_eos_sink.sink.data_source").KafkaEosDataSource
+        return import_module("kafka_eos_sink.spark.data_source").KafkaEosDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

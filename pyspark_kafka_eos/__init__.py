@@ -15,7 +15,7 @@ def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from kafka_eos_sink.sink.data_source import KafkaEosDataSource
+        from kafka_eos_sink.spark.data_source import KafkaEosDataSource
     except Exception as error:
         print(f"kafka-eos is not available in this Spark: {type(error).__name__}: {error}", file=sys.stderr)
         # Spark asks with hasattr(): to have no DefaultSource is the one answer that leaves the other sources alone.

@@ -15,8 +15,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from kafka_eos_sink.sink.record_expressions import add_record_arguments, check_record_arguments, records
-from kafka_eos_sink.sink.submit_job import (
+from kafka_eos_sink.jobs.record_expressions import add_record_arguments, check_record_arguments, records
+from kafka_eos_sink.jobs.submit_job import (
     add_cluster_arguments,
     add_read_arguments,
     check_cluster_arguments,

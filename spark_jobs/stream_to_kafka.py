@@ -25,16 +25,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import java_gateway
 from pyspark.errors import StreamingQueryException
 
-from kafka_eos_sink.sink.java_properties import read_properties
-from kafka_eos_sink.sink.record_expressions import (
-    KAFKA_COLUMNS,
-    add_record_arguments,
-    check_record_arguments,
-    records,
-)
-from kafka_eos_sink.sink.secrets import resolve
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_HELP, connection_options, require_kafka_source
-from kafka_eos_sink.sink.submit_job import (
+from kafka_eos_sink.jobs.record_expressions import KAFKA_COLUMNS, add_record_arguments, check_record_arguments, records
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_HELP, connection_options, require_kafka_source
+from kafka_eos_sink.jobs.submit_job import (
     JobFailed,
     add_cluster_arguments,
     add_read_arguments,
@@ -43,6 +36,8 @@ from kafka_eos_sink.sink.submit_job import (
     end,
     job_parser,
 )
+from kafka_eos_sink.settings.java_properties import read_properties
+from kafka_eos_sink.settings.secrets import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

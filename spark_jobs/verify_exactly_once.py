@@ -20,8 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from kafka_eos_sink.sink.kafka_properties import options_from_file
-from kafka_eos_sink.sink.record_comparison import (
+from kafka_eos_sink.jobs.record_comparison import (
     COLUMNS,
     ORDER,
     SOURCE_PARTITION,
@@ -30,14 +29,9 @@ from kafka_eos_sink.sink.record_comparison import (
     compare,
     compared_columns,
 )
-from kafka_eos_sink.sink.record_expressions import (
-    KAFKA_COLUMNS,
-    add_record_arguments,
-    check_record_arguments,
-    records,
-)
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_HELP
-from kafka_eos_sink.sink.submit_job import (
+from kafka_eos_sink.jobs.record_expressions import KAFKA_COLUMNS, add_record_arguments, check_record_arguments, records
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_HELP
+from kafka_eos_sink.jobs.submit_job import (
     JobFailed,
     add_cluster_arguments,
     add_read_arguments,
@@ -48,7 +42,8 @@ from kafka_eos_sink.sink.submit_job import (
     read_files,
     warn,
 )
-from kafka_eos_sink.sink.topic_frame import TopicFrame, topic_frame
+from kafka_eos_sink.jobs.topic_frame import TopicFrame, topic_frame
+from kafka_eos_sink.settings.kafka_properties import options_from_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from certificates import Authority
 from kafka_classes import archive_kafka_classes
-from kafka_eos_sink.cli import kafka_distribution
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import warn_once
+from kafka_eos_sink import logs
+from kafka_eos_sink.embedded import distribution
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 
 # Transactions that timed out are looked for every 10 s by default; tests that wait for that should not take so long.
 TEST_PROPERTIES = {
@@ -55,13 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def warnings_of_each_test() -> None:
     """What a process says once, each test hears."""
-    warn_once.forget()
+    logs.forget()
 
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """The folder with the jars of the Kafka that tests run by default."""
-    return kafka_distribution.resolve()
+    return distribution.resolve()
 
 
 @pytest.fixture(scope="session")

@@ -15,18 +15,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin, EndTransaction
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
-from kafka_eos_sink.commit.executor import end_txn_version
-from kafka_eos_sink.commit.failpoints import VARIABLE
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.executor import end_txn_version
+from kafka_eos_sink.runtime.failpoints import VARIABLE
 from kafka_testing import unique_topic
 
 ROWS = 10
@@ -66,9 +66,9 @@ def write_settings(
     query_id: str = BATCH_QUERY_ID,
     version: int = 3,
     schema: str = "value binary",
-) -> write.WriteSettings:
+) -> session.WriteSettings:
     """A batch write with a txnAppId of its own unless a write id is given."""
-    return write.WriteSettings(
+    return session.WriteSettings(
         write_id=write_id or batch_write_id(None, unique_topic("app"), topic),
         query_id=query_id,
         version=version,
@@ -88,41 +88,41 @@ def rows_of(topic: str, task: int) -> Rows:
     return Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
 
 
-def tasks(given: write.WriteSettings, plan: write.Plan, count: int = 2) -> list[write.TaskMessage]:
+def tasks(given: session.WriteSettings, plan: session.Plan, count: int = 2) -> list[session.TaskMessage]:
     """What so many tasks hand over: each wrote ROWS rows and left its transaction open, or skipped."""
     return [
-        write.write_task(
+        session.write_task(
             given,
             plan,
-            write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
             iter([rows_of(given.topic or "", task)]),
         )
         for task in range(count)
     ]
 
 
-def write_all(given: write.WriteSettings, count: int = 2) -> list[write.TaskMessage]:
-    plan = write.plan(given)
+def write_all(given: session.WriteSettings, count: int = 2) -> list[session.TaskMessage]:
+    plan = session.plan(given)
     messages = tasks(given, plan, count)
-    write.commit(given, plan, messages)
+    session.commit(given, plan, messages)
     return messages
 
 
 def die_at(
     point: str,
-    given: write.WriteSettings,
-    plan: write.Plan,
-    messages: Sequence[write.TaskMessage],
+    given: session.WriteSettings,
+    plan: session.Plan,
+    messages: Sequence[session.TaskMessage],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Begin the commit and stop at a failpoint, as a driver that is killed there."""
     with monkeypatch.context() as patched:
         patched.setenv(VARIABLE, f"{point}=raise")
         with pytest.raises(KafkaEosError, match="FAILPOINT"):
-            write.commit(given, plan, messages)
+            session.commit(given, plan, messages)
 
 
-def be_killed_at(point: str, kafka: EmbeddedKafka, given: write.WriteSettings, count: int = 2) -> None:
+def be_killed_at(point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2) -> None:
     """`write_all` in a process of its own, of which nothing is left once it has reached the point."""
     finished = subprocess.run(
         [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.topic or "", given.write_id, str(count)],
@@ -139,7 +139,7 @@ def be_killed_at(point: str, kafka: EmbeddedKafka, given: write.WriteSettings, c
     assert finished.returncode == -signal.SIGKILL, f"{point} was not reached: {finished.stderr[-2000:]}"
 
 
-def abort_by_hand(given: write.WriteSettings, messages: Sequence[write.TaskMessage]) -> None:
+def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
     """End prepared transactions as the coordinator's timeout would: behind the back of their driver."""
     identities = [message.prepared.identity for message in messages if message.prepared is not None]
     with NetworkClient(given.client) as client:

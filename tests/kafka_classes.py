@@ -7,16 +7,16 @@ import os
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli import kafka_distribution
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.java import find_java
-from kafka_eos_sink.cli.kafka_node import class_archive
+from kafka_eos_sink.embedded import distribution
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.java import find_java
+from kafka_eos_sink.embedded.node import class_archive
 from kafka_testing import create_topic
 
 
 def archive_kafka_classes() -> None:
     """Have a node that has served a write archive its classes when it ends; some seconds, once per cache."""
-    jars = kafka_distribution.resolve()
+    jars = distribution.resolve()
     archive = class_archive(jars, find_java())
     if archive.exists() or " " in str(jars):
         return

@@ -7,8 +7,8 @@ Nothing depends on it: whoever finds something missing makes it by itself.
 
 from __future__ import annotations
 
-from kafka_eos_sink.cli.kafka_distribution import resolve, resolve_coordinates
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_eos_sink.embedded.distribution import resolve, resolve_coordinates
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from tests.broker.test_kafka_versions import RELEASES
 from tests.spark.quick_start import short_lived_jvm
 

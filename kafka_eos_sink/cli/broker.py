@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from kafka_eos_sink.cli.broker_security import BrokerSecurity
-from kafka_eos_sink.cli.download_progress import shown_progress
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.sink.java_properties import read_properties
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
+from kafka_eos_sink.embedded.download_progress import shown_progress
+from kafka_eos_sink.settings.java_properties import read_properties
 
 __all__ = ["register"]
 

@@ -9,9 +9,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
+from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config
 from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.write_options import CommitLogTopic
+from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
     from kafka_eos_sink.cli.cluster_check import Finding

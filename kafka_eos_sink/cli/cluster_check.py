@@ -9,10 +9,8 @@ from enum import Enum, IntEnum
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
-from kafka_eos_sink.commit.required_topics import MAX_REPLICATION_FACTOR
 from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.commit.write import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
@@ -21,6 +19,8 @@ from kafka_eos_sink.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.topics import MAX_REPLICATION_FACTOR
 
 __all__ = ["Finding", "Verdict", "check_cluster", "release_of", "topic_findings"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient
 
-__all__ = ["BootstrapServers", "PropertiesFile", "client_config", "connected"]
+__all__ = ["BootstrapServers", "PropertiesFile", "client_config"]
 
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-servers", metavar="S", help="Brokers as host:port, comma-separated.")
@@ -30,7 +26,7 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     Raises ConfigurationError for what is wrong in either; typer.BadParameter (wrong usage) where none names a broker.
     """
     if properties is not None:
-        from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
+        from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
 
         overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
         found = kafka_properties_from_file(properties, overrides)
@@ -40,12 +36,3 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     if bootstrap_servers is None:
         raise typer.BadParameter("name the brokers with --bootstrap-servers, or in a file with --properties")
     return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="kafka-eos-cli")
-
-
-@contextmanager
-def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
-    """An Admin on a client of its own, for bootstrap servers or a whole configuration."""
-    if isinstance(cluster, str):
-        cluster = client_config(cluster, None)
-    with NetworkClient(cluster) as client:
-        yield Admin(client)

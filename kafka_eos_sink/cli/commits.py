@@ -10,11 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
+from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config
 from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.cli.commit_history import CommittedWrite
+    from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 __all__ = ["commits_table", "register"]
 
@@ -43,7 +44,7 @@ def commits(
     wait for a decision. Writes without txnAppId leave nothing here.
     """
     # Here, as it takes a moment that other commands need not wait for.
-    from kafka_eos_sink.cli.commit_history import read_commit_history
+    from kafka_eos_sink.runtime.commit_history import read_commit_history
 
     with connected(client_config(bootstrap_servers, properties)) as admin:
         writes = read_commit_history(

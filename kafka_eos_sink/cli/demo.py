@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_eos_sink.cli.kafka_distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kafka_eos_sink.cli.demo_run import DemoRun
+    from kafka_eos_sink.demo.run import DemoRun
 
 __all__ = ["register"]
 
@@ -37,9 +37,9 @@ def demo(
     Brings a Kafka and a Spark of its own. Exit status 1 when the numbers are not what exactly-once promises.
     """
     # Here, as it takes a moment that other commands need not wait for.
-    from kafka_eos_sink.cli.demo_run import Demo
-    from kafka_eos_sink.cli.quiet_spark import spark_folder
-    from kafka_eos_sink.cli.step_progress import Steps
+    from kafka_eos_sink.demo.quiet_spark import spark_folder
+    from kafka_eos_sink.demo.run import Demo
+    from kafka_eos_sink.demo.step_progress import Steps
 
     console = output_console(stderr=as_json)
     steps = Steps(console)
@@ -55,7 +55,7 @@ def demo(
 
 def _show(console: Console, run: DemoRun) -> None:
     from kafka_eos_sink.cli.commits import commits_table
-    from kafka_eos_sink.cli.demo_report import census_table, chart
+    from kafka_eos_sink.demo.report import census_table, chart
 
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from kafka_eos_sink.cli.download_progress import shown_progress
-from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_eos_sink.embedded.distribution import resolve_coordinates
+from kafka_eos_sink.embedded.download_progress import shown_progress
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 
 __all__ = ["register"]
 

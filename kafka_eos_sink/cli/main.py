@@ -17,7 +17,7 @@ from kafka_eos_sink.errors import KafkaEosError
 
 __all__ = ["application", "main"]
 
-_COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "bench", "jars")
+_COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "jars")
 """Modules of `kafka_eos_sink.cli`, in the order in which ``--help`` lists them."""
 
 EXIT_FAILURE = 1

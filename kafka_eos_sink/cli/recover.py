@@ -16,8 +16,8 @@ from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator_commands import EndedTransaction, Recovered
     from kafka_eos_sink.commit.prepared_transaction import SettledDecision
+    from kafka_eos_sink.runtime.operator import EndedTransaction, Recovered
 
 __all__ = ["ended_table", "recovered_json", "recovered_table", "register"]
 
@@ -51,10 +51,10 @@ def recover(
     driver is gone and will not soon be started again; the next run of the same id does the same by itself. Status 1 where a transaction
     may still be open, named with the reason.
     """
-    from kafka_eos_sink.commit import operator_commands
+    from kafka_eos_sink.runtime import operator
 
     settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator_commands.recover(settings, abort_unknown=abort_unknown)
+    done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:
         typer.echo(json.dumps(recovered_json(write_id, done), indent=2))
     else:

@@ -13,7 +13,7 @@ from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.missing_markers import Finding
+    from kafka_eos_sink.commit.operator.missing_markers import Finding
 
 __all__ = ["findings_table", "register"]
 
@@ -41,11 +41,11 @@ def repair(
     alone, and what cannot be asked or looked for is named (status 1). Shows what it would do unless
     --yes is given. Needs Read on the topics and Alter or ClusterAction on the cluster; fences nobody.
     """
-    from kafka_eos_sink.commit import operator_commands
-    from kafka_eos_sink.commit.missing_markers import Verdict
+    from kafka_eos_sink.commit.operator.missing_markers import Verdict
+    from kafka_eos_sink.runtime import operator
 
     settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator_commands.repair(settings, write=yes)
+    done = operator.repair(settings, write=yes)
     if done.findings:
         output_console().print(findings_table(done.findings))
         typer.echo("")

@@ -11,7 +11,7 @@ from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFi
 from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.resolve import Resolved
+    from kafka_eos_sink.commit.operator.resolve import Resolved
 
 __all__ = ["ResolveAs", "register", "resolved_sentence"]
 
@@ -57,10 +57,10 @@ def resolve(
 
     It takes the write id over: a job or query that still runs under it is fenced and its batch fails.
     """
-    from kafka_eos_sink.commit import operator_commands
+    from kafka_eos_sink.runtime import operator
 
     settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator_commands.resolve_version(settings, query_id=query_id, version=version, answer=answer.value)
+    done = operator.resolve_version(settings, query_id=query_id, version=version, answer=answer.value)
     typer.echo(resolved_sentence(done))
 
 

@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config, connected
+from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config
 from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.client.admin import Admin, TransactionState
+from kafka_eos_sink.client.admin import Admin, TransactionState, connected
 
 __all__ = ["open_transactions", "register", "transactions_table"]
 

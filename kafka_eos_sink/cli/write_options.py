@@ -10,7 +10,7 @@ import typer
 from kafka_eos_sink.cli.cluster_connection import client_config
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator_commands import OperatorSettings
+    from kafka_eos_sink.runtime.operator import OperatorSettings
 
 __all__ = ["CommitLogTopic", "WriteId", "operator_settings"]
 
@@ -25,7 +25,7 @@ def operator_settings(
 ) -> OperatorSettings:
     """The settings of a command on this write. Raises as `client_config` does."""
     # Here, as it takes a moment that other commands need not wait for.
-    from kafka_eos_sink.commit.operator_commands import OperatorSettings
+    from kafka_eos_sink.runtime.operator import OperatorSettings
 
     return OperatorSettings(
         write_id=write_id,

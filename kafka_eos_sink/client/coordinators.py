@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.reactions import Reaction, reaction
 from kafka_eos_sink.client.retry import Retry, ask_any_node
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
+from kafka_eos_sink.protocol.reactions import Reaction, reaction
 
 GROUP = 0
 TRANSACTION = 1

@@ -7,10 +7,10 @@ from typing import Any
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostAnswer
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest
+from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 
 _TRY_AGAIN = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)

@@ -1,4 +1,4 @@
-"""How connections are secured: values only. What they come from is read in ``sink/security_properties.py``."""
+"""How connections are secured: values only. What they come from is read in ``settings/security_properties.py``."""
 
 from __future__ import annotations
 

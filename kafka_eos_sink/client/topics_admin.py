@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from kafka_eos_sink.client.coordinators import Coordinators
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.client.reactions import Reaction, refusal
 from kafka_eos_sink.client.retry import Retry, ask_any_node
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -31,13 +31,14 @@ from kafka_eos_sink.protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    ProducerState,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from kafka_eos_sink.protocol.reactions import Reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 
-TopicPartition = tuple[str, int]
 Isolation = Literal["read_committed", "read_uncommitted"]
 EARLIEST = -2
 LATEST = -1
@@ -66,31 +67,6 @@ class FetchResult:
     log_start_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...]
     records: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerState:
-    """What a partition leader remembers of a producer; `current_txn_start_offset` is -1 where nothing is open."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    current_txn_start_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionMarker:
-    """A marker to write by hand on one partition; epochs come from DescribeProducers."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    transaction_version: int = 0
 
 
 class TopicsAdmin(Coordinators):
@@ -337,17 +313,7 @@ class TopicsAdmin(Coordinators):
             for topic in response.topics:
                 for answer in topic.partitions:
                     if not answer.error_code:
-                        producers[topic.name, answer.partition_index] = tuple(
-                            ProducerState(
-                                producer_id=each.producer_id,
-                                producer_epoch=each.producer_epoch,
-                                last_sequence=each.last_sequence,
-                                last_timestamp=each.last_timestamp,
-                                coordinator_epoch=each.coordinator_epoch,
-                                current_txn_start_offset=each.current_txn_start_offset,
-                            )
-                            for each in answer.active_producers
-                        )
+                        producers[topic.name, answer.partition_index] = answer.active_producers
                     yield (topic.name, answer.partition_index), answer.error_code, answer.error_message
 
         self._ask_leaders(partitions, DescribeProducersRequest, request_for, take, deadline_ms)

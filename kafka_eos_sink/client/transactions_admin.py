@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.coordinators import Coordinators, is_hopeless
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.reactions import Reaction, reaction
 from kafka_eos_sink.client.retry import Retry, ask_any_node
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -21,6 +20,7 @@ from kafka_eos_sink.protocol.messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from kafka_eos_sink.protocol.reactions import Reaction, reaction
 
 TopicPartition = tuple[str, int]
 

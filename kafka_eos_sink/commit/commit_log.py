@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..errors import WriteRefusedError
-from .prepared_transaction import Decision, OffsetRange, PreparedTransaction, ProducerIdentity
-from .steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 FORMAT_VERSION = 1
 DEFAULT_TOPIC = "__kafka_eos_commits"

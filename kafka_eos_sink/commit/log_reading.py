@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import BrokerUnavailableError, WriteRefusedError
-from .commit_log import LogView
-from .steps import LogChunk, Now, Procedure, ReadLog
+from kafka_eos_sink.commit.commit_log import LogView
+from kafka_eos_sink.commit.steps import LogChunk, Now, Procedure, ReadLog
+from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 
 STUCK_LOG_MS = 120_000
 

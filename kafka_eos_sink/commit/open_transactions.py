@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from .prepared_transaction import ProducerIdentity
-from .steps import (
+from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
     End,
     EndTransactions,
@@ -18,7 +17,8 @@ from .steps import (
     Procedure,
     TransactionDescription,
 )
-from .transactional_id import parse
+from kafka_eos_sink.commit.transactional_id import parse
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 ONGOING = "Ongoing"
 FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")

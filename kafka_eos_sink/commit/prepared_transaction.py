@@ -9,15 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdentity:
-    """A transactional id under one producer id and epoch, and the transaction version it speaks (KIP-890: 2)."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    transaction_version: int
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from ..errors import BrokerRefusedError
-from .prepared_transaction import OffsetRange, ProducerIdentity
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.errors import BrokerRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 T = TypeVar("T")
 

@@ -13,14 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from ..errors import FencedError, KafkaEosError, WriteRefusedError
-from ..protocol.error_codes import ErrorCode
-from .commit_log import LoggedDecision, LoggedRecord, LogView, Outcome, barrier_record, done_record, tombstones
-from .log_reading import read_to, read_to_end, require_whole
-from .open_transactions import PREPARE_STATES, end_open, list_open
-from .prepared_transaction import Decision, DecisionStatus, Plan, ProducerIdentity, SettledDecision
-from .recovery import POLL_MS, SettleLimits, settle, settled
-from .steps import (
+from kafka_eos_sink.commit.commit_log import (
+    LoggedDecision,
+    LoggedRecord,
+    LogView,
+    Outcome,
+    barrier_record,
+    done_record,
+    tombstones,
+)
+from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_whole
+from kafka_eos_sink.commit.open_transactions import PREPARE_STATES, end_open, list_open
+from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.commit.settle import POLL_MS, SettleLimits, settle, settled
+from kafka_eos_sink.commit.steps import (
     AddPartition,
     Append,
     Appended,
@@ -39,7 +45,10 @@ from .steps import (
     Wait,
     Warn,
 )
-from .transactional_id import driver_transactional_id
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id
+from kafka_eos_sink.errors import FencedError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 """Of W.driver, always: a decision transaction lives for milliseconds, and a longer one would hold up the commit log."""

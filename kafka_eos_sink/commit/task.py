@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import BrokerUnavailableError, TransactionAbortedError, WriteRefusedError
-from .commit_log import part_record
-from .open_transactions import FREE_STATES
-from .prepared_transaction import (
+from kafka_eos_sink.commit.commit_log import part_record
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late
+from kafka_eos_sink.commit.open_transactions import FREE_STATES
+from kafka_eos_sink.commit.prepared_transaction import (
     DecisionStatus,
     Plan,
     PreparedTransaction,
-    ProducerIdentity,
     SettledDecision,
     TaskIdentity,
     TaskMessage,
     TaskOutcome,
 )
-from .steps import (
+from kafka_eos_sink.commit.steps import (
     AppendPart,
     DescribeTransactions,
     End,
@@ -36,9 +35,10 @@ from .steps import (
     WriteRows,
     Written,
 )
-from .straggler import NEVER_TIMES_OUT_MS, fail_if_too_late
-from .take_over import is_overtaken
-from .transactional_id import SLOTS, slot_of, task_transactional_id
+from kafka_eos_sink.commit.take_over import is_overtaken
+from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
+from kafka_eos_sink.errors import BrokerUnavailableError, TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 SLOT_DESCRIPTION_VALID_MS = 1_000
 SLOT_DEADLINE_MS = 60_000

@@ -18,7 +18,6 @@ since 1970 for a topic with ``message.timestamp.type=LogAppendTime``, whose reco
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,31 +26,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.plugins import load_object
 from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 log = logging.getLogger(__name__)
 
 _LOG_APPEND_TIME: Final = "log_append_time_ms"
-
-
-def load(spec: str, option: str) -> Any:
-    """The object that ``package.module:name`` names; ``ConfigurationError`` (``NOT_LOADABLE``) names ``option``.
-
-    What the module itself raises while it is imported comes as it is: whether its text may be shown, the caller knows.
-    """
-    module, _, name = spec.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            "NOT_LOADABLE",
-            f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
-            "for example with --py-files",
-        ) from error
-    return found
 
 
 class Interceptors:
@@ -111,7 +92,7 @@ class Interceptors:
 
 def _made(spec: str, options: Mapping[str, str]) -> Any:
     try:
-        interceptor = load(spec, "interceptors")()
+        interceptor = load_object(spec, "interceptors")()
         if hasattr(interceptor, "configure"):
             interceptor.configure(dict(options))
     except ConfigurationError:

@@ -43,13 +43,9 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows, dead_let
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.sender import Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import (
-    IllegalTransition,
-    State,
-    TopicPartition,
-    TransactionManager,
-)
+from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State, TransactionManager
 from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
@@ -59,16 +55,6 @@ give the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third 
 PUMP_EVERY_BYTES: Final = 128 * 1024
 """Encoded bytes after which the sockets are served again."""
 WAIT_MS: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedIdentity:
-    """What the driver needs to end a prepared transaction."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    transaction_version: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +164,7 @@ class Producer:
             self._transactions.begin()
             self._sender.begin()
 
-    def prepare(self) -> PreparedIdentity:
+    def prepare(self) -> ProducerIdentity:
         """Flushes and hands the transaction over: from here on only the driver ends it.
 
         Raises ``KafkaEosError`` (``TAINTED``) where something may yet be written by a request without an answer.
@@ -191,7 +177,7 @@ class Producer:
             )
         self._transactions.prepare()
         assert self._transactions.transactional_id is not None
-        return PreparedIdentity(
+        return ProducerIdentity(
             transactional_id=self._transactions.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from kafka_eos_sink.producer.transaction_manager import TopicPartition
 from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
 from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_block
 

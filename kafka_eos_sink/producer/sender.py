@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
-from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     InvalidRowError,
@@ -18,8 +17,9 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
-from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TopicPartition, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -27,6 +27,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
+from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
 log = logging.getLogger(__name__)
 

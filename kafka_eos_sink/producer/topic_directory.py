@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.reactions import refusal
 from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest
+from kafka_eos_sink.protocol.reactions import refusal
 
 WAIT_MS = 50
 _REFUSED_AT_ONCE = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

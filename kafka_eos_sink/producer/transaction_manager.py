@@ -18,9 +18,9 @@ from typing import Any, Final, Literal
 from kafka_eos_sink.client.admin import EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import LostAnswer
-from kafka_eos_sink.client.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -32,8 +32,7 @@ from kafka_eos_sink.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-
-TopicPartition = tuple[str, int]
+from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.client.admin import (
-    EARLIEST,
-    Admin,
-    EndTransaction,
-    EndTxnResult,
-    ListedTransaction,
-    TransactionMarker,
-)
+from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, EndTxnResult, ListedTransaction
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.reactions import Reaction
 from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -34,6 +27,7 @@ from kafka_eos_sink.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
 
 TIMEOUT_MS = 60_000

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import abort_by_hand, die_at, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
-from kafka_eos_sink.commit.executor import Executor
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import ReadRecord, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
 KEYS = range(10)
@@ -54,23 +54,23 @@ class KeyedWrites:
         self.next = write_settings(cluster, topic, version=0)
 
     def prepared(
-        self, given: write.WriteSettings, timestamp_ms: int | None = None
-    ) -> tuple[write.Plan, list[write.TaskMessage]]:
-        plan = write.plan(given)
+        self, given: session.WriteSettings, timestamp_ms: int | None = None
+    ) -> tuple[session.Plan, list[session.TaskMessage]]:
+        plan = session.plan(given)
         times = None if timestamp_ms is None else pa.array([timestamp_ms for _ in KEYS], pa.int64())
         columns = RecordColumns(
             key=pa.array([b"%d" % key for key in KEYS]),
             value=pa.array([b"%d" % given.version for _ in KEYS]),
             timestamp=times,
         )
-        task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+        task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
         rows = iter([Rows(topic=self.topic, partition=None, columns=columns)])
-        return plan, [write.write_task(given, plan, task, rows)]
+        return plan, [session.write_task(given, plan, task, rows)]
 
     def commit(self) -> int:
         """The number of the batch."""
         given = self._take()
-        write.commit(given, *self.prepared(given))
+        session.commit(given, *self.prepared(given))
         return given.version
 
     def abort(self) -> int:
@@ -79,7 +79,7 @@ class KeyedWrites:
         abort_by_hand(given, messages)
         return given.version
 
-    def _take(self) -> write.WriteSettings:
+    def _take(self) -> session.WriteSettings:
         given, self.next = self.next, replace(self.next, version=self.next.version + 1)
         return given
 
@@ -153,16 +153,16 @@ def test_compaction_does_not_touch_rows_that_are_decided_and_not_yet_visible(
         given = others._take()
         other_plan, other_messages = others.prepared(given)
         settings = replace(given, producer=replace(given.producer, delivery_timeout_ms=30_000))
-        write.commit(settings, other_plan, other_messages)
+        session.commit(settings, other_plan, other_messages)
 
     for _ in range(3):
         others_write()
     assert stored(cleaning_kafka, topic) == {old, 1_000, 2_000, 2_001, 2_002}
-    write.plan(decided)  # recovers
+    session.plan(decided)  # recovers
     # Readers are let past all of them at once, and the cleaner too.
     assert newest(cleaning_kafka, topic) == dict.fromkeys((b"%d" % key for key in KEYS), 2_002)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others_write)
-    assert write.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
+    assert session.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
     assert 1_000 not in stored(cleaning_kafka, topic)
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
@@ -174,7 +174,7 @@ def test_what_retention_has_deleted_is_not_written_again(cleaning_kafka: Embedde
     number = writes.commit()
     assert set(numbers(cleaning_kafka, topic)) <= {number}
     wait_until(lambda: not stored(cleaning_kafka, topic), "retention")
-    assert write.commit(given, *writes.prepared(given)) is None
+    assert session.commit(given, *writes.prepared(given)) is None
     assert stored(cleaning_kafka, topic) == set()
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
     following = writes.commit()
@@ -191,8 +191,8 @@ def test_rows_that_are_older_than_the_retention_are_written_and_then_deleted(
     plan, messages = writes.prepared(given, timestamp_ms=1_500_000_000_000)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     wait_until(lambda: not stored(cleaning_kafka, topic), "retention")
-    write.plan(given)
-    assert write.commit(given, *writes.prepared(given)) is None
+    session.plan(given)
+    assert session.commit(given, *writes.prepared(given)) is None
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
     following = writes.commit()
     assert set(numbers(cleaning_kafka, topic)) <= {following}

@@ -15,14 +15,14 @@ import pytest
 
 from certificates import Authority
 from dead_writes import tasks, write_settings
-from kafka_eos_sink.cli.broker_security import BrokerSecurity
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.sink.java_properties import read_properties
-from kafka_eos_sink.sink.kafka_properties import kafka_properties_from_file
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.settings.java_properties import read_properties
+from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 PASSWORD = "correct-horse"
@@ -134,8 +134,8 @@ def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
         assert Path(three.client_properties["ssl.truststore.location"]).read_text() == authority.pem
         client = kafka_properties_from_file(three.client_properties_file).client
         settings = replace(write_settings(three, topic), client=client)
-        plan = write.plan(settings)
-        write.commit(settings, plan, tasks(settings, plan, 2))
+        plan = session.plan(settings)
+        session.commit(settings, plan, tasks(settings, plan, 2))
         trusted = {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
         found = read_committed(three.bootstrap_servers, topic, security=trusted)
         assert sorted(int(record.value or b"") for record in found) == list(range(20))

@@ -8,21 +8,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 ROWS = 100
 
 
-def settings(kafka: EmbeddedKafka, topic: str, app: str, log: str, version: int = 3) -> write.WriteSettings:
-    return write.WriteSettings(
+def settings(kafka: EmbeddedKafka, topic: str, app: str, log: str, version: int = 3) -> session.WriteSettings:
+    return session.WriteSettings(
         write_id=batch_write_id(None, app, topic),
         query_id=BATCH_QUERY_ID,
         version=version,
@@ -37,9 +37,9 @@ def settings(kafka: EmbeddedKafka, topic: str, app: str, log: str, version: int 
     )
 
 
-def prepared(given: write.WriteSettings, plan: write.Plan, tasks: int) -> list[write.TaskMessage | None]:
+def prepared(given: session.WriteSettings, plan: session.Plan, tasks: int) -> list[session.TaskMessage | None]:
     """What each of so many tasks hands over, with ROWS rows written and not committed."""
-    messages: list[write.TaskMessage | None] = []
+    messages: list[session.TaskMessage | None] = []
     for task in range(tasks):
         numbers = range(task * ROWS, (task + 1) * ROWS)
         columns = RecordColumns(
@@ -49,8 +49,8 @@ def prepared(given: write.WriteSettings, plan: write.Plan, tasks: int) -> list[w
             timestamp=None,
         )
         rows = Rows(topic=given.topic or "", partition=None, columns=columns)
-        identity = write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
-        messages.append(write.write_task(given, plan, identity, iter([rows])))
+        identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+        messages.append(session.write_task(given, plan, identity, iter([rows])))
     return messages
 
 
@@ -68,7 +68,7 @@ def test_a_write_is_followed_from_prepared_to_finished(
     where = ("--bootstrap-servers", servers)
     one = ("commits", *where, "--commit-log-topic", log, "--write-id", given.write_id)
 
-    plan = write.plan(given)
+    plan = session.plan(given)
     assert "holds no write of" in shown(capsys, *one)
     messages = prepared(given, plan, 3)
     (begun,) = json.loads(shown(capsys, *one, "--json"))
@@ -79,7 +79,7 @@ def test_a_write_is_followed_from_prepared_to_finished(
     ]
     assert "No transaction is open under" in shown(capsys, "transactions", *where, "--prefix", given.write_id + "x")
 
-    write.commit(given, plan, messages)
+    session.commit(given, plan, messages)
     (found,) = json.loads(shown(capsys, *one, "--json"))
     assert (found["state"], found["rows"], found["transactions"]) == ("finished", 3 * ROWS, 3)
     assert found["committed_transactions"] == 3
@@ -105,8 +105,8 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_last(
     wanted = []
     for version, app in enumerate((unique_topic("b"), unique_topic("a"), unique_topic("c"))):
         given = settings(kafka, topic, app, log, version)
-        plan = write.plan(given)
-        write.commit(given, plan, prepared(given, plan, 1))
+        plan = session.plan(given)
+        session.commit(given, plan, prepared(given, plan, 1))
         wanted.append((given.write_id, version))
     properties = tmp_path / "client.properties"
     properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")

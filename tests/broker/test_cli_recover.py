@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, WriteRefusedError
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
@@ -30,7 +30,7 @@ def test_what_was_decided_is_finished(
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     given = write_settings(any_kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     found = recovered(any_kafka, given.write_id, capsys)
     (decision,) = found["decisions"]
@@ -56,7 +56,7 @@ def test_what_was_not_decided_is_ended_and_its_driver_fenced(
     given = write_settings(kafka, topic)
     write_all(given)
     later = write_settings(kafka, topic, write_id=given.write_id, version=4)
-    plan = write.plan(later)
+    plan = session.plan(later)
     messages = tasks(later, plan)
     assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
     shown = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_what_was_not_decided_is_ended_and_its_driver_fenced(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     fresh = tasks(later, plan)
     with pytest.raises(FencedError):
-        write.commit(later, plan, fresh)
+        session.commit(later, plan, fresh)
     recovered(kafka, given.write_id, capsys)
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
@@ -86,7 +86,7 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
     assert main(["recover", *where]) == 1  # nor does it leave anything behind while nothing is open
     assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     assert main(["repair", *where]) == 0
@@ -97,7 +97,7 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
             assert "[KAFKA_EOS.NOT_THIS_COMMIT_LOG] 2 transactions of write id" in capsys.readouterr().err
     elsewhere = replace(given, commit_log_topic="__kafka_eos_commits", random_write_id=False)
     with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
-        write.plan(elsewhere)  # the same job, started without its option
+        session.plan(elsewhere)  # the same job, started without its option
     assert main(["recover", *where, "--commit-log-topic", given.commit_log_topic]) == 0
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
@@ -108,7 +108,7 @@ def test_what_a_lost_log_knew_can_be_given_up(kafka: EmbeddedKafka, capsys: pyte
     topic = create_topic(servers)
     write_all(write_settings(kafka, create_topic(servers)), 1)
     given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
-    tasks(given, write.plan(given))
+    tasks(given, session.plan(given))
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
     assert main(["recover", *where, "--abort-unknown"]) == 0
     assert "Nothing was ever decided" in capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_nobody_is_told_to_run_a_write_again_that_had_no_app_id(
     topic = create_topic(kafka.bootstrap_servers)
     write_id = random_write_id(None, str(uuid.uuid4()))
     given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
@@ -136,7 +136,7 @@ def test_a_decision_whose_transactions_were_all_aborted_is_void(
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     given = write_settings(any_kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
@@ -151,7 +151,7 @@ def test_lost_parts_are_named(
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])

@@ -16,27 +16,22 @@ import pytest
 from kafka.admin import AbortTransactionSpec
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.commit_log import decision_records, part_record
-from kafka_eos_sink.commit.executor import Executor
-from kafka_eos_sink.commit.operator_commands import OperatorSettings, recover
-from kafka_eos_sink.commit.prepared_transaction import (
-    Decision,
-    OffsetRange,
-    Plan,
-    PreparedTransaction,
-    ProducerIdentity,
-)
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import append_in_transaction
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import assert_nothing_open, change_config, create_topic, delete_topic, read_committed, unique_topic
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
@@ -46,7 +41,7 @@ def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
     return main(["repair", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
 
 
-def resolve_as_committed(kafka: EmbeddedKafka, given: write.WriteSettings) -> int:
+def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
     return main(["resolve", *where, "--version", str(given.version), "--as", "committed"])
 
@@ -105,7 +100,7 @@ def produce_without_adding(
     return OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=first + len(rows) - 1)
 
 
-def decision_of(given: write.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
+def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
     return Decision(
         write_id=given.write_id,
         query_id=given.query_id,
@@ -125,12 +120,12 @@ def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Pr
 
 
 def committed_without_a_marker(
-    kafka: EmbeddedKafka, given: write.WriteSettings, *, commits_part: bool = True, also: tuple[OffsetRange, ...] = ()
+    kafka: EmbeddedKafka, given: session.WriteSettings, *, commits_part: bool = True, also: tuple[OffsetRange, ...] = ()
 ) -> None:
     """A batch of one task, decided and committed (or aborted) at its coordinator, with no marker on its data partition.
 
     `also`: what it is said to have written elsewhere."""
-    plan: Plan = write.plan(given)
+    plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
         executor = Executor(
@@ -162,9 +157,9 @@ def committed_without_a_marker(
         executor.run(end(identity, produce_without_adding(admin, identity, (given.topic or "", 0), rows)))
 
 
-def decided_without_a_marker(kafka: EmbeddedKafka, given: write.WriteSettings) -> None:
+def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
     """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log."""
-    plan: Plan = write.plan(given)
+    plan: Plan = session.plan(given)
     named = [message.prepared for message in tasks(given, plan) if message.prepared is not None]
     side = create_topic(kafka.bootstrap_servers, partitions=1)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
@@ -230,7 +225,7 @@ def test_a_decision_without_a_marker_is_repaired_and_its_batch_finished(
     decided_without_a_marker(any_kafka, given)
     for _ in range(2):  # fences nobody, which would erase what the coordinator says
         with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
-            write.plan(given)
+            session.plan(given)
     assert repair(any_kafka, given.write_id) == 0
     shown = capsys.readouterr().out
     assert f"{given.write_id}.driver" in shown
@@ -271,11 +266,11 @@ def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsy
     assert capsys.readouterr().out.startswith("Nothing to repair under")
     # Nor do transactions that wait for their decision.
     later = replace(given, version=given.version + 1)
-    plan = write.plan(later)
+    plan = session.plan(later)
     messages = tasks(later, plan)
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert capsys.readouterr().out.startswith("Nothing to repair under")
-    write.commit(later, plan, messages)  # and nobody was fenced
+    session.commit(later, plan, messages)  # and nobody was fenced
     capsys.readouterr()
     assert repair(any_kafka, unique_topic("nobody"), "--yes") == 0
     assert "the commit log holds no decision of it" in capsys.readouterr().out
@@ -294,7 +289,7 @@ def test_the_commit_log_proves_a_transaction_whose_coordinator_has_gone_on(
         Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
 
     # Whoever calls it written now would have the next batch's transaction under the id join it.
-    monkeypatch.setattr("kafka_eos_sink.commit.resolve.MARKERS_WITHIN_MS", 500)
+    monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
     assert resolve_as_committed(any_kafka, given) == 1
     assert f"[KAFKA_EOS.NOT_RESOLVED] {topic}-0 still holds" in capsys.readouterr().err
 
@@ -314,7 +309,7 @@ def test_a_decision_that_a_tool_aborted_is_written_anew(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     die_at("commit.decision_written", given, plan, tasks(given, plan), monkeypatch)
     person = kafka_python.KafkaAdminClient(bootstrap_servers=servers)
     try:
@@ -329,7 +324,7 @@ def test_a_decision_that_a_tool_aborted_is_written_anew(
 
 
 def ended_without_a_marker(
-    kafka: EmbeddedKafka, given: write.WriteSettings, value: bytes, *, commit: bool, task: int = 0
+    kafka: EmbeddedKafka, given: session.WriteSettings, value: bytes, *, commit: bool, task: int = 0
 ) -> ProducerIdentity:
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
@@ -384,9 +379,9 @@ def test_it_is_found_whatever_the_newest_decision_names(
     loser = ended_without_a_marker(kafka, given, b"lost", commit=False, task=57)
     later = replace(given, version=given.version + 1)
     if newest == "empty":
-        plan = write.plan(later)
-        nobody = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-        write.commit(later, plan, [write.write_task(later, plan, nobody, iter([]))])
+        plan = session.plan(later)
+        nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+        session.commit(later, plan, [session.write_task(later, plan, nobody, iter([]))])
     elif newest == "an operator's answer":
         assert resolve_as_committed(kafka, given) == 0
     else:
@@ -408,7 +403,7 @@ def test_where_nobody_can_tell_where_an_attempt_has_written_it_is_said(
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(kafka, topic)
-    write.plan(given)
+    session.plan(given)
     ended_without_a_marker(kafka, given, b"lost", commit=False)
     assert repair(kafka, given.write_id, "--yes") == 1
     captured = capsys.readouterr()
@@ -473,7 +468,7 @@ def test_a_lost_part_whose_abort_was_left_out_is_repaired_then_given_up(
     if taken:
         with NetworkClient(given.client) as client:
             Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
-    monkeypatch.setattr("kafka_eos_sink.commit.resolve.MARKERS_WITHIN_MS", 500)
+    monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
     assert resolve_as_committed(any_kafka, given) == 1
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert "1 markers were written" in capsys.readouterr().out

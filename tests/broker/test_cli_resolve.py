@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, TaskOutcome
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
 
@@ -20,10 +20,10 @@ def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *mor
     return main(["resolve", *where, "--version", str(version), "--as", answer, *more])
 
 
-def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> write.WriteSettings:
+def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
     """A write that died after its decision and before any transaction was committed."""
     given = write_settings(kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     return given
 
@@ -54,7 +54,7 @@ def test_another_batch_of_the_same_version_is_skipped_once_it_is_called_committe
     write_all(given)
     other = write_settings(kafka, topic, write_id=given.write_id, schema="value string, other int")
     with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH.*resolve --write-id .* --version 3 --as committed"):
-        write.plan(other)
+        session.plan(other)
     assert resolve(kafka, given.write_id, 3, "committed") == 0
     assert "still open" not in capsys.readouterr().out
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
@@ -66,7 +66,7 @@ def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None
     given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
     write_all(given, 1)
     with pytest.raises(WriteRefusedError, match=rf"DIFFERENT_BATCH.*resolve --commit-log-topic '{log}' --write-id"):
-        write.plan(replace(given, schema="value string, other int"))
+        session.plan(replace(given, schema="value string, other int"))
 
 
 def test_aborted_is_written_anew(
@@ -93,7 +93,7 @@ def test_what_is_visible_is_not_called_aborted_but_can_be_rewritten(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
     assert resolve(any_kafka, given.write_id, 3, "aborted") == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -116,14 +116,14 @@ def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic, query_id="5f1c", version=8)
-    write.plan(given)  # creates the commit log
+    session.plan(given)  # creates the commit log
     assert resolve(kafka, given.write_id, 7, "committed") == 1
     assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
     assert resolve(kafka, given.write_id, 7, "aborted", "--query-id", "5f1c") == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
     assert resolve(kafka, given.write_id, 7, "committed", "--query-id", "5f1c") == 0
     assert "the query begins with version 8" in capsys.readouterr().out
-    newest = write.plan(given).newest_decision("5f1c")
+    newest = session.plan(given).newest_decision("5f1c")
     assert newest is not None
     assert (newest.version, newest.status) == (7, DecisionStatus.FINISHED)
     write_all(given)
@@ -145,22 +145,22 @@ def test_a_slip_of_the_pen_costs_a_running_driver_nothing_and_an_answer_its_writ
     first = write_settings(kafka, topic)
     write_all(first)
     given = write_settings(kafka, topic, write_id=first.write_id, version=4)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     assert resolve(kafka, given.write_id, 4, "committed") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in line
     assert "the newest is version 3, finished" in line
-    write.commit(given, plan, messages)
+    session.commit(given, plan, messages)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
 
     later = write_settings(kafka, topic, write_id=first.write_id, version=5)
-    plan = write.plan(later)
+    plan = session.plan(later)
     messages = tasks(later, plan)
     assert resolve(kafka, given.write_id, 4, "committed") == 0
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
-        write.commit(later, plan, messages)
+        session.commit(later, plan, messages)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
 
 

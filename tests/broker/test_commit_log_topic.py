@@ -12,14 +12,14 @@ import confluent_kafka.admin
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic, wait_until
 
 
@@ -30,7 +30,7 @@ def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: 
     # Two names of one broker, and no topic option that would have asked for metadata before.
     servers = parse_bootstrap_servers(f"127.0.0.1:{port},localhost:{port}")
     given = replace(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
-    write.plan(given)
+    session.plan(given)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     found = admin.list_topics(log, timeout=30).topics[log]
     assert len(found.partitions) == 16
@@ -55,7 +55,7 @@ def test_a_topic_that_could_lose_a_decision_is_refused(
     topic = create_topic(kafka.bootstrap_servers)
     log = create_topic(kafka.bootstrap_servers, unique_topic("commits"), partitions=partitions, configs=configs)
     with pytest.raises(ConfigurationError, match="COMMIT_LOG_TOPIC") as refused:
-        write.plan(replace(write_settings(kafka, topic), commit_log_topic=log))
+        session.plan(replace(write_settings(kafka, topic), commit_log_topic=log))
     assert said in str(refused.value)
 
 
@@ -88,7 +88,7 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
             write_all(given)
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
-        write.abort(given, None, [])
+        session.abort(given, None, [])
     assert len(read_committed(servers, topic)) == 20
     assert_nothing_open(servers)
 
@@ -96,14 +96,14 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     with pytest.raises(ConfigurationError, match="a topic of its own"):
-        write.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
+        session.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
 
 
 def test_a_missing_topic_is_called_missing(kafka: EmbeddedKafka) -> None:
     given = write_settings(kafka, unique_topic("never-created"))
     given = replace(given, producer=replace(given.producer, max_block_ms=10_000))
     with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*10000 ms"):
-        write.plan(given)
+        session.plan(given)
 
 
 def test_a_large_decision_is_written_in_pieces_and_found_again(

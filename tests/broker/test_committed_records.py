@@ -8,10 +8,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kafka_eos_sink.cli.cluster_connection import connected
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.network_client import monotonic_ms
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import READERS, await_markers, create_topic
 from kafka_testing import read_committed as read_with_another_client

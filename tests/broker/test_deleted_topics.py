@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
 
 MAX_BLOCK_MS = 3_000
@@ -24,13 +24,13 @@ SOON_S = 30.0
 """Far below delivery.timeout.ms, which is 120 s in these tests."""
 
 
-def settings_for(kafka: EmbeddedKafka, topic: str) -> write.WriteSettings:
+def settings_for(kafka: EmbeddedKafka, topic: str) -> session.WriteSettings:
     """As with the topic in a column: the plan itself does not ask for it."""
     given = replace(write_settings(kafka, topic), producer=ProducerConfig(max_block_ms=MAX_BLOCK_MS))
     return replace(given, topic=None)
 
 
-def of_topic(given: write.WriteSettings, topic: str) -> write.WriteSettings:
+def of_topic(given: session.WriteSettings, topic: str) -> session.WriteSettings:
     return replace(given, topic=topic)
 
 
@@ -39,17 +39,17 @@ def delete_and_create(bootstrap_servers: str, topic: str) -> None:
     create_topic(bootstrap_servers, topic)
 
 
-def resolved(kafka: EmbeddedKafka, given: write.WriteSettings, answer: str) -> None:
+def resolved(kafka: EmbeddedKafka, given: session.WriteSettings, answer: str) -> None:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--version", "3"]
     assert main(["resolve", *where, "--as", answer]) == 0
 
 
 def decided(
     kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[write.WriteSettings, list[write.TaskMessage]]:
+) -> tuple[session.WriteSettings, list[session.TaskMessage]]:
     """A write whose driver died after the first of its two transactions was committed."""
     given = settings_for(kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(of_topic(given, topic), plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     return given, messages
@@ -68,14 +68,14 @@ def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out
     lose(kafka.bootstrap_servers, topic)
     started = time.monotonic()
     with pytest.raises(DecisionPendingError, match=rf"TOPIC_GONE\].*{topic}-.*{says}.*--as committed.*--as rewrite"):
-        write.plan(given)
+        session.plan(given)
     assert time.monotonic() - started < SOON_S
     assert_nothing_open(kafka.bootstrap_servers)
     if lose is delete_topic:
         create_topic(kafka.bootstrap_servers, topic)
     resolved(kafka, given, "rewrite")
-    plan = write.plan(given)
-    write.commit(given, plan, tasks(of_topic(given, topic), plan))
+    plan = session.plan(given)
+    session.commit(given, plan, tasks(of_topic(given, topic), plan))
     assert len({record.value for record in read_committed(kafka.bootstrap_servers, topic)}) == 2 * ROWS
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
     assert_nothing_open(kafka.bootstrap_servers)
@@ -86,12 +86,12 @@ def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monke
     given, _ = decided(kafka, topic, monkeypatch)
     delete_topic(kafka.bootstrap_servers, topic)
     with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
-        write.plan(given)
+        session.plan(given)
     resolved(kafka, given, "committed")
     other = create_topic(kafka.bootstrap_servers)
     later = replace(given, version=4)
-    plan = write.plan(later)
-    write.commit(later, plan, tasks(of_topic(later, other), plan))
+    plan = session.plan(later)
+    session.commit(later, plan, tasks(of_topic(later, other), plan))
     assert len(read_committed(kafka.bootstrap_servers, other)) == 2 * ROWS
     assert_nothing_open(kafka.bootstrap_servers)
 
@@ -101,12 +101,12 @@ def test_a_decision_of_which_nothing_was_committed_is_void_without_its_topic_as_
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given = settings_for(kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(of_topic(given, topic), plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
     delete_topic(kafka.bootstrap_servers, topic)
-    write.plan(given)
+    session.plan(given)
     create_topic(kafka.bootstrap_servers, topic)
     write_all(of_topic(given, topic))
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
@@ -118,13 +118,13 @@ def test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_w
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given = settings_for(kafka, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(of_topic(given, topic), plan)
     delete_topic(kafka.bootstrap_servers, topic)
     started = time.monotonic()
     with pytest.raises(BrokerRefusedError, match=rf"UNKNOWN_TOPIC\] {topic}-.*there is no such topic"):
-        write.commit(given, plan, messages)
-    write.abort(given, plan, messages)
+        session.commit(given, plan, messages)
+    session.abort(given, plan, messages)
     assert time.monotonic() - started < SOON_S
     assert_nothing_open(kafka.bootstrap_servers)
     create_topic(kafka.bootstrap_servers, topic)

@@ -22,13 +22,13 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import write_settings
-from kafka_eos_sink.cli import kafka_distribution
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded import distribution
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
+from kafka_eos_sink.runtime import session
 from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, await_markers, read_topics_committed
 
 SEEDS = range(12) if os.environ.get("KAFKA_EOS_ALL_CASES") else range(1)
@@ -200,9 +200,9 @@ def write_ours(kafka: EmbeddedKafka, run: str, codec: str, table: list[Row]) -> 
                 ),
             )
 
-    plan = write.plan(settings)
-    task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    assert write.commit(settings, plan, [write.write_task(settings, plan, task, slabs())]) is not None
+    plan = session.plan(settings)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    assert session.commit(settings, plan, [session.write_task(settings, plan, task, slabs())]) is not None
 
 
 def write_theirs(kafka: EmbeddedKafka, run: str, codec: str, table: list[Row]) -> None:
@@ -257,10 +257,8 @@ def shown_by_console(row: Row) -> str:
 
 @pytest.fixture(scope="session")
 def console_class_path() -> str:
-    (tools,) = kafka_distribution.resolve_coordinates(
-        [f"org.apache.kafka:kafka-tools:{kafka_distribution.DEFAULT_KAFKA_VERSION}"]
-    )
-    return f"{tools}:{kafka_distribution.resolve()}/*"
+    (tools,) = distribution.resolve_coordinates([f"org.apache.kafka:kafka-tools:{distribution.DEFAULT_KAFKA_VERSION}"])
+    return f"{tools}:{distribution.resolve()}/*"
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink.cli import embedded_kafka
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.cli.free_ports import choose_free_ports
-from kafka_eos_sink.cli.kafka_node import HOST
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.embedded import cluster
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.node import HOST
+from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 
@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPa
         def choose(host: str, count: int, **others: object) -> tuple[int, ...]:
             return next(answers, None) or choose_free_ports(host, count)
 
-        monkeypatch.setattr(embedded_kafka, "choose_free_ports", choose)
+        monkeypatch.setattr(cluster, "choose_free_ports", choose)
         with EmbeddedKafka() as kafka:
             assert kafka.bootstrap_servers != f"{HOST}:{taken}"
             assert transaction_version(kafka) == 2

@@ -16,12 +16,11 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -30,6 +29,7 @@ from kafka_eos_sink.protocol.messages import InitProducerIdRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.protocol.schema import write_message
 from kafka_eos_sink.protocol.wire_types import Output
+from kafka_eos_sink.runtime import session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 
 LAST_EPOCH = 32_766
@@ -101,7 +101,7 @@ def test_a_write_under_the_last_epochs_is_recovered_and_the_next_gets_other_prod
         *(task_transactional_id(given.write_id, task, task) for task in range(2)),
     )
     use_up(any_kafka, *ids)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     last = [plan.driver, *(message.prepared.identity for message in messages if message.prepared is not None)]
     assert [identity.transactional_id for identity in last] == list(ids)
@@ -111,12 +111,12 @@ def test_a_write_under_the_last_epochs_is_recovered_and_the_next_gets_other_prod
     write_all(given)
     assert_every_row(any_kafka, topic, 1)
     following = replace(given, version=given.version + 1)
-    plan = write.plan(following)
+    plan = session.plan(following)
     messages = tasks(following, plan)
     new = [plan.driver, *(message.prepared.identity for message in messages if message.prepared is not None)]
     assert not {identity.producer_id for identity in new} & {identity.producer_id for identity in last}
     assert max(identity.producer_epoch for identity in new) < 10
-    write.commit(following, plan, messages)
+    session.commit(following, plan, messages)
     assert_every_row(any_kafka, topic, 2)
 
 

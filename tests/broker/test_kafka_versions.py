@@ -16,9 +16,9 @@ import pytest
 
 from dead_writes import POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
-from kafka_eos_sink.cli.cluster_connection import connected
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 
 ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
@@ -87,7 +87,7 @@ def test_batches_one_after_the_other_are_there_once_each(other_kafka: EmbeddedKa
 def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKafka) -> None:
     servers = other_kafka.bootstrap_servers
     source, topic, group = create_topic(servers, partitions=2), create_topic(servers), unique_topic("group")
-    offsets = write.GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
+    offsets = session.GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
     write_all(replace(write_settings(other_kafka, topic), group_offsets=offsets))
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, partition) for partition in (0, 1)], timeout=30)
@@ -98,9 +98,9 @@ def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKa
 
 def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
-    task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
     rows = iter([rows_of(topic, 0), rows_of(topic, 1)])
-    assert write.write_task_at_least_once(write_settings(other_kafka, topic), task, rows).rows == 2 * ROWS
+    assert session.write_task_at_least_once(write_settings(other_kafka, topic), task, rows).rows == 2 * ROWS
     assert_every_row_once(other_kafka, topic)
 
 

@@ -14,16 +14,17 @@ import confluent_kafka.admin as confluent
 import pytest
 
 from dead_writes import ROWS, die_at, rows_of, tasks, write_all, write_settings
-from kafka_eos_sink.cli.broker_security import BrokerSecurity
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.client.admin import Admin, TransactionMarker
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
-from kafka_eos_sink.sink.kafka_properties import read_kafka_properties
+from kafka_eos_sink.protocol.identity import TransactionMarker
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, read_committed, wait_until
 
 PASSWORD = "correct-horse"
@@ -203,9 +204,9 @@ def client_of(guarded: EmbeddedKafka, user: str) -> ClientConfig:
     return found.client
 
 
-def settings_of(guarded: EmbeddedKafka, user: str) -> write.WriteSettings:
+def settings_of(guarded: EmbeddedKafka, user: str) -> session.WriteSettings:
     given = write_settings(guarded, f"data-{user}")
-    offsets = write.GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
+    offsets = session.GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
     return replace(
         given,
         client=client_of(guarded, user),
@@ -221,17 +222,17 @@ def assert_every_row_once(guarded: EmbeddedKafka, user: str) -> None:
     assert_nothing_open(guarded.plaintext_servers)
 
 
-def write_and_abort(given: write.WriteSettings) -> None:
-    plan = write.plan(given)
-    messages: list[write.TaskMessage] = []
+def write_and_abort(given: session.WriteSettings) -> None:
+    plan = session.plan(given)
+    messages: list[session.TaskMessage] = []
     try:
         messages = tasks(given, plan)
-        write.commit(given, plan, messages)
+        session.commit(given, plan, messages)
     except KafkaEosError:
         if (
             messages
         ):  # a task that fails has ended its own transaction; Spark calls abort all the same, which takes seconds
-            write.abort(given, plan, messages)
+            session.abort(given, plan, messages)
         raise
 
 
@@ -248,7 +249,7 @@ def test_with_all_rights_a_write_that_dies_is_recovered(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = settings_of(guarded, "everything")
-    plan = write.plan(given)
+    plan = session.plan(given)
     die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
     with caplog.at_level(logging.WARNING):
         write_all(given)
@@ -261,7 +262,7 @@ def test_with_no_right_but_to_write_and_to_read_the_commit_log_a_write_goes_thro
 ) -> None:
     given = settings_of(guarded, NO_PROOFS)
     with caplog.at_level(logging.WARNING):
-        plan = write.plan(given)
+        plan = session.plan(given)
         die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
         write_all(given)
     assert f"the cleanup.policy of the commit log topic 'log-{NO_PROOFS}' may not be read" in caplog.text
@@ -273,15 +274,15 @@ def test_with_no_right_but_to_write_and_to_read_the_commit_log_a_write_goes_thro
 def test_a_commit_log_that_may_not_be_created_is_asked_for_with_the_command(guarded: EmbeddedKafka) -> None:
     command = rf"kafka-topics\.sh .*--create --topic log-{NO_LOG_YET} --partitions 16"
     with pytest.raises(ConfigurationError, match=rf"COMMIT_LOG_TOPIC\].*TOPIC_AUTHORIZATION_FAILED.*Create.*{command}"):
-        write.plan(settings_of(guarded, NO_LOG_YET))
+        session.plan(settings_of(guarded, NO_LOG_YET))
 
 
 def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
-    task = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
 
     def write_as(user: str) -> None:
         topic = f"data-{user}"
-        write.write_task_at_least_once(settings_of(guarded, user), task, iter([rows_of(topic, 0), rows_of(topic, 1)]))
+        session.write_task_at_least_once(settings_of(guarded, user), task, iter([rows_of(topic, 0), rows_of(topic, 1)]))
 
     write_as("topic-write")
     assert_every_row_once(guarded, "topic-write")

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
@@ -26,6 +25,7 @@ from kafka_eos_sink.client.network_client import (
     monotonic_ms,
 )
 from kafka_eos_sink.client.transport import Address
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import (
     DescribeTransactionsRequest,

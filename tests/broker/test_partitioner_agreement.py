@@ -10,13 +10,14 @@ import confluent_kafka
 import numpy as np
 import pyarrow as pa
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.partitioner import key_partitions, murmur2_bytes
+from kafka_eos_sink.producer.partitioner import key_partitions
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import create_topic, read_committed
 

@@ -17,18 +17,18 @@ import pytest
 
 from certificates import Authority, Certificate
 from dead_writes import rows_of, tasks, write_settings
-from kafka_eos_sink.cli.broker_security import BrokerSecurity
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import Connection
 from kafka_eos_sink.client.network_client import ConnectionLost, NetworkClient
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
-from kafka_eos_sink.sink.kafka_properties import read_kafka_properties
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 PASSWORD = "correct-horse"
@@ -192,7 +192,7 @@ def test_a_wrong_password_fails_a_write_before_it_begins(sasl_ssl: EmbeddedKafka
     client = config(scram(sasl_ssl, authority, sasl__password=WRONG))
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED\].*invalid credentials"):
-        write.plan(replace(settings, client=client))
+        session.plan(replace(settings, client=client))
     assert time.monotonic() - began < settings.producer.max_block_ms / 2_000
 
 
@@ -453,8 +453,8 @@ def test_a_transactional_write_is_read_back_through_sasl_and_tls(
     if mechanism == "OAUTHBEARER":
         properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
     settings = replace(write_settings(sasl_ssl, topic), client=config(properties))
-    plan = write.plan(settings)
-    write.commit(settings, plan, tasks(settings, plan, 3))
+    plan = session.plan(settings)
+    session.commit(settings, plan, tasks(settings, plan, 3))
     found = read_committed(sasl_ssl.bootstrap_servers, topic, security=librdkafka(sasl_ssl, authority))
     assert sorted(int(record.value or b"") for record in found) == list(range(30))
     assert_nothing_open(sasl_ssl.plaintext_servers)
@@ -467,7 +467,7 @@ def test_sessions_are_prolonged_while_a_task_writes(
     client = config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))
     settings = write_settings(sasl_ssl, topic)
     settings = replace(settings, client=client, producer=replace(settings.producer, linger_ms=0))
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     written: list[int] = []
 
     def rows() -> Iterator[Rows]:
@@ -479,9 +479,9 @@ def test_sessions_are_prolonged_while_a_task_writes(
             yield rows_of(topic, len(written))
             time.sleep(0.01)
 
-    identity = write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    message = write.write_task(settings, plan, identity, rows())
-    write.commit(settings, plan, [message])
+    identity = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    message = session.write_task(settings, plan, identity, rows())
+    session.commit(settings, plan, [message])
     found = read_committed(sasl_ssl.bootstrap_servers, topic, security=librdkafka(sasl_ssl, authority))
     values = [int(record.value or b"") for record in found]
     assert sorted(values) == list(range(10, 10 * len(written) + 10))

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, rows_of, tasks, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import write
-from kafka_eos_sink.commit.failpoints import VARIABLE
 from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.failpoints import VARIABLE
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 
 TIMEOUT_MS = 10_000
@@ -37,13 +37,13 @@ def late_rows(topic: str, first_after_s: float) -> Iterator[Rows]:
         time.sleep(0.05)
 
 
-def short_lived(kafka: EmbeddedKafka, topic: str) -> write.WriteSettings:
+def short_lived(kafka: EmbeddedKafka, topic: str) -> session.WriteSettings:
     return replace(write_settings(kafka, topic), producer=ProducerConfig(transaction_timeout_ms=TIMEOUT_MS))
 
 
-def second_task(settings: write.WriteSettings, plan: write.Plan, first_after_s: float, attempt: int = 1) -> None:
-    identity = write.TaskIdentity(partition=1, attempt_number=attempt - 1, task_attempt_id=attempt)
-    write.write_task(settings, plan, identity, late_rows(settings.topic or "", first_after_s))
+def second_task(settings: session.WriteSettings, plan: session.Plan, first_after_s: float, attempt: int = 1) -> None:
+    identity = session.TaskIdentity(partition=1, attempt_number=attempt - 1, task_attempt_id=attempt)
+    session.write_task(settings, plan, identity, late_rows(settings.topic or "", first_after_s))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_straggler_fails_long_before_its_last_row(
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = short_lived(any_kafka, topic)
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     # Where this attempt's own age is to be the reason, the other transaction must not time out before anybody looks.
     alone = first_row_after_s == 0.0
     messages = tasks(settings, replace(plan, transaction_timeout_ms=600_000) if alone else plan, 1)
@@ -80,7 +80,7 @@ def test_a_straggler_fails_long_before_its_last_row(
     with pytest.raises(TransactionAbortedError, match="TRANSACTION_TOO_OLD"):
         second_task(settings, plan, ROWS_GO_ON_FOR_S, attempt=2)
     assert time.monotonic() - started < ROWS_GO_ON_FOR_S
-    write.abort(settings, plan, [])
+    session.abort(settings, plan, [])
     assert read_committed(any_kafka.bootstrap_servers, topic) == []
     assert_nothing_open(any_kafka.bootstrap_servers)
 
@@ -88,22 +88,22 @@ def test_a_straggler_fails_long_before_its_last_row(
 def test_a_commit_that_comes_too_late_decides_nothing_and_says_why(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     settings = short_lived(kafka, topic)
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     messages = tasks(settings, plan, 2)
     assert_nothing_open(kafka.bootstrap_servers, patience_s=30)  # the coordinator has aborted both
     with pytest.raises(
         TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN\].*transaction.timeout.ms 10000.*Ways out"
     ):
-        write.commit(settings, plan, messages)
+        session.commit(settings, plan, messages)
     assert read_committed(kafka.bootstrap_servers, topic) == []
 
 
-def decide(settings: write.WriteSettings, plan: write.Plan) -> None:
-    write.commit(settings, plan, tasks(settings, plan))
+def decide(settings: session.WriteSettings, plan: session.Plan) -> None:
+    session.commit(settings, plan, tasks(settings, plan))
 
 
-def take_over(settings: write.WriteSettings, plan: write.Plan) -> None:
-    decide(settings, write.plan(settings))
+def take_over(settings: session.WriteSettings, plan: session.Plan) -> None:
+    decide(settings, session.plan(settings))
 
 
 @pytest.mark.parametrize("overtake", [decide, take_over])
@@ -112,18 +112,18 @@ def test_nothing_stays_of_an_attempt_that_was_overtaken(
     any_kafka: EmbeddedKafka,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    overtake: Callable[[write.WriteSettings, write.Plan], None],
+    overtake: Callable[[session.WriteSettings, session.Plan], None],
     step: str,
 ) -> None:
     """Spark does not tell it, and the driver has looked for losing attempts already."""
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = write_settings(any_kafka, topic)
-    plan = write.plan(settings)
-    monkeypatch.setattr("kafka_eos_sink.commit.two_phase_commit.LOSERS_WITHIN_MS", 60_000)  # they are to be seen
+    plan = session.plan(settings)
+    monkeypatch.setattr("kafka_eos_sink.commit.decide.LOSERS_WITHIN_MS", 60_000)  # they are to be seen
 
-    def losing(attempt: int) -> write.TaskMessage:
-        identity = write.TaskIdentity(partition=1, attempt_number=attempt, task_attempt_id=6 + attempt)
-        return write.write_task(settings, plan, identity, iter([rows_of(topic, 1)]))
+    def losing(attempt: int) -> session.TaskMessage:
+        identity = session.TaskIdentity(partition=1, attempt_number=attempt, task_attempt_id=6 + attempt)
+        return session.write_task(settings, plan, identity, iter([rows_of(topic, 1)]))
 
     held = tmp_path / "held"
     monkeypatch.setenv(VARIABLE, f"{step}=wait:{held}")
@@ -152,14 +152,14 @@ def test_a_driver_whose_attempts_were_overtaken_is_fenced_and_leaves_the_newer_o
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = write_settings(any_kafka, topic)
-    older, newer = write.plan(settings), write.plan(settings)
+    older, newer = session.plan(settings), session.plan(settings)
     overtaken = tasks(settings, older)
     assert {message.outcome for message in overtaken} == {TaskOutcome.OVERTAKEN}
     with pytest.raises(
         FencedError, match=r"FENCED\].*a newer driver of write id .* has taken over \(while the tasks of version"
     ):
-        write.commit(settings, older, overtaken)
-    write.abort(settings, older, overtaken)
+        session.commit(settings, older, overtaken)
+    session.abort(settings, older, overtaken)
     decide(settings, newer)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
     assert_nothing_open(any_kafka.bootstrap_servers)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic
 
 ROWS_PER_BATCH, VALUE_BYTES, BATCHES = 10_000, 1_000, 210

@@ -14,8 +14,8 @@ from dataclasses import replace
 import pytest
 
 from dead_writes import POINTS, ROWS, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.commit import failpoints
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import failpoints
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 from tests.broker.transaction_versions import set_transaction_version
 

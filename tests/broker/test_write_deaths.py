@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from dead_writes import POINTS, ROWS, be_killed_at, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 TASKS = 3

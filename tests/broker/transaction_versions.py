@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import kafka.admin
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import PATIENCE_S, wait_until
 
 FEATURE = "transaction.version"

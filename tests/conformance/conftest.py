@@ -20,7 +20,7 @@ def kafka_jars() -> Path:
     """The folder with the jars of a Kafka distribution: KAFKA_EOS_JARS, or the one that the embedded Kafka runs."""
     if folder := os.environ.get("KAFKA_EOS_JARS"):
         return Path(folder)
-    from kafka_eos_sink.cli.kafka_distribution import resolve
+    from kafka_eos_sink.embedded.distribution import resolve
 
     return Path(resolve(KAFKA_VERSION))
 

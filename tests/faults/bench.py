@@ -1,6 +1,6 @@
 """Writes through a `FaultProxy`, as Spark would drive them, and what an independent client sees of them afterwards.
 
-A write here is plan, tasks and commit of `kafka_eos_sink.commit.write`. Each of its tasks has ROWS numbered rows in
+A write here is plan, tasks and commit of `kafka_eos_sink.runtime.session`. Each of its tasks has ROWS numbered rows in
 several batches, the even ones for partition 0 and the odd ones for partition 1.
 """
 
@@ -17,13 +17,13 @@ import confluent_kafka.admin
 import pyarrow as pa
 
 from dead_writes import ROWS, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import session
 from kafka_testing import BEING_ENDED, OPEN, PATIENCE_S, unique_topic, wait_until
 
 from .fault_proxy import FaultProxy
@@ -110,7 +110,7 @@ class Bench:
 
     def write_settings(
         self, topic: str, *, client: dict[str, Any] | None = None, commit_log: str | None = None, **producer: Any
-    ) -> write.WriteSettings:
+    ) -> session.WriteSettings:
         settings = write_settings(self.proxy, topic)  # type: ignore[arg-type]
         return replace(
             settings,
@@ -220,18 +220,18 @@ def numbered(topic: str, first: int, count: int, *, partition: int | None = None
     )
 
 
-def of_process(settings: write.WriteSettings, name: str) -> write.WriteSettings:
+def of_process(settings: session.WriteSettings, name: str) -> session.WriteSettings:
     """The settings in a process of their own: planner, tasks and committer share no connection, as in Spark."""
     return replace(settings, client=replace(settings.client, client_id=f"{settings.client.client_id}-{name}"))
 
 
-def write_whole(settings: write.WriteSettings) -> None:
+def write_whole(settings: session.WriteSettings) -> None:
     """A whole write: two tasks, then the commit."""
-    plan = write.plan(of_process(settings, "planner"))
-    write.commit(of_process(settings, "committer"), plan, write_tasks(settings, plan))
+    plan = session.plan(of_process(settings, "planner"))
+    session.commit(of_process(settings, "committer"), plan, write_tasks(settings, plan))
 
 
-def write_tasks(settings: write.WriteSettings, plan: write.Plan) -> list[write.TaskMessage]:
+def write_tasks(settings: session.WriteSettings, plan: session.Plan) -> list[session.TaskMessage]:
     """What the tasks hand over; each gets its rows in two deliveries."""
     topic = settings.topic or ""
 
@@ -240,17 +240,19 @@ def write_tasks(settings: write.WriteSettings, plan: write.Plan) -> list[write.T
         yield numbered(topic, task * ROWS + ROWS // 2, ROWS - ROWS // 2)
 
     return [
-        write.write_task(
+        session.write_task(
             of_process(settings, f"task-{task}"),
             plan,
-            write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
             rows(task),
         )
         for task in range(TASKS)
     ]
 
 
-def write_at_least_once(settings: write.WriteSettings) -> None:
+def write_at_least_once(settings: session.WriteSettings) -> None:
     """All rows in one task without a transaction."""
     rows = iter([numbered(settings.topic or "", 0, ROWS), numbered(settings.topic or "", ROWS, ROWS)])
-    write.write_task_at_least_once(settings, write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0), rows)
+    session.write_task_at_least_once(
+        settings, session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0), rows
+    )

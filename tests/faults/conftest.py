@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 
 from .bench import Bench
 

@@ -1,7 +1,7 @@
 """The reactions to error codes as they were designed, as data: what `test_error_reactions.py` must hold a case of, and what
 its cases must see between an answer and the repeat.
 
-Written down by hand, not made of `client/reactions.py`: a row that is lost there, or in the cases, is missed here.
+Written down by hand, not made of `protocol/reactions.py`: a row that is lost there, or in the cases, is missed here.
 """
 
 from __future__ import annotations

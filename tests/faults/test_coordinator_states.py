@@ -16,11 +16,11 @@ from dead_writes import die_at
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.runtime import session
 from kafka_testing import open_transaction
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
@@ -67,12 +67,12 @@ def test_a_slot_in_such_a_state_is_not_taken(bench: Bench, state: str) -> None:
     settings = bench.write_settings(topic)
     slots = [task_transactional_id(settings.write_id, 0, slot) for slot in range(3)]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *slots[:2]), count=None, client="task-0"))
-    plan = write.plan(of_process(settings, "planner"))
+    plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
     prepared = messages[0].prepared
     assert prepared is not None
     assert prepared.identity.transactional_id == slots[2]
-    write.commit(of_process(settings, "committer"), plan, messages)
+    session.commit(of_process(settings, "committer"), plan, messages)
     bench.assert_exactly_once(topic)
     assert states(bench, *slots[:2]) == [None, None]  # nobody has asked for a producer id in the others' place
     bench.assert_nothing_open(topic)
@@ -82,14 +82,14 @@ def test_a_slot_in_such_a_state_is_not_taken(bench: Bench, state: str) -> None:
 def test_nothing_is_decided_about_a_transaction_in_such_a_state(bench: Bench, state: str) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    plan = write.plan(of_process(settings, "planner"))
+    plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
     prepared = messages[0].prepared
     assert prepared is not None
     own = prepared.identity.transactional_id
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, own), client="committer"))
     with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*its coordinator says {state}"):
-        write.commit(of_process(settings, "committer"), plan, messages)
+        session.commit(of_process(settings, "committer"), plan, messages)
     assert not bench.proxy.unfired
     assert states(bench, own, driver_transactional_id(settings.write_id)) == ["Ongoing", "Empty"]
     bench.assert_nothing_visible(topic)
@@ -103,10 +103,10 @@ def test_who_takes_over_ends_nothing_that_is_in_such_a_state(bench: Bench, state
     """What is left open the next plan ends, or the transaction's timeout."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    messages = write_tasks(settings, write.plan(of_process(settings, "planner")))
+    messages = write_tasks(settings, session.plan(of_process(settings, "planner")))
     left = [message.prepared.identity.transactional_id for message in messages if message.prepared is not None]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, left[0]), count=None))
-    write.plan(of_process(settings, "second-planner"))
+    session.plan(of_process(settings, "second-planner"))
     assert not bench.proxy.unfired
     assert states(bench, *left)[0] == "Ongoing"
     assert states(bench, *left)[1] != "Ongoing"
@@ -121,17 +121,17 @@ def test_a_sweep_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) 
     """Losing attempts opened their transactions after the commit had looked, and were killed before they asked."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    plan = write.plan(of_process(settings, "planner"))
+    plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
-    decision = write.commit(of_process(settings, "committer"), plan, messages)
+    decision = session.commit(of_process(settings, "committer"), plan, messages)
     left = [task_transactional_id(settings.write_id, task, 5) for task in range(TASKS)]  # no ids of the decision
     _late = [open_transaction(bench.kafka.bootstrap_servers, each, topic, partitions=1) for each in left]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *left)))
-    assert write.sweep(of_process(settings, "committer"), plan, decision) == 0
+    assert session.sweep(of_process(settings, "committer"), plan, decision) == 0
     assert not bench.proxy.unfired
     assert set(states(bench, *left)) == {"Ongoing"}
     bench.proxy.inject()
-    assert write.sweep(of_process(settings, "committer"), plan, decision) == len(left)
+    assert session.sweep(of_process(settings, "committer"), plan, decision) == len(left)
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
 
@@ -143,7 +143,7 @@ def test_recovery_goes_by_the_log_whatever_the_coordinator_says(
     """What may still be ended by its coordinator is waited for, and then the markers tell."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    plan = write.plan(of_process(settings, "planner"))
+    plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
     die_at("commit.decided", of_process(settings, "committer"), plan, messages, monkeypatch)
     identities = [message.prepared.identity for message in messages if message.prepared is not None]
@@ -157,7 +157,7 @@ def test_recovery_goes_by_the_log_whatever_the_coordinator_says(
         Rule(m.EndTxnRequest, AnswerAfter(ErrorCode.INVALID_TXN_STATE), count=len(own)),
         Rule(m.DescribeTransactionsRequest, as_if(state, *own), count=2, where=of_task),
     )
-    write.plan(of_process(settings, "second-planner"))
+    session.plan(of_process(settings, "second-planner"))
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
     write_whole(settings)

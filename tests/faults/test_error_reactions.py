@@ -1,7 +1,7 @@
 """What each error code of each API leads to, on the real code paths through a proxy that answers with it.
 
 The table below is written down from Kafka's protocol and the protocol of this sink (docs/protocol.md), not from
-`client/reactions.py`: two who were told the same thing have to say the same. A code comes as the first answer, and again:
+`protocol/reactions.py`: two who were told the same thing have to say the same. A code comes as the first answer, and again:
 the codes that ask for a repetition come one after the other, what ends the matter comes after one of those.
 
 `again`: the write succeeds, every row exactly once and in order, and nothing stays open. `ends`: our code is raised,
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dead_writes import ROWS
-from kafka_eos_sink.client.admin import Admin, EndTransaction, TransactionMarker
+from kafka_eos_sink.client.admin import Admin, EndTransaction
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
 from kafka_eos_sink.commit import task
@@ -30,6 +30,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
 from kafka_testing import unique_topic
 

@@ -21,18 +21,18 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import failpoints, write
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import InitProducerIdRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
 from .fault_proxy import FaultProxy, Hold, Rule, Side
@@ -52,8 +52,8 @@ SETTINGS = ProducerConfig(
 def three() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m", properties=QUICK_ELECTIONS) as cluster:
         settings = settings_of(cluster, create_topic(cluster.bootstrap_servers))
-        plan = write.plan(settings)  # the first use of transactions and of the commit log creates their topics
-        write.commit(settings, plan, tasks(settings, plan, Deliveries()))
+        plan = session.plan(settings)  # the first use of transactions and of the commit log creates their topics
+        session.commit(settings, plan, tasks(settings, plan, Deliveries()))
         yield cluster
 
 
@@ -86,16 +86,16 @@ class Deliveries:
         return Rows(topic=topic, partition=None, columns=RecordColumns(key=value, value=value))
 
 
-def settings_of(three: EmbeddedKafka, topic: str) -> write.WriteSettings:
+def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
     return replace(write_settings(three, topic), producer=SETTINGS)
 
 
-def tasks(settings: write.WriteSettings, plan: write.Plan, deliveries: Deliveries) -> list[write.TaskMessage]:
+def tasks(settings: session.WriteSettings, plan: session.Plan, deliveries: Deliveries) -> list[session.TaskMessage]:
     return [
-        write.write_task(
+        session.write_task(
             settings,
             plan,
-            write.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
             deliveries.to(settings.topic or "", task),
         )
         for task in range(TASKS)
@@ -104,30 +104,30 @@ def tasks(settings: write.WriteSettings, plan: write.Plan, deliveries: Deliverie
 
 # who is to die
 
-Find = Callable[[EmbeddedKafka, write.WriteSettings], int]
+Find = Callable[[EmbeddedKafka, session.WriteSettings], int]
 
 
-def leads_rows(three: EmbeddedKafka, settings: write.WriteSettings) -> int:
+def leads_rows(three: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return leader(three, settings.topic or "", 0)
 
 
-def leads_commit_log(three: EmbeddedKafka, settings: write.WriteSettings) -> int:
+def leads_commit_log(three: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return leader(three, settings.commit_log_topic, settings.log_partition)
 
 
-def coordinates_task(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+def coordinates_task(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return coordinator(settings, task_transactional_id(settings.write_id, 0, 0))
 
 
-def coordinates_last_task(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+def coordinates_last_task(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return coordinator(settings, task_transactional_id(settings.write_id, TASKS - 1, TASKS - 1))
 
 
-def coordinates_driver(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+def coordinates_driver(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return coordinator(settings, driver_transactional_id(settings.write_id))
 
 
-def is_known(settings: write.WriteSettings, transactional_id: str) -> bool:
+def is_known(settings: session.WriteSettings, transactional_id: str) -> bool:
     """Whether the id's coordinator has given it a producer id, and not only begun to (then there is no epoch yet)."""
     with NetworkClient(settings.client) as client:
         found = Admin(client).describe_transactions([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
@@ -156,7 +156,7 @@ class Victim:
         self.signal(node)
         wait_until(lambda: self.is_gone, f"the end of node {node}")
 
-    def start_again(self, find: Find, settings: write.WriteSettings) -> None:
+    def start_again(self, find: Find, settings: session.WriteSettings) -> None:
         """Once another node has taken its place."""
         assert self.node is not None
         assert self.is_gone
@@ -189,13 +189,13 @@ WITHIN_THE_ABORT: dict[str, tuple[str, Find]] = {
     # One transaction may lack its markers, and the other is open.
     "coordinator-of-one-that-is-ended": ("commit.between_ends", coordinates_task),
 }
-WHOSE_ID: dict[str, Callable[[write.WriteSettings], str]] = {
+WHOSE_ID: dict[str, Callable[[session.WriteSettings], str]] = {
     "driver": lambda settings: driver_transactional_id(settings.write_id),
     "task": lambda settings: task_transactional_id(settings.write_id, 0, 0),
 }
 
 
-def assert_every_row_once(three: EmbeddedKafka, settings: write.WriteSettings, count: int) -> None:
+def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings, count: int) -> None:
     assert settings.topic is not None
     for reader in READERS:
         records = read_committed(three.bootstrap_servers, settings.topic, reader=reader)
@@ -207,7 +207,7 @@ def assert_every_row_once(three: EmbeddedKafka, settings: write.WriteSettings, c
 @pytest.mark.parametrize("who", WHO)
 def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     victim = Victim(three, number)
 
     def goes_on() -> bool:
@@ -219,7 +219,7 @@ def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str,
         return not victim.is_gone
 
     deliveries = Deliveries(between=goes_on)
-    decision = write.commit(settings, plan, tasks(settings, plan, deliveries))
+    decision = session.commit(settings, plan, tasks(settings, plan, deliveries))
     assert decision is not None
     victim.start_again(WHO[who], settings)
     assert_every_row_once(three, settings, deliveries.count)
@@ -229,12 +229,12 @@ def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str,
 @pytest.mark.parametrize("who", WHO)
 def test_a_node_that_ends_while_all_is_prepared(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     deliveries = Deliveries()
     messages = tasks(settings, plan, deliveries)
     victim = Victim(three, number)
     victim.end(WHO[who](three, settings))
-    assert write.commit(settings, plan, messages) is not None
+    assert session.commit(settings, plan, messages) is not None
     victim.start_again(WHO[who], settings)
     assert_every_row_once(three, settings, deliveries.count)
 
@@ -261,11 +261,11 @@ def test_a_node_that_ends_at_a_step_of_the_write(
 ) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     point, finds = AT_A_STEP[step]
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     deliveries = Deliveries()
     victim = Victim(three, number)
     with ended_at(point, victim, lambda: finds[who](three, settings), monkeypatch):
-        assert write.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
+        assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
     victim.start_again(finds[who], settings)
     assert_every_row_once(three, settings, deliveries.count)
 
@@ -282,17 +282,17 @@ def test_a_node_that_ends_within_the_abort(
     """Nothing of the batch is there afterwards and nothing open, and without the node the batch can be run again."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     point, find = WITHIN_THE_ABORT[who]
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     messages = tasks(settings, plan, Deliveries())
     victim = Victim(three, number)
     with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
-        write.abort(settings, plan, messages)
+        session.abort(settings, plan, messages)
     # An EndTxn that does not find the successor runs into its deadline, and is asked again only after a second look.
     assert "still open after the abort" not in caplog.text
     assert_every_row_once(three, settings, 0)
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     deliveries = Deliveries()
-    assert write.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
+    assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
     victim.start_again(find, settings)
     assert_every_row_once(three, settings, deliveries.count)
 
@@ -308,7 +308,7 @@ def test_a_coordinator_that_ends_while_it_is_asked_for_a_producer_id(
     deliveries = Deliveries()
     victim = Victim(three, number)
 
-    def coordinates(_: EmbeddedKafka, settings: write.WriteSettings) -> int:
+    def coordinates(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
         return coordinator(settings, transactional_id)
 
     with FaultProxy(three.bootstrap_servers) as proxy, ThreadPoolExecutor(1) as beside:
@@ -329,10 +329,10 @@ def test_a_coordinator_that_ends_while_it_is_asked_for_a_producer_id(
             victim.end(coordinates(three, settings))
 
         ending = beside.submit(end_it)
-        plan = write.plan(through)
+        plan = session.plan(through)
         messages = tasks(through, plan, deliveries)
         ending.result()
-        assert write.commit(through, plan, messages) is not None
+        assert session.commit(through, plan, messages) is not None
     victim.start_again(coordinates, settings)
     assert_every_row_once(three, settings, deliveries.count)
 
@@ -374,7 +374,7 @@ def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     """min.insync.replicas=2: refused with NOT_ENOUGH_REPLICAS again and again, and written once when the nodes are back."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     other = create_topic(three.bootstrap_servers, partitions=1)
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     told: list[str] = []
     starting: list[threading.Thread] = []
 
@@ -391,20 +391,20 @@ def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     deliveries = Deliveries(between=goes_on)
     messages = tasks(settings, plan, deliveries)
     assert told == ["NOT_ENOUGH_REPLICAS"]
-    assert write.commit(settings, plan, messages) is not None
+    assert session.commit(settings, plan, messages) is not None
     assert_every_row_once(three, settings, deliveries.count)
 
 
 def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    plan = write.plan(settings)
+    plan = session.plan(settings)
     deliveries = Deliveries()
     messages = tasks(settings, plan, deliveries)
     two_down = TwoDown(three, leads_commit_log(three, settings))
     starting = threading.Thread(target=two_down.start_again)
     starting.start()
     try:
-        assert write.commit(settings, plan, messages) is not None
+        assert session.commit(settings, plan, messages) is not None
     finally:
         starting.join()
     assert_every_row_once(three, settings, deliveries.count)

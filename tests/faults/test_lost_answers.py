@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import two_phase_commit, write
+from kafka_eos_sink.commit import decide
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
+from kafka_eos_sink.runtime import session
 from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
@@ -390,7 +391,7 @@ def test_past_the_delivery_timeout_the_oldest_batch_is_named_and_the_attempt_giv
         client=replace(settings.client, request_timeout_ms=300),
         producer=replace(settings.producer, delivery_timeout_ms=2_000),
     )
-    plan = write.plan(of_process(settings, "planner"))
+    plan = session.plan(of_process(settings, "planner"))
     bench.proxy.inject(Rule(m.ProduceRequest, fault, nth=2, count=None, where=of_data))
     with pytest.raises(KafkaEosError) as raised:
         write_tasks(hurried, plan)
@@ -581,22 +582,22 @@ def test_a_transaction_that_a_late_request_begins_anew_holds_up_nobody_and_is_en
 @pytest.fixture
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is killed here, so that no worker lives on for the seconds that an abort waits for."""
-    monkeypatch.setattr(two_phase_commit, "ABORT_QUIET_MS", 50)
+    monkeypatch.setattr(decide, "ABORT_QUIET_MS", 50)
 
 
-def run_and_abort(bench: Bench, settings: write.WriteSettings) -> KafkaEosError | None:
+def run_and_abort(bench: Bench, settings: session.WriteSettings) -> KafkaEosError | None:
     """One run of a batch as Spark drives it; the error of the run, if there was one."""
     planner, committer = of_process(settings, "planner"), of_process(settings, "committer")
-    messages: list[write.TaskMessage] = []
+    messages: list[session.TaskMessage] = []
     plan = None
     try:
-        plan = write.plan(planner)
+        plan = session.plan(planner)
         messages = write_tasks(settings, plan)
-        write.commit(committer, plan, messages)
+        session.commit(committer, plan, messages)
     except KafkaEosError as error:
         if plan is not None:
             try:
-                write.abort(committer, plan, messages)
+                session.abort(committer, plan, messages)
             except KafkaEosError:
                 return error
         return error

@@ -15,12 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, tasks, write_all, write_settings
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import failpoints, write
-from kafka_eos_sink.commit.operator_commands import OperatorSettings, recover
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import key_partitions
@@ -28,6 +26,8 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import failpoints, session
+from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
 from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole
@@ -69,7 +69,7 @@ def values(three: EmbeddedKafka, topic: str) -> Counter[int]:
     return found[0]
 
 
-def settings_of(three: EmbeddedKafka, topic: str) -> write.WriteSettings:
+def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
     given = write_settings(three, topic)
     return replace(given, producer=replace(given.producer, delivery_timeout_ms=6_000))
 
@@ -84,7 +84,7 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
     given = settings_of(three, topic)
     written: set[int] = set()
     while len(written) < 2:  # rows without a key go to one partition per task, maybe to the same
-        plan = write.plan(given)
+        plan = session.plan(given)
         messages = tasks(given, plan)
         written = {part.partition for each in messages if each.prepared is not None for part in each.prepared.offsets}
     prepared = messages[0].prepared
@@ -102,7 +102,7 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
         with pytest.raises(
             DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*leader for {topic}-{hidden}.*recover"
         ):
-            write.commit(given, plan, messages)
+            session.commit(given, plan, messages)
     (node,) = killed
     three.start_node(node)
     wait_until(lambda: leader(three, topic, hidden) == node, "the leader that was killed")
@@ -114,7 +114,7 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
     with pytest.raises(DecisionPendingError, match=rf"{topic}-{hidden} does not let readers past.*KAFKA-20734"):
         recover(operator)
     with pytest.raises(DecisionPendingError, match="KAFKA-20734"):
-        write.plan(given)
+        session.plan(given)
     missing = set(range(2 * ROWS)) - set(values(three, topic))
     assert len(missing) >= prepared.rows
 
@@ -143,16 +143,16 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
 def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(three: EmbeddedKafka) -> None:
     servers, topic = three.bootstrap_servers, lonely_topic(three)
     given = settings_of(three, topic)
-    plan = write.plan(given)
+    plan = session.plan(given)
     messages = tasks(given, plan)
     prepared = messages[0].prepared
     assert prepared is not None
     hidden = prepared.offsets[0].partition
     node = kill_leader(three, topic, hidden)
     with pytest.raises(BrokerUnavailableError, match=f"{topic}-{hidden}"):
-        write.commit(given, plan, messages)
+        session.commit(given, plan, messages)
     three.start_node(node)
-    write.abort(given, plan, messages)
+    session.abort(given, plan, messages)
     assert values(three, topic) == Counter()
     write_all(given)
     assert values(three, topic) == Counter(range(2 * ROWS))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import confluent_kafka.admin
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import write
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import session
 from kafka_testing import wait_until
 
 NODES = (1, 2, 3)
@@ -54,7 +54,7 @@ def leaderless_everywhere(three: EmbeddedKafka, topic: str, partition: int) -> b
     return True
 
 
-def coordinator(settings: write.WriteSettings, transactional_id: str) -> int:
+def coordinator(settings: session.WriteSettings, transactional_id: str) -> int:
     with NetworkClient(settings.client) as client:
         found = Admin(client).find_coordinators([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
         return found[transactional_id]

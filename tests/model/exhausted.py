@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_eos_sink.commit.straggler import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 
 from .settings import Rows, Setting, faults, named
 

@@ -15,14 +15,7 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
-from kafka_eos_sink.commit import (
-    commit_log,
-    open_transactions,
-    recovery,
-    task,
-    transactional_id,
-    two_phase_commit,
-)
+from kafka_eos_sink.commit import commit_log, decide, open_transactions, settle, task, transactional_id
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.commit_log import LogView
 
@@ -124,7 +117,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the driver commits the first task's transaction before its decision stands",
         edits=(
             Edit(
-                two_phase_commit.commit,
+                decide.commit,
                 "    ended, sequence = yield from _decide",
                 "    if prepared:\n        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
                 "    ended, sequence = yield from _decide",
@@ -138,7 +131,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="EndTxn of the decision was answered, so the tasks' transactions are committed at once",
         edits=(
             Edit(
-                two_phase_commit._decide,
+                decide._decide,
                 "yield from _await_marker(request, decision, found.offset, ended.error)",
                 "pass",
             ),
@@ -151,11 +144,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="abort ends what it finds open, though the commit that raised may have decided it",
         edits=(
             Edit(
-                two_phase_commit.abort,
+                decide.abort,
                 "plan = yield from take_over(request, transaction_version)",
                 "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
             ),
-            Edit(two_phase_commit.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
+            Edit(decide.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
         ),
         setting=_small("abort blindly", faults=faults(unavailable=1)),
         caught=("I3",),
@@ -338,7 +331,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a losing attempt that opens and asks between the look and the decision is not ended",
         edits=(
             Edit(
-                two_phase_commit.commit,
+                decide.commit,
                 "    found, sequence = yield from _append_decision(request, decision)\n"
                 "    losers = yield from _losers(plan, complete, prepared, unproven)\n",
                 "    losers = yield from _losers(plan, complete, prepared, unproven)\n"
@@ -401,7 +394,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the second decision of a version names the lost parts only",
         edits=(
             Edit(
-                two_phase_commit._check_lost_parts,
+                decide._check_lost_parts,
                 "        if entry.partition in newest.committed\n",
                 "        if False\n",
             ),
@@ -452,7 +445,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a refused EndTxn is taken for a commit",
         edits=(
             Edit(
-                recovery.settle,
+                settle.settle,
                 "    lost: list[PreparedTransaction] = []\n",
                 "    lost: list[PreparedTransaction] = []\n    answered, doubtful = answered + doubtful, []\n",
             ),
@@ -465,11 +458,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a refused EndTxn is taken for an abort",
         edits=(
             Edit(
-                recovery.settle,
+                settle.settle,
                 "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
-            Edit(recovery.settle, "        yield from _require_not_readable(decision, lost)\n", ""),
+            Edit(settle.settle, "        yield from _require_not_readable(decision, lost)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),
@@ -488,7 +481,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a lost part is written again with whatever rows the partition has now",
         edits=(
             Edit(
-                two_phase_commit._check_lost_parts,
+                decide._check_lost_parts,
                 "elif (ours.rows, ours.digest) != (theirs.rows, theirs.digest):",
                 "elif ours.rows != theirs.rows:",
             ),
@@ -503,9 +496,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="check before the decision skipped",
         what="what the tasks handed over is decided without a look at the coordinator",
         edits=(
-            Edit(two_phase_commit._check_prepared, "        if not is_open:\n", "        if False:\n"),
-            Edit(two_phase_commit._check_prepared, "        if forgotten:\n", "        if False:\n"),
-            Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),
+            Edit(decide._check_prepared, "        if not is_open:\n", "        if False:\n"),
+            Edit(decide._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
         caught=("check",),
@@ -514,9 +507,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="verify skipped",
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
-            Edit(recovery.settle, "        yield from _verify_markers(decision, answered, deadline)\n", ""),
+            Edit(settle.settle, "        yield from _verify_markers(decision, answered, deadline)\n", ""),
             Edit(
-                recovery.settle,
+                settle.settle,
                 "        proven = yield from _verify_visible(decision, answered, deadline)\n",
                 "        proven = True\n",
             ),
@@ -556,7 +549,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a part that was lost twice stays unresolved once the cleaner has passed",
         edits=(
             Edit(
-                recovery.witness_of,
+                settle.witness_of,
                 "        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):\n"
                 "            return Outcome.ABORTED\n",
                 "",
@@ -572,8 +565,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="partitions of the open transaction not compared",
         what="below version 2 an attempt that somebody aborted goes on in a new transaction under its epoch",
         edits=(
-            Edit(two_phase_commit._check_prepared, "        if forgotten:\n", "        if False:\n"),
-            Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),
+            Edit(decide._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small("aborted while it runs", faults=faults(foreign_abort=1), recover_from_every=0, **ONE_ROW),
         caught=("I7",),
@@ -582,7 +575,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="first offsets of the open transactions not compared",
         what="the records of an aborted attempt whose marker was passed over are committed with those of the next",
-        edits=(Edit(two_phase_commit._check_first_offsets, "if start != part.first_offset:", "if False:"),),
+        edits=(Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),),
         setting=Setting(
             name="a marker passed over",
             drivers=2,
@@ -643,7 +636,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the repeat of a lost answer meets a newer driver, and the batch is called undecided although it is decided",
         edits=(
             Edit(
-                two_phase_commit._decide,
+                decide._decide,
                 "    # Whatever the answer, the log tells",
                 "    if ended.error in FENCED_CODES:\n"
                 '        raise _undecided(decision, "the decision", ended.error)\n'
@@ -656,7 +649,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="sweep of a write id that a newer driver holds",
         what="the sweep after a batch ends what the tasks of the next one have prepared",
-        edits=(Edit(two_phase_commit.sweep, " or not (yield from _still_ours(plan))", ""),),
+        edits=(Edit(decide.sweep, " or not (yield from _still_ours(plan))", ""),),
         setting=_small(
             "late sweep",
             batches=2,
@@ -669,7 +662,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="readers held by nobody who may be seen",
         what="without Read, readers who stand where our rows begin are taken for being held by others",
-        edits=(Edit(recovery._holders, "if stable[where] not in begins[where]:", "if True:"),),
+        edits=(Edit(settle._holders, "if stable[where] not in begins[where]:", "if True:"),),
         setting=Setting(
             name="no Read",
             drivers=1,

@@ -1,6 +1,6 @@
 """Steps of the protocol as requests to the simulated cluster, and their answers back into the protocol's types.
 
-This stands where `commit/executor.py` and `commit/task_executor.py` stand in reality. A request is a hashable tuple, so that it can
+This stands where `runtime/executor.py` and `runtime/task_executor.py` stand in reality. A request is a hashable tuple, so that it can
 be kept in a state: delayed, repeated identically, or processed after its sender died.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, ProducerIdentity
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 from . import simulated_cluster as kafka
 from .procedures import Throw

@@ -17,9 +17,9 @@ from faults.fault_proxy import (
 )
 from hypothesis import strategies as st
 
-from kafka_eos_sink.client.reactions import REACTIONS, Reaction, reaction
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from kafka_eos_sink.protocol.schema import Request
 
 from .simulated_network import Meanwhile

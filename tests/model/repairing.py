@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_eos_sink.client.admin import ProducerState
-from kafka_eos_sink.commit.missing_markers import Finding, gather, judge
+from kafka_eos_sink.commit.operator.missing_markers import Finding, gather, judge
 from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.protocol.messages import ProducerState
 
 from . import performer
 from . import simulated_cluster as kafka

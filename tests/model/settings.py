@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.commit.straggler import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 
 WRITE_ID = "w"
 START_MS = 1_000_000

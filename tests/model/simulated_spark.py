@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kafka_eos_sink.commit import steps, two_phase_commit
+from kafka_eos_sink.commit import decide, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
 from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskMessage
@@ -181,21 +181,21 @@ class World:
             )
             return lambda: task_module.write_attempt(plan, batch, task)
         if kind == "commit":
-            commit = two_phase_commit.CommitRequest(
+            commit = decide.CommitRequest(
                 plan=plan,
                 batch=batch,
                 random_write_id=setting.random_write_id,
                 nonce=f"c{number}.{version}",
             )
             messages: list[TaskMessage] = results[1:]
-            return lambda: two_phase_commit.commit(commit, messages)
+            return lambda: decide.commit(commit, messages)
         if kind == "sweep":
-            return lambda: two_phase_commit.sweep(plan, results[1])
+            return lambda: decide.sweep(plan, results[1])
         abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
         handed_over: list[TaskMessage | None] = results[1:]
         # The commit process of a stream knows the plan from the messages alone.
         known = plan if any(handed_over) or not setting.streaming else None
-        return lambda: two_phase_commit.abort(abort, known, handed_over, setting.version)
+        return lambda: decide.abort(abort, known, handed_over, setting.version)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
         node = self.procedures.start(name[1], (name, inputs), self._factory(name, inputs))

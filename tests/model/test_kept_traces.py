@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.commit.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 
 from . import simulated_cluster as kafka

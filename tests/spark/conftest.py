@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_eos_sink.cli.kafka_distribution import resolve_coordinates
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_eos_sink.embedded.distribution import resolve_coordinates
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from tests.spark.quick_start import PYTHON_STARTUP, SHORT_LIVED_JVM, short_lived_jvm
 from tests.spark.spark_submit import SparkSubmit, zip_package
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kafka_eos_sink.commit import failpoints
+from kafka_eos_sink.runtime import failpoints
 from kafka_testing import wait_until
 from tests.spark.killable_job import descendants, signal_all
 

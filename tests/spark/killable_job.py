@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kafka_eos_sink.commit import failpoints
+from kafka_eos_sink.runtime import failpoints
 
 DEADLINE_S = 180
 

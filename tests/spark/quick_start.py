@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from kafka_eos_sink.cli.java import find_java
+from kafka_eos_sink.embedded.java import find_java
 
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """A JVM that lives for seconds spends most of them compiling itself: a third less time for a small job on two cores."""

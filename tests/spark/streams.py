@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-from kafka_eos_sink.cli.cluster_connection import connected
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.commit_log import LogView
-from kafka_eos_sink.commit.executor import Executor
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.write import log_partition_of
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.session import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
 from tests.spark.killable_job import KillableJob

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from certificates import Authority
 from kafka_eos_sink import KafkaEosDataSource
-from kafka_eos_sink.cli.broker_security import BrokerSecurity
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 PASSWORD = "correct-horse"

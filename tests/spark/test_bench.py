@@ -12,7 +12,7 @@ CONTENDERS = {"kafka-eos", "Spark's Kafka sink", "Arrow rows thrown away"}
 def test_the_benchmark_measures_all_three_with_every_codec(spark_environment: dict[str, str]) -> None:
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "kafka_eos_sink.cli.main", "bench", "--json"),
+            *(sys.executable, "-m", "benchmarks.bench_against_spark", "--json"),
             *("--rows", "2000", "--rounds", "2", "--codecs", "none,zstd", "--partitions", "3"),
         ],
         capture_output=True,

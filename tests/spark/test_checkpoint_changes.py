@@ -14,15 +14,14 @@ import confluent_kafka
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_eos_sink.cli.cluster_connection import connected
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import EndTransaction
+from kafka_eos_sink.client.admin import EndTransaction, connected
 from kafka_eos_sink.commit.commit_log import LogView, decision_records
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
-from kafka_eos_sink.commit.write import log_partition_of
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime.session import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, writer_of
 from tests.spark.streams import Stream

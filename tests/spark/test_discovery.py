@@ -40,7 +40,7 @@ def test_the_source_can_be_registered(spark: SparkSession) -> None:
 def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
     done = run_python(
         "import kafka_eos_sink, pyspark_kafka_eos\n"
-        "heavy = {'pyspark', 'pyarrow', 'numpy', 'kafka_eos_sink.sink'} & set(sys.modules)\n"
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'kafka_eos_sink.spark'} & set(sys.modules)\n"
         "print(sorted(heavy))"
     )
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
@@ -63,7 +63,7 @@ def test_the_look_up_imports_nothing_that_only_a_write_needs() -> None:
         "before = set(sys.modules)\n"
         "import pyspark_kafka_eos; pyspark_kafka_eos.DefaultSource.name()\n"
         "print(sorted(name for name in set(sys.modules) - before if 'kafka_eos' not in name))\n"
-        "print('kafka_eos_sink.sink.writer' in sys.modules)"
+        "print('kafka_eos_sink.spark.writer' in sys.modules)"
     )
     assert (done.returncode, done.stdout) == (0, "[]\nFalse\n"), done.stderr
 

@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from kafka_eos_sink import KafkaEosDataSource
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
 from kafka_eos_sink.commit.transactional_id import batch_write_id, driver_transactional_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError
-from kafka_eos_sink.sink import writer as writer_module
-from kafka_eos_sink.sink.writer import KafkaEosBatchWriter
+from kafka_eos_sink.spark import writer as writer_module
+from kafka_eos_sink.spark.writer import KafkaEosBatchWriter
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 CodeOf = Callable[[str], str]
@@ -139,7 +139,7 @@ def test_a_writer_shows_no_secret_and_carries_none_that_was_referred_to(monkeypa
         "kafka.sasl.password": "${env:PASSWORD_OF_KAFKA}",
         "kafka.ssl.key.password": "hunter3",
     }
-    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: None)
+    monkeypatch.setattr(writer_module.session, "plan", lambda settings: None)
     writer = KafkaEosDataSource(options).writer(VALUE, overwrite=False)
     assert "hunter" not in repr(writer)
     assert "${env:PASSWORD_OF_KAFKA}" in repr(writer)
@@ -153,7 +153,7 @@ def test_the_plan_is_made_once_however_often_spark_pickles(monkeypatch: pytest.M
         planned.append(settings.write_id)
         return f"the plan of {settings.write_id}"
 
-    monkeypatch.setattr(writer_module.two_phase, "plan", plan)
+    monkeypatch.setattr(writer_module.session, "plan", plan)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
     assert planned == []
     serializer = CloudPickleSerializer()
@@ -177,7 +177,7 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
             raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
         return "planned"
 
-    monkeypatch.setattr(writer_module.two_phase, "plan", plan)
+    monkeypatch.setattr(writer_module.session, "plan", plan)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
     serializer = CloudPickleSerializer()
     with pytest.raises(pickle.PickleError, match=r"^\[KAFKA_EOS\.BROKER_UNREACHABLE\] not now$"):
@@ -195,7 +195,7 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_write_id_follows_from_the_options(
     options: dict[str, str], write_id: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: "planned")
+    monkeypatch.setattr(writer_module.session, "plan", lambda settings: "planned")
     writer = KafkaEosDataSource(UNREACHABLE | options).writer(VALUE, overwrite=False)
     settings = pickle.loads(pickle.dumps(writer))._planned_settings()
     assert (settings.write_id, settings.version, settings.random_write_id) == (write_id, version, False)
@@ -206,8 +206,8 @@ def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     def abort(*arguments: object) -> None:
         raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
 
-    monkeypatch.setattr(writer_module.two_phase, "plan", lambda settings: "planned")
-    monkeypatch.setattr(writer_module.two_phase, "abort", abort)
+    monkeypatch.setattr(writer_module.session, "plan", lambda settings: "planned")
+    monkeypatch.setattr(writer_module.session, "abort", abort)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
     pickle.dumps(writer)
     writer.abort([None])

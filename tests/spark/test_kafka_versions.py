@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.commit_log import parse_value
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 from tests.broker.transaction_versions import set_transaction_version
 from tests.faults.three_nodes import QUICK_ELECTIONS, leader, leaderless_everywhere

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 from tests.spark.executor_cluster import DEADLINE_S, ExecutorCluster
 from tests.spark.jobs.stream_rows import LINES, add_files

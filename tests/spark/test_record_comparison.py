@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from kafka_eos_sink.errors import SchemaError
-from kafka_eos_sink.sink.record_comparison import ORDER, SOURCE_PARTITION, Comparison, compare, compared_columns
+from kafka_eos_sink.jobs.record_comparison import ORDER, SOURCE_PARTITION, Comparison, compare, compared_columns
 
 KEY_VALUE = ("key", "value")
 FOUND = "key BINARY, value BINARY, partition INT, offset BIGINT"

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_eos_sink.sink.record_expressions import (
-    KAFKA_COLUMNS,
-    add_record_arguments,
-    check_record_arguments,
-    records,
-)
+from kafka_eos_sink.jobs.record_expressions import KAFKA_COLUMNS, add_record_arguments, check_record_arguments, records
 
 
 def given(*argv: str) -> argparse.Namespace:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
-from kafka_eos_sink.sink.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.streams import lag, produce

@@ -23,14 +23,13 @@ from kafka.admin import AbortTransactionSpec, KafkaAdminClient
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
-from kafka_eos_sink.cli.cluster_connection import connected
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin, EndTransaction
-from kafka_eos_sink.commit.executor import end_txn_version
+from kafka_eos_sink.client.admin import Admin, EndTransaction, connected
 from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
-from kafka_eos_sink.commit.write import log_partition_of
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
+from kafka_eos_sink.runtime.executor import end_txn_version
+from kafka_eos_sink.runtime.session import log_partition_of
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dead_writes import POINTS
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.streams import SHORT, StreamJob

@@ -10,9 +10,9 @@ import confluent_kafka
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
-from kafka_eos_sink.sink.topic_frame import SCHEMA, topic_frame
+from kafka_eos_sink.jobs.topic_frame import SCHEMA, topic_frame
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from dead_writes import POINTS
-from kafka_eos_sink.cli.embedded_kafka import EmbeddedKafka
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.killable_job import KillableJob, signal_all

@@ -5,17 +5,34 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "kafka_eos_sink"
-LAYERS = ("protocol", "client", "producer", "commit", "sink", "cli")
+# What each package may import of the others. client/ with producer/, and commit/, are two towers on protocol/ that meet in runtime/.
+TOWERS = {"protocol", "client", "producer", "commit", "runtime"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "protocol": set(),
+    "client": {"protocol"},
+    "producer": {"protocol", "client"},
+    "commit": {"protocol"},
+    "runtime": TOWERS,
+    "settings": TOWERS,
+    "spark": {*TOWERS, "settings"},
+    "jobs": {*TOWERS, "settings"},
+    "embedded": {"protocol", "client", "settings"},
+    "demo": {*TOWERS, "settings", "jobs", "embedded"},
+    "cli": {*TOWERS, "settings", "jobs", "embedded", "demo"},
+}
+BELOW_ALL = {"errors", "plugins", "logs"}
+IMPORT_PYSPARK = {"spark", "jobs", "demo"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 SOCKET_MODULES = {"socket", "ssl", "selectors", "select", "asyncio"}
-SOCKET_OWNERS = {"client/transport.py", "cli/free_ports.py"}
+SOCKET_OWNERS = {"client/transport.py", "embedded/ports.py"}
 
 
 def imported(source: Path) -> Iterator[str]:
@@ -36,7 +53,7 @@ def test_imports_are_found_however_they_are_written(tmp_path: Path, monkeypatch:
     source.write_text(
         textwrap.dedent("""
             import a.b
-            from ..sink import writer
+            from ..spark import writer
             from .node import Node
             def f():
                 from kafka_eos_sink.cli import main
@@ -45,26 +62,36 @@ def test_imports_are_found_however_they_are_written(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert set(imported(source)) == {
         "a.b",
-        "kafka_eos_sink.sink.writer",
+        "kafka_eos_sink.spark.writer",
         "kafka_eos_sink.client.node.Node",
         "kafka_eos_sink.cli.main",
     }
 
 
-def test_all_packages_are_layers() -> None:
-    assert {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")} == set(LAYERS)
+def test_the_table_names_all_packages_and_has_no_circle() -> None:
+    assert {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")} == set(MAY_IMPORT)
+    assert {file.stem for file in PACKAGE.glob("*.py")} - {"__init__"} == BELOW_ALL
+    # prepare() raises CycleError for packages that import each other.
+    TopologicalSorter({package: others - {package} for package, others in MAY_IMPORT.items()}).prepare()
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
-def test_imports_never_point_upward(source: Path) -> None:
-    layer = source.relative_to(PACKAGE).parts[0]
-    if layer not in LAYERS:  # errors.py is below all of them; __init__.py is the public list above them
-        allowed: tuple[str, ...] = LAYERS if layer == "__init__.py" else ()
-    else:
-        allowed = LAYERS[: LAYERS.index(layer) + 1]
+def test_imports_stay_within_the_table(source: Path) -> None:
+    package = source.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if package == "__init__":  # the public list, above all of them
+        return
+    allowed = set() if package in BELOW_ALL else MAY_IMPORT[package] | {package}
     ours = [name.split(".") for name in imported(source) if name.split(".")[0] == "kafka_eos_sink"]
-    upward = [".".join(parts) for parts in ours if len(parts) > 1 and parts[1] in LAYERS and parts[1] not in allowed]
-    assert upward == []
+    forbidden = [
+        ".".join(parts) for parts in ours if len(parts) > 1 and parts[1] in MAY_IMPORT and parts[1] not in allowed
+    ]
+    assert forbidden == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
+def test_imports_are_absolute(source: Path) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level] == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
@@ -74,7 +101,6 @@ def test_only_the_transport_touches_sockets(source: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
-def test_nothing_below_the_sink_imports_pyspark(source: Path) -> None:
-    below_the_sink = LAYERS[: LAYERS.index("sink")]
-    if source.relative_to(PACKAGE).parts[0] in (*below_the_sink, "errors.py"):
+def test_only_packages_about_spark_import_pyspark(source: Path) -> None:
+    if source.relative_to(PACKAGE).parts[0] not in IMPORT_PYSPARK:
         assert "pyspark" not in {name.split(".")[0] for name in imported(source)}

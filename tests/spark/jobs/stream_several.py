@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kafka_eos_sink.cli.cluster_connection import connected
+from kafka_eos_sink.client.admin import connected
 from tests.spark.jobs.several_queries import Query, frame_of
 from tests.spark.jobs.stream_rows import writer_of
 

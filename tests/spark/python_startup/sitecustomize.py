@@ -17,5 +17,5 @@ if "pyspark.daemon" in sys.orig_argv:
     import pyspark.sql.datasource  # noqa: F401
 
     if str(Path(__file__).parents[3]) in os.environ["PYTHONPATH"].split(os.pathsep):
-        import kafka_eos_sink.sink.stream_writer
-        import kafka_eos_sink.sink.writer  # noqa: F401
+        import kafka_eos_sink.spark.stream_writer
+        import kafka_eos_sink.spark.writer  # noqa: F401

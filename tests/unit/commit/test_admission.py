@@ -7,15 +7,10 @@ from typing import Literal
 
 import pytest
 
-from kafka_eos_sink.commit.prepared_transaction import (
-    DecisionStatus,
-    Plan,
-    ProducerIdentity,
-    SettledDecision,
-    TaskOutcome,
-)
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.commit.task import BatchIdentity, admit
 from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 SKIP = TaskOutcome.ALREADY_COMMITTED
 BATCH = BatchIdentity(query_id="q", version=5, topic="t", schema="value string", offsets_hash="h5", streaming=True)

@@ -9,14 +9,10 @@ import pytest
 
 from kafka_eos_sink.commit import commit_log
 from kafka_eos_sink.commit.commit_log import LogView, Outcome, decision_records, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import (
-    Decision,
-    OffsetRange,
-    PreparedTransaction,
-    ProducerIdentity,
-)
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 W, Q = "payments/orders", "batch"
 DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=7, producer_epoch=3, transaction_version=2)

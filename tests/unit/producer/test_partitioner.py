@@ -18,10 +18,9 @@ from kafka_eos_sink.producer.partitioner import (
     TopicPartitions,
     key_partitions,
     load_partitioner,
-    murmur2,
-    murmur2_bytes,
 )
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.murmur2 import murmur2, murmur2_bytes
 from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
 
 # From Kafka's own UtilsTest.testMurmur2, signed as Java has them.

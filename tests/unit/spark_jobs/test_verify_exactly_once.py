@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink.sink.record_comparison import Comparison, Difference
-from kafka_eos_sink.sink.topic_frame import Offsets, TopicFrame
+from kafka_eos_sink.jobs.record_comparison import Comparison, Difference
+from kafka_eos_sink.jobs.topic_frame import Offsets, TopicFrame
 from spark_jobs.verify_exactly_once import arguments, report, shown, source_options, table
 
 TOPIC = ("--bootstrap-servers", "a:1", "--topic", "t")

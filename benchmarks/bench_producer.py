@@ -1,0 +1,102 @@
+"""The producer alone: records per second of one process, Arrow batches to an embedded Kafka, one transaction a run.
+
+    python benchmarks/bench_producer.py [--rows N] [--value-bytes B] [--partitions P] [--batch-size B] [--runs R]
+
+A run counts from the first row to the acknowledgement of the last; the processor time is this process's alone, so that
+what the broker takes on the same cores can be told apart. Every run is checked: as many records as rows, all committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.config import DEFAULT_BATCH_SIZE, ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+
+ARROW_ROWS = 10_000
+"""What Spark hands over at a time (``spark.sql.execution.arrow.maxRecordsPerBatch``)."""
+DISTINCT_BATCHES = 20
+WORDS = (b"alpha", b"bravo", b"charlie", b"delta", b"echo", b"foxtrot", b"golf", b"hotel", b"india", b"juliett")
+DEADLINE_MS = 60_000
+
+
+def arrow_batches(value_bytes: int, *, keyed: bool) -> list[RecordColumns]:
+    """Rows of text that compress about as well as log lines do (lz4: to a third)."""
+    rng = np.random.default_rng(7)
+    made = []
+    for batch in range(DISTINCT_BATCHES):
+        first = batch * ARROW_ROWS
+        picks = rng.integers(0, len(WORDS), (ARROW_ROWS, value_bytes // 5 + 1))
+        values = [
+            (b"%d " % (first + row) + b" ".join(WORDS[word] for word in picks[row]))[:value_bytes]
+            for row in range(ARROW_ROWS)
+        ]
+        keys = pa.array([b"customer-%07d" % n for n in rng.integers(0, 1_000_000, ARROW_ROWS)], pa.binary())
+        value = pa.array(values, pa.binary())
+        made.append(RecordColumns(value=value, key=keys if keyed else None, headers=None, timestamp=None))
+    return made
+
+
+def run(
+    client: NetworkClient, config: ProducerConfig, topic: str, batches: list[RecordColumns], rows: int
+) -> tuple[float, float]:
+    """(records per second, processor seconds of this process per million records) of one transaction."""
+    producer = Producer(client, config, transactional_id="bench-producer")
+    producer.init_producer_id(client.clock() + DEADLINE_MS)
+    producer.begin()
+    started, processor = time.perf_counter(), time.process_time()
+    for number in range(rows // ARROW_ROWS):
+        producer.write(Rows(topic=topic, partition=None, columns=batches[number % len(batches)]))
+    producer.flush()
+    elapsed, processor = time.perf_counter() - started, time.process_time() - processor
+    written = sum(acknowledged.record_count for acknowledged in producer.acknowledged.values())
+    result = producer.end(True, client.clock() + DEADLINE_MS)
+    producer.close()
+    if written != rows or result.error_code != 0:
+        raise AssertionError(f"{written} of {rows} records acknowledged, EndTxn answered {result.error_code}")
+    return rows / elapsed, processor / rows * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    rows = arguments.rows // ARROW_ROWS * ARROW_ROWS
+    with (
+        EmbeddedKafka(heap="1g", tuned_for="throughput") as kafka,
+        NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))) as client,
+    ):
+        for keyed in (True, False):
+            batches = arrow_batches(arguments.value_bytes, keyed=keyed)
+            for codec in ("none", "lz4"):
+                topic = f"bench-{codec}-{'keyed' if keyed else 'keyless'}"
+                Admin(client).create_topic(topic, arguments.partitions, 1, {}, client.clock() + DEADLINE_MS)
+                config = ProducerConfig(compression=codec, batch_size=arguments.batch_size)
+                run(client, config, topic, batches, rows)  # warms up both sides
+                results = [run(client, config, topic, batches, rows) for _ in range(arguments.runs)]
+                speeds = [speed for speed, _ in results]
+                print(
+                    f"{codec:>5} {'keyed' if keyed else 'no key':>7}  {statistics.median(speeds) / 1e6:5.2f} "
+                    f"({min(speeds) / 1e6:.2f} to {max(speeds) / 1e6:.2f}) million records/s, "
+                    f"{statistics.median(cpu for _, cpu in results):.2f} processor s per million",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What the benchmark measured, and the table that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.cpu_seconds import CpuSeconds
+
+__all__ = ["BUILT_IN", "DISCARD", "KAFKA_EOS", "Measured", "as_json", "bench_table", "ratio_to_built_in"]
+
+KAFKA_EOS = "kafka-eos"
+BUILT_IN = "Spark's Kafka sink"
+DISCARD = "Arrow rows thrown away"
+_GUARANTEES = {KAFKA_EOS: "exactly once", BUILT_IN: "at least once", DISCARD: ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The warm rounds of one contender with one codec, each one ``save()`` of `rows` rows: wall-clock seconds, and the
+    processor time that all took together (None where the system does not tell)."""
+
+    contender: str
+    codec: str
+    rows: int
+    seconds: tuple[float, ...]
+    cpu: CpuSeconds | None = None
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of the median round."""
+        return self.rows / median(self.seconds)
+
+    @property
+    def slowest(self) -> float:
+        return self.rows / max(self.seconds)
+
+    @property
+    def fastest(self) -> float:
+        return self.rows / min(self.seconds)
+
+    @property
+    def cpu_per_million_rows(self) -> CpuSeconds | None:
+        if self.cpu is None:
+            return None
+        millions = self.rows * len(self.seconds) / 1_000_000
+        return CpuSeconds(
+            spark=self.cpu.spark / millions, python=self.cpu.python / millions, kafka=self.cpu.kafka / millions
+        )
+
+
+def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> float | None:
+    """Median against median of Spark's sink with the same codec; None where that was not measured."""
+    for other in all_measured:
+        if other.contender == BUILT_IN and other.codec == measured.codec:
+            return measured.rows_per_second / other.rows_per_second
+    return None
+
+
+def bench_table(all_measured: Sequence[Measured]) -> Table:
+    """One line per codec and contender; rates in rows per second, ratios to Spark's sink."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("codec")
+    table.add_column("sink", no_wrap=True)
+    table.add_column("rows/s", justify="right")
+    table.add_column("slowest to fastest", justify="right")
+    table.add_column("median s", justify="right")
+    table.add_column("ratio", justify="right")
+    table.add_column("CPU s per million rows", no_wrap=True)
+    codec = ""
+    for measured in all_measured:
+        if codec and measured.codec != codec:
+            table.add_section()
+        ratio = ratio_to_built_in(measured, all_measured)
+        guarantee = _GUARANTEES.get(measured.contender, "")
+        table.add_row(
+            measured.codec if measured.codec != codec else "",
+            Text(measured.contender + (f", {guarantee}" if guarantee else "")),
+            f"{measured.rows_per_second:,.0f}",
+            f"{measured.slowest:,.0f} to {measured.fastest:,.0f}",
+            f"{median(measured.seconds):.2f}",
+            Text("" if ratio is None else f"{ratio:.2f}", style="bold" if measured.contender == KAFKA_EOS else ""),
+            _cpu(measured.cpu_per_million_rows),
+        )
+        codec = measured.codec
+    return table
+
+
+def _cpu(cpu: CpuSeconds | None) -> str:
+    if cpu is None:
+        return ""
+    return f"{cpu.total:.2f}: Spark {cpu.spark:.2f}, Python {cpu.python:.2f}, Kafka {cpu.kafka:.2f}"
+
+
+def as_json(all_measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    return [
+        {
+            "contender": measured.contender,
+            "codec": measured.codec,
+            "rows": measured.rows,
+            "seconds": [round(seconds, 4) for seconds in measured.seconds],
+            "rows_per_second": round(measured.rows_per_second),
+            "ratio_to_built_in": ratio_to_built_in(measured, all_measured),
+            "cpu_seconds_per_million_rows": None if (cpu := measured.cpu_per_million_rows) is None else asdict(cpu),
+        }
+        for measured in all_measured
+    ]

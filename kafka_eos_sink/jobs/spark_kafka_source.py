@@ -1,0 +1,98 @@
+"""Spark's own source for Kafka, which comes with jars that PySpark does not bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.options import PREFIX
+from kafka_eos_sink.settings.property_tables import SECURITY
+from kafka_eos_sink.settings.secrets import resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KAFKA_SOURCE_JARS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.commons:commons-pool2:2.12.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+)
+"""Spark's Kafka source and sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies.
+
+Newer token providers cannot be resolved, so that ``spark-submit --packages`` fails on what the source declares.
+"""
+
+KAFKA_SOURCE_HELP = "\n".join(
+    (
+        "Spark's Kafka source needs jars that PySpark does not bring. Give spark-submit with --jars exactly these four, each "
+        "without its dependencies, which `kafka-eos jars` downloads and prints:",
+        *(f"  {jar}" for jar in KAFKA_SOURCE_JARS),
+    )
+)
+"""What the jobs say of it, one line per jar."""
+
+_CLASSES = (
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "org.apache.spark.kafka010.KafkaTokenUtil",
+    "org.apache.commons.pool2.impl.GenericKeyedObjectPool",
+    "org.apache.kafka.clients.consumer.KafkaConsumer",
+)
+"""One of each jar."""
+
+_CONNECTION = {"bootstrap.servers", "client.id", "client.dns.lookup", "request.timeout.ms", *SECURITY}
+_NOT_JAVA = {
+    "ssl.ca.location": "ssl.truststore.location with ssl.truststore.type=PEM",
+    "sasl.username": "sasl.jaas.config",
+    "sasl.password": "sasl.jaas.config",
+    "sasl.oauthbearer.client.id": "sasl.jaas.config",
+    "sasl.oauthbearer.client.secret": "sasl.jaas.config",
+    "sasl.oauthbearer.scope": "sasl.jaas.config",
+    "sasl.oauthbearer.token.provider": "sasl.login.callback.handler.class",
+}
+"""What the sink takes and Java's client does not know, and what that has instead."""
+
+
+def unknown_to_java(options: Iterable[str]) -> tuple[str, ...]:
+    """Of the names of ``kafka.*`` options those by which the sink can connect and Java's client cannot."""
+    return tuple(sorted(name for name in options if name.removeprefix(PREFIX) in _NOT_JAVA))
+
+
+def connection_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the sink's options (lower-case names) those that say how to connect, as Spark's source takes them.
+
+    References are resolved, which Spark does not know. Raises ConfigurationError: INVALID_OPTIONS where Java's client
+    does not know one of them, UNRESOLVED_REFERENCE.
+    """
+    unknown = unknown_to_java(options)
+    if unknown:
+        instead = sorted({_NOT_JAVA[name.removeprefix(PREFIX)] for name in unknown})
+        raise ConfigurationError(
+            "INVALID_OPTIONS",
+            f"{', '.join(unknown)}: not known to Java's client, with which Spark reads; it has {', '.join(instead)}",
+        )
+    return {name: resolve(value) for name, value in options.items() if name.removeprefix(PREFIX) in _CONNECTION}
+
+
+def missing_jars(spark: SparkSession) -> tuple[str, ...]:
+    """Those of `KAFKA_SOURCE_JARS` that this Spark does not have, in whatever version."""
+    java: Any = spark.sparkContext._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    return tuple(
+        jar
+        for jar, name in zip(KAFKA_SOURCE_JARS, _CLASSES, strict=True)
+        if loader.getResource(f"{name.replace('.', '/')}.class") is None
+    )
+
+
+def require_kafka_source(spark: SparkSession) -> None:
+    """Raises ConfigurationError KAFKA_SOURCE_MISSING, which names the jars, where Spark cannot read from Kafka."""
+    missing = missing_jars(spark)
+    if missing:
+        raise ConfigurationError(
+            "KAFKA_SOURCE_MISSING",
+            f"Spark's Kafka source is not complete, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
+            "give spark-submit its four jars, each without dependencies, with --jars (`kafka-eos jars` downloads them): "
+            + ", ".join(KAFKA_SOURCE_JARS),
+        )

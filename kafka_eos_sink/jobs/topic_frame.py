@@ -1,0 +1,183 @@
+"""What a topic holds under read_committed, as a DataFrame with the columns of Spark's Kafka source.
+
+Two readers: Spark's own source, which shares no code with the sink, where its jars are there and Java's client knows
+the options; else this package's client, which needs nothing but the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from kafka_eos_sink.client.admin import EARLIEST, Admin
+from kafka_eos_sink.client.committed_records import read_committed
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
+from kafka_eos_sink.jobs.spark_kafka_source import (
+    connection_options,
+    missing_jars,
+    require_kafka_source,
+    unknown_to_java,
+)
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_eos_sink.settings.options import PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Reader = Literal["auto", "spark", "client"]
+
+SCHEMA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+_ARROW_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+    }
+)
+_DEADLINE_MS = 60_000
+_ROWS_PER_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """One partition at one moment: its first offset, its last stable one and its high watermark (both exclusive)."""
+
+    partition: int
+    first: int
+    last_stable: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFrame:
+    """The records of a topic up to the last stable offsets of the moment when it was made.
+
+    ``reader`` says in words who reads. Reading the frame again gives the same records, unless they are deleted.
+    """
+
+    frame: DataFrame
+    reader: str
+    offsets: tuple[Offsets, ...]
+
+
+def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], reader: Reader = "auto") -> TopicFrame:
+    """The committed records of `topic`; `options` are ``kafka.*`` options as the sink takes them.
+
+    Raises:
+        ConfigurationError: INVALID_OPTIONS; KAFKA_SOURCE_MISSING where `reader` is "spark" and its jars are not there.
+        BrokerRefusedError: UNKNOWN_TOPIC. BrokerUnavailableError, AuthorizationError.
+    """
+    config = _client_config(options)
+    with NetworkClient(config) as client:
+        offsets = _offsets(Admin(client), topic)
+    if reader == "spark":
+        require_kafka_source(spark)
+    if reader == "client" or (reader == "auto" and (missing_jars(spark) or unknown_to_java(options))):
+        frame = _read_with_client(spark, topic, options, offsets)
+        return TopicFrame(frame=frame, reader="this package's client", offsets=offsets)
+    frame = _read_with_spark(spark, topic, options, offsets)
+    return TopicFrame(frame=frame, reader="Spark's Kafka source", offsets=offsets)
+
+
+def _client_config(options: Mapping[str, str]) -> ClientConfig:
+    problems: list[str] = []
+    foreign = [name for name in options if not name.startswith(PREFIX)]
+    problems += [f"{name} has no meaning for a reader, which takes {PREFIX}* only" for name in foreign]
+    kafka = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
+    if problems or properties is None:
+        raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
+    return properties.client
+
+
+def _offsets(admin: Admin, topic: str) -> tuple[Offsets, ...]:
+    deadline = admin.client.clock() + _DEADLINE_MS
+    described = admin.topic(topic, deadline)
+    if described is None:
+        raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or it may not be described")
+    where = [(topic, partition.index) for partition in described.partitions]
+    first = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+    last_stable = admin.list_offsets(where, deadline, isolation="read_committed")
+    high_watermark = admin.list_offsets(where, deadline, isolation="read_uncommitted")
+    return tuple(
+        Offsets(
+            partition=each[1], first=first[each], last_stable=last_stable[each], high_watermark=high_watermark[each]
+        )
+        for each in sorted(where)
+    )
+
+
+def _read_with_spark(
+    spark: SparkSession, topic: str, options: Mapping[str, str], offsets: tuple[Offsets, ...]
+) -> DataFrame:
+    return (
+        spark.read.format("kafka")
+        .options(**connection_options(options))
+        .option("subscribe", topic)
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        .option("startingOffsets", json.dumps({topic: {str(each.partition): each.first for each in offsets}}))
+        .option("endingOffsets", json.dumps({topic: {str(each.partition): each.last_stable for each in offsets}}))
+        .load()
+    )
+
+
+def _read_with_client(
+    spark: SparkSession, topic: str, options: Mapping[str, str], offsets: tuple[Offsets, ...]
+) -> DataFrame:
+    # The options travel as they were written: what they refer to is looked up where it is used.
+    written = dict(options)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with NetworkClient(_client_config(written)) as client:
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    yield from _partition_batches(Admin(client), topic, offsets[index])
+
+    return spark.range(0, len(offsets), 1, max(1, len(offsets))).mapInArrow(read, SCHEMA)
+
+
+def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[object, ...]] = []
+    for batch in read_committed(admin, topic, offsets.partition, offsets.first, offsets.last_stable):
+        rows += (
+            (
+                record.key,
+                record.value,
+                topic,
+                offsets.partition,
+                record.offset,
+                record.timestamp * 1_000,
+                int(batch.log_append_time),
+                [{"key": name, "value": value} for name, value in record.headers],
+            )
+            for record in batch.records
+            if offsets.first <= record.offset < offsets.last_stable
+        )
+        if len(rows) >= _ROWS_PER_BATCH:
+            yield _arrow(rows)
+            rows = []
+    if rows:
+        yield _arrow(rows)
+
+
+def _arrow(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)],
+        schema=_ARROW_SCHEMA,
+    )

@@ -1,0 +1,73 @@
+"""Kafka's hash of keys, murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``), of one value and of a whole column."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_FEW_ROWS: Final = 8
+"""Below this many rows a numpy pass costs more than the same word in plain Python."""
+
+
+def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """Murmur2 as in Kafka's ``Utils.murmur2`` of each value of a binary column.
+
+    ``offsets`` holds one more entry than there are values; value i is ``data[offsets[i]:offsets[i + 1]]``. The hash
+    is what Java has as a signed int, here unsigned.
+    """
+    length = np.diff(offsets).astype(np.uint32)
+    first, last = int(offsets[0]), int(offsets[-1])
+    start = offsets[:-1].astype(np.int64) - first
+    hashes = np.uint32(_SEED) ^ length
+    if not len(length):
+        return hashes
+    # Every four bytes as a word, at any address: one gather per word of the keys instead of four.
+    padded = np.concatenate([data[first:last], np.zeros(4, np.uint8)])
+    words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
+    m = np.uint32(_M)
+    shortest, longest = int(length.min()) // 4, int(length.max()) // 4
+    for word in range(longest):
+        if word < shortest:
+            hashes = (hashes * m) ^ _mixed(words[start + 4 * word])
+            continue
+        rows = np.flatnonzero(length >= 4 * (word + 1))
+        if len(rows) < _FEW_ROWS:
+            for row in rows.tolist():
+                hashes[row] = _resumed(int(hashes[row]), data[offsets[row] : offsets[row + 1]].tobytes(), word)
+            break
+        hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
+    rest = length & np.uint32(3)
+    rows = np.flatnonzero(rest)
+    if len(rows):
+        mask = (np.uint32(1) << (rest[rows] * np.uint32(8))) - np.uint32(1)
+        tail = words[start[rows] + (length[rows] & ~np.uint32(3))] & mask
+        hashes[rows] = (hashes[rows] ^ tail) * m
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * m
+    return hashes ^ (hashes >> np.uint32(15))
+
+
+def _mixed(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    k = k * np.uint32(_M)
+    return (k ^ (k >> np.uint32(24))) * np.uint32(_M)
+
+
+def _resumed(hashed: int, value: bytes, word: int) -> int:
+    """The hash after all whole words of ``value``, given it after the first ``word`` of them."""
+    for at in range(4 * word, len(value) - 3, 4):
+        k = int.from_bytes(value[at : at + 4], "little") * _M & 0xFFFFFFFF
+        k = (k ^ (k >> 24)) * _M & 0xFFFFFFFF
+        hashed = (hashed * _M & 0xFFFFFFFF) ^ k
+    return hashed
+
+
+def murmur2_bytes(value: bytes) -> int:
+    """Murmur2 as in Kafka's ``Utils.murmur2`` of one value, unsigned."""
+    hashed = _resumed(_SEED ^ len(value), value, 0)
+    if rest := len(value) & 3:
+        hashed = (hashed ^ int.from_bytes(value[-rest:], "little")) * _M & 0xFFFFFFFF
+    hashed = (hashed ^ (hashed >> 13)) * _M & 0xFFFFFFFF
+    return hashed ^ (hashed >> 15)

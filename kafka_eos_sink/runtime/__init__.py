@@ -1,0 +1,1 @@
+"""Runs the procedures of commit/ on a cluster: executors, the session that the sink calls, failpoints."""

@@ -1,0 +1,195 @@
+"""What the commit log says of past and running writes, put into words for people; it decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, LogView, Outcome, parse_key
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
+from kafka_eos_sink.commit.steps import LogChunk, Procedure, ReadLog, ReadRecord
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.session import log_partition_of
+
+__all__ = ["CommittedWrite", "LogReading", "read_commit_history"]
+
+WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved"]
+"""finished   every row is visible; its done record says so
+decided    the decision stands, its end is not recorded: the next run of the same id or `kafka-eos recover` finishes it
+undecided  a decision was written whose transaction has not ended
+prepared   tasks have written and wait for a decision: a write that runs, or one that died before it was decided
+resolved   an operator's answer (`kafka-eos resolve`)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedWrite:
+    """One version of a write as the commit log shows it; of every write id and query id the newest is known.
+
+    committed         of the named transactions, how many have their COMMIT marker in the log
+    finished_ms       wall clock of the driver that finished it, None where that is not recorded
+    offsets           one range per topic-partition over all transactions; other records may lie between
+    """
+
+    write_id: str
+    query_id: str
+    version: int | None
+    state: WriteState
+    topic: str | None = None
+    rows: int | None = None
+    transactions: int = 0
+    committed: int = 0
+    finished_ms: int | None = None
+    offsets: tuple[OffsetRange, ...] = ()
+    resolution: str | None = None
+
+    @property
+    def finished_at(self) -> str | None:
+        """ISO 8601, UTC, to the millisecond."""
+        if self.finished_ms is None:
+            return None
+        return datetime.fromtimestamp(self.finished_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "write_id": self.write_id,
+            "query_id": self.query_id,
+            "version": self.version,
+            "state": self.state,
+            "finished_at": self.finished_at,
+            "topic": self.topic,
+            "rows": self.rows,
+            "transactions": self.transactions,
+            "committed_transactions": self.committed,
+            "resolution": self.resolution,
+            "offsets": [
+                {
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "first_offset": part.first_offset,
+                    "last_offset": part.last_offset,
+                }
+                for part in self.offsets
+            ],
+        }
+
+
+class LogReading:
+    """What has been read of one partition of the commit log: its records, and under which ids they were written."""
+
+    def __init__(self, write_id: str | None) -> None:
+        self.view = LogView(write_id)
+        self._write_id = write_id
+        self._ids: dict[tuple[str, str], None] = {}
+
+    def feed(self, chunk: LogChunk) -> None:
+        for entry in chunk.entries:
+            if isinstance(entry, ReadRecord):
+                key = parse_key(entry.key)
+                # A barrier belongs to a write id and to no query.
+                if key is not None and key.kind != "barrier" and self._write_id in (None, key.write_id):
+                    self._ids[(key.write_id, key.query_id)] = None
+        self.view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+
+    def writes(self) -> tuple[CommittedWrite, ...]:
+        """Per write id and query id: the newest decision, and what has begun after it."""
+        return tuple(write for write_id, query_id in self._ids for write in self._writes(write_id, query_id))
+
+    def _writes(self, write_id: str, query_id: str) -> Iterable[CommittedWrite]:
+        found = self.view.newest_decision(write_id, query_id)
+        decision = None if found is None else found.decision
+        if decision is not None:
+            yield self._decided(decision)
+        if self.view.undecided(write_id, query_id):
+            yield CommittedWrite(write_id=write_id, query_id=query_id, version=None, state="undecided")
+            return
+        named = () if decision is None else [prepared.part_offset for prepared in decision.transactions]
+        waiting: dict[int, int] = {}
+        for part in self.view.newest_parts(write_id, query_id).values():
+            if part.outcome is Outcome.OPEN and part.value is not None and part.offset not in named:
+                waiting[part.value["version"]] = waiting.get(part.value["version"], 0) + 1
+        for version, transactions in sorted(waiting.items()):
+            yield CommittedWrite(
+                write_id=write_id, query_id=query_id, version=version, state="prepared", transactions=transactions
+            )
+
+    def _decided(self, decision: Decision) -> CommittedWrite:
+        done = self.view.done_fields(decision.write_id, decision.query_id)
+        if done is not None and done.get("nonce") != decision.nonce:
+            done = None  # of an earlier version
+        committed = 0
+        for prepared in decision.transactions:
+            part = self.view.part_at(decision.write_id, decision.query_id, prepared.partition, prepared.part_offset)
+            committed += prepared.proven or (part is not None and part.outcome is Outcome.COMMITTED)
+        state: WriteState = "resolved" if decision.resolution else "decided" if done is None else "finished"
+        return CommittedWrite(
+            write_id=decision.write_id,
+            query_id=decision.query_id,
+            version=decision.version,
+            state=state,
+            topic=decision.topic,
+            rows=sum(prepared.rows for prepared in decision.transactions),
+            transactions=len(decision.transactions),
+            committed=committed,
+            finished_ms=None if done is None else done.get("finished_ms"),
+            offsets=_merged(part for prepared in decision.transactions for part in prepared.offsets),
+            resolution=decision.resolution,
+        )
+
+
+def _merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    for part in ranges:
+        first, last = bounds.get((part.topic, part.partition), (part.first_offset, part.last_offset))
+        bounds[(part.topic, part.partition)] = min(first, part.first_offset), max(last, part.last_offset)
+    return tuple(
+        OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
+        for (topic, partition), (first, last) in sorted(bounds.items())
+    )
+
+
+def read_commit_history(
+    admin: Admin,
+    *,
+    timeout_ms: int,
+    commit_log_topic: str = DEFAULT_TOPIC,
+    write_id: str | None = None,
+) -> tuple[CommittedWrite, ...]:
+    """The writes in the commit log, of one write id or of all; the last finished ones last.
+
+    Reads partition after partition up to where each ends now. Raises BrokerRefusedError (NO_COMMIT_LOG) where there is
+    no such topic, and BrokerUnavailableError when a partition is not read within `timeout_ms`.
+    """
+    deadline = admin.client.clock() + timeout_ms
+    if admin.topic(commit_log_topic, deadline) is None:
+        raise BrokerRefusedError(
+            "NO_COMMIT_LOG",
+            f"there is no commit log topic {commit_log_topic!r}: nothing was written exactly once on this cluster yet, "
+            "or the writes have another commit.log.topic (name it with --commit-log-topic)",
+        )
+    partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
+    where = [(commit_log_topic, partition) for partition in partitions]
+    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
+    writes: list[CommittedWrite] = []
+    for topic, partition in where:
+        executor = Executor(admin.client, admin, log_topic=topic, log_partition=partition, timeout_ms=timeout_ms)
+        reading = LogReading(write_id)
+        end = ends[(topic, partition)]
+        while reading.view.next_offset < end:
+            before = reading.view.next_offset
+            reading.feed(executor.run(_read(before)))
+            if reading.view.next_offset == before and admin.client.clock() > deadline:
+                raise BrokerUnavailableError(
+                    "COMMIT_LOG_UNAVAILABLE",
+                    f"{topic}-{partition} could not be read from offset {before} to its end {end} in {timeout_ms} ms",
+                )
+        writes.extend(reading.writes())
+    return tuple(sorted(writes, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id)))
+
+
+def _read(offset: int) -> Procedure[LogChunk]:
+    chunk: LogChunk = yield ReadLog(offset)
+    return chunk

@@ -1,0 +1,408 @@
+"""What an operator does with a dead or stuck write from outside Spark: recover, resolve and repair, on a real cluster.
+
+Each opens its own client, needs no option of the write but its id and commit log, and returns what it found and did as values.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.commit_log import parse_key
+from kafka_eos_sink.commit.operator.missing_markers import (
+    Evidence,
+    Finding,
+    Part,
+    Verdict,
+    gather,
+    holder_of,
+    judge,
+    rounds,
+)
+from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, SettledDecision
+from kafka_eos_sink.commit.settle import ASK_THE_WITNESS, POLL_MS, Look, SettleLimits, look_at
+from kafka_eos_sink.commit.steps import Append, EndResult, EndTransactions
+from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.record_batch import first_batch_of
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
+from kafka_eos_sink.runtime.topics import ensure_commit_log
+
+LEADER_MS = 10_000
+PARTITION_MS = 1_000
+"""How long repair waits for the answer of a leader, and for one partition's, before it does what it can without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """Which write, on which cluster; ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms)."""
+
+    write_id: str
+    commit_log_topic: str
+    client: ClientConfig
+    timeout_ms: int = 120_000
+
+    @property
+    def log_partition(self) -> int:
+        return log_partition_of(self.write_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTransaction:
+    """An EndTxn and its answer; ``error`` 0 for success, None where no answer came."""
+
+    identity: ProducerIdentity
+    committed: bool
+    error: int | None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error == ErrorCode.NONE
+
+    @property
+    def had_ended(self) -> bool:
+        """Whether it was refused as a transaction is that is not open any more under this identity."""
+        return self.error in ASK_THE_WITNESS
+
+    @property
+    def is_over(self) -> bool:
+        return self.succeeded or self.had_ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """Every query id's newest decision as it is now, which of them were finished just now, all that was to be ended, and the open
+    transactions that were left alone because nobody can prove what readers see of the decision that names their ids."""
+
+    decisions: tuple[SettledDecision, ...]
+    finished_now: frozenset[str]
+    ended: tuple[EndedTransaction, ...]
+    left_open: tuple[ProducerIdentity, ...] = ()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether nothing of what was found open is open now, or may be."""
+        return not self.left_open and all(each.is_over for each in self.ended)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What is open although it is decided; ``written``: the missing markers were written and are in effect. ``unasked``: partitions
+    (topic-partition) whose leaders could not be asked; ``unreadable``: topics that may not be looked at; ``nowhere``: query ids of which
+    nobody can tell on which partitions to look."""
+
+    findings: tuple[Finding, ...]
+    written: bool
+    knows_decisions: bool
+    unasked: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    nowhere: tuple[str, ...] = ()
+
+
+class NotingExecutor(Executor):
+    """Notes what a procedure ends, the query ids whose newest decision it calls done, and topics that may not be looked at."""
+
+    def __init__(self, admin: Admin, settings: OperatorSettings) -> None:
+        super().__init__(
+            admin.client,
+            admin,
+            log_topic=settings.commit_log_topic,
+            log_partition=settings.log_partition,
+            timeout_ms=settings.timeout_ms,
+        )
+        self.ended: list[EndedTransaction] = []
+        self.finished: set[str] = set()
+        self.unreadable: set[str] = set()
+        """Topics of whose producers it was asked without the right to know."""
+        self._performers |= {EndTransactions: self._note_ends, Append: self._note_done}
+
+    def producers_on(
+        self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
+    ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
+        """What the leaders remember of producers on these partitions, and on all of these topics, but for what does not exist any more;
+        and the partitions that could not be asked.
+
+        What cannot be asked must neither keep the others from being asked nor use up their time.
+        """
+        by_leader: dict[int, list[TopicPartition]] = {}
+        unasked: list[TopicPartition] = []
+        for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
+            wanted = [each for each in partitions if each[0] == topic]
+            try:
+                known = self.admin.topic(topic, self._deadline)
+            except AuthorizationError:
+                self.unreadable.add(topic)
+                unasked += wanted
+                continue
+            if known is None:
+                continue
+            if topic in topics:
+                wanted = list(dict.fromkeys([*wanted, *((topic, each.index) for each in known.partitions)]))
+            for each in wanted:
+                found = known.partition(each[1])
+                if found is not None:
+                    (unasked if found.leader < 0 else by_leader.setdefault(found.leader, [])).append(each)
+        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for of_leader in by_leader.values():
+            producers |= self._of_leader(of_leader)
+            unasked += [each for each in of_leader if each not in producers]
+        return producers, tuple(unasked)
+
+    def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """All at once; where that fails it may be for one of them, so one by one, as long as a leader may take."""
+        topics = dict.fromkeys(topic for topic, _ in partitions)
+        try:
+            together = self._asked(partitions, LEADER_MS)
+        except AuthorizationError:
+            if len(topics) == 1:
+                self.unreadable.update(topics)
+                return {}
+            each_alone = [self._of_leader([each for each in partitions if each[0] == topic]) for topic in topics]
+            return {where: states for alone in each_alone for where, states in alone.items()}
+        if together is not None:
+            return together
+        found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        give_up_at = self.client.clock() + LEADER_MS
+        for each in partitions:
+            if self.client.clock() < give_up_at and each[0] not in self.unreadable:
+                try:
+                    found |= self._asked([each], PARTITION_MS) or {}
+                except AuthorizationError:
+                    self.unreadable.add(each[0])
+        return found
+
+    def _asked(
+        self, partitions: Sequence[TopicPartition], within_ms: int
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]] | None:
+        try:
+            return self.admin.describe_producers(partitions, self.client.clock() + within_ms)
+        except BrokerUnavailableError:
+            return None
+        except BrokerRefusedError as refused:
+            if refused.code != "UNKNOWN_TOPIC":  # deleted this moment
+                raise
+            return None
+
+    def _note_ends(self, step: EndTransactions) -> tuple[EndResult, ...]:
+        results = self._end_transactions(step)
+        self.ended += [
+            EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
+            for end, result in zip(step.ends, results, strict=True)
+        ]
+        return results
+
+    def _note_done(self, step: Append) -> int:
+        offset = self._append(step)
+        keys = (parse_key(record.key) for record in step.records)
+        self.finished |= {key.query_id for key in keys if key is not None and key.kind == "done"}
+        return offset
+
+
+@contextmanager
+def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecutor]]:
+    """An executor on an existing, proper commit log.
+
+    Raises `BrokerRefusedError` ``NO_COMMIT_LOG``; `ConfigurationError` ``COMMIT_LOG_TOPIC``, before anything is written to it.
+    """
+    with NetworkClient(settings.client) as client:
+        admin = Admin(client)
+        topic = settings.commit_log_topic
+        deadline = client.clock() + settings.timeout_ms
+        if admin.topic(topic, deadline) is None:
+            raise BrokerRefusedError(
+                "NO_COMMIT_LOG",
+                f"there is no commit log topic {topic!r} on this cluster: correct the servers, or name the write's commit.log.topic "
+                "with --commit-log-topic",
+            )
+        ensure_commit_log(admin, topic, None, deadline)
+        yield admin, NotingExecutor(admin, settings)
+
+
+def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
+    """Take a write id over from whoever holds it: finish what is decided, end what is not.
+
+    Raises what `take_over` raises: `DecisionPendingError` where a decision can neither be finished nor called void; and unless
+    ``abort_unknown``, `WriteRefusedError` before anything is touched where the commit log knows nothing of the write id.
+    """
+    with _connected(settings) as (admin, executor):
+        version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        request = TakeOver(
+            write_id=settings.write_id,
+            nonce=uuid.uuid4().hex,
+            transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
+            limits=SettleLimits(deadline_ms=settings.timeout_ms),
+            unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
+        )
+        plan = executor.run(take_over(request, version))
+        # A transaction that was open at first is asked to abort although its decision was finished meanwhile; that is refused.
+        done = {_without_version(each.identity) for each in executor.ended if each.succeeded}
+        ended = tuple(each for each in executor.ended if each.succeeded or _without_version(each.identity) not in done)
+        over = {_without_version(each.identity) for each in ended if each.is_over}
+        left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
+        return Recovered(
+            decisions=plan.decisions,
+            finished_now=frozenset(executor.finished),
+            ended=ended,
+            left_open=left_open,
+        )
+
+
+def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
+    """The same transaction, listed or named: its version is the cluster's in the one case and the decision's in the other."""
+    return replace(identity, transaction_version=0)
+
+
+def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:
+    """Record the operator's answer for one version; see `resolve` for what it does and raises."""
+    with _connected(settings) as (admin, executor):
+        transaction_version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        request = ResolveRequest(
+            write_id=settings.write_id,
+            query_id=query_id,
+            version=version,
+            answer=answer,
+            nonce=uuid.uuid4().hex,
+            limits=SettleLimits(deadline_ms=settings.timeout_ms),
+        )
+        return executor.run(resolve(request, transaction_version))
+
+
+def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
+    """Find transactions whose markers are missing; with ``write``, write those of which it is proven how they ended.
+
+    Raises `AuthorizationError` without Read on the commit log or, to write, without Alter or ClusterAction on the cluster.
+    """
+    with _connected(settings) as (admin, executor):
+        version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        where = settings.commit_log_topic, settings.log_partition
+        evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
+        # The readers of every partition of a topic can be held up by an attempt that no newest decision names.
+        partitions = dict.fromkeys([*(part.where for part in evidence.parts), *([where] if evidence.described else [])])
+        producers, unasked = executor.producers_on(partitions, evidence.topics)
+        judged = judge(evidence, producers)
+        findings = tuple(_doubted(executor, evidence, judged, finding, producers, unasked) for finding in judged)
+        missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
+        found = Repaired(
+            findings=findings,
+            written=False,
+            knows_decisions=evidence.knows_decisions,
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked if topic not in executor.unreadable),
+            unreadable=tuple(sorted(executor.unreadable)),
+            nowhere=evidence.nowhere,
+        )
+        if not write or not missing:
+            return found
+        deadline = admin.client.clock() + settings.timeout_ms
+        for markers in rounds(missing):
+            admin.write_txn_markers(markers, deadline)
+        _await_ends(admin, [finding.part for finding in missing], deadline)
+        return replace(found, written=True)
+
+
+def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
+    """Until the leaders hold none of them open; a leader answers before its marker is in effect."""
+    while True:
+        producers = admin.describe_producers(dict.fromkeys(part.where for part in parts), deadline)
+        left = [part for part in parts if holder_of(part, producers[part.where]) is not None]
+        if not left:
+            return
+        if admin.client.clock() >= deadline:
+            topic, partition = left[0].where
+            raise BrokerUnavailableError(
+                "REQUEST_DEADLINE",
+                f"{topic}-{partition} took the marker of {left[0].identity.transactional_id} and still holds it open; look at its leader",
+            )
+        admin.client.wait(POLL_MS, deadline)
+
+
+def _doubted(
+    executor: NotingExecutor,
+    evidence: Evidence,
+    judged: Sequence[Finding],
+    finding: Finding,
+    asked: Collection[TopicPartition],
+    unasked: Collection[TopicPartition],
+) -> Finding:
+    """The finding, or an unproven one where its ABORT could take along what is committed."""
+    part = finding.part
+    if finding.marker is None or finding.marker.committed:
+        return finding
+    why = None
+    if part.version is None:
+        try:
+            begins = _begins_here(executor.admin, part, executor.client.clock() + LEADER_MS)
+            if begins is None:
+                why = "its first batch is gone (deleted), so nobody can tell whether it has joined an older open transaction"
+            elif not begins:
+                why = "it has joined an older open transaction"
+        except (AuthorizationError, BrokerUnavailableError, BrokerRefusedError):
+            why = "its leader does not show now whether it has joined an older open transaction"
+    elif part.identity.transaction_version < 2:
+        # The ABORT may be that of the transaction which a late request began anew, or of an attempt that has joined it; then its rows can
+        # be seen elsewhere. From version 2 on its epoch is that of no other end.
+        held = {each.part.where for each in judged if each.part.identity == part.identity}
+        elsewhere = [
+            each
+            for each in evidence.parts
+            if each.identity == part.identity
+            and each.where[0] != executor.log_topic
+            and each.where not in held
+            and (each.where in asked or each.where in unasked)  # not of topics that are gone
+        ]
+        why = _visible_elsewhere(executor, elsewhere, unasked)
+    return finding if why is None else replace(finding, verdict=Verdict.UNPROVEN, marker=None, reason=why)
+
+
+def _visible_elsewhere(
+    executor: NotingExecutor, parts: Sequence[Part], unasked: Collection[TopicPartition]
+) -> str | None:
+    """Why the transaction of these parts may be committed, if they are visible or nobody can tell."""
+    where = next((each.where for each in parts if each.where in unasked), None)
+    if where is None:
+        written = tuple(
+            (
+                each.identity,
+                OffsetRange(
+                    topic=each.where[0],
+                    partition=each.where[1],
+                    first_offset=each.first_offset,
+                    last_offset=each.last_offset,
+                ),
+            )
+            for each in parts
+        )
+        try:
+            look: Look = executor.run(look_at(written))
+        except BrokerUnavailableError:
+            look = Look(untold=written)
+        if look.seen:
+            return f"the commit log says aborted, but readers see its rows on {look.seen[0][1].topic}-{look.seen[0][1].partition}"
+        if not look.untold:
+            return None
+        where = look.untold[0][1].topic, look.untold[0][1].partition
+    return f"the commit log says aborted, but nobody can tell now whether readers will see its rows on {where[0]}-{where[1]}"
+
+
+def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
+    """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along. None
+    where that batch is gone."""
+    where, offset = part.where, part.first_offset
+    result = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
+    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return None
+    first, identity = first_batch_of(result.records), part.identity
+    return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
+        offset,
+        identity.producer_id,
+        identity.producer_epoch,
+    )

@@ -1,0 +1,326 @@
+"""One write from plan to abort, for whoever drives it: the sink, or a command.
+
+Every process that takes part (planner, tasks, driver) calls in with settings of its own, rebuilt from the options, and shares
+nothing but the pickled `Plan` and the `TaskMessage` of each task.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin_lease import lease_admin
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit import decide
+from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS, LogView
+from kafka_eos_sink.commit.decide import GroupOffsets
+from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
+from kafka_eos_sink.commit.task import BatchIdentity, admit, write_attempt
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+from kafka_eos_sink.runtime.executor import Executor, with_commit_log
+from kafka_eos_sink.runtime.task_executor import TaskExecutor
+from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
+
+__all__ = [
+    "Decision",
+    "GroupOffsets",
+    "Plan",
+    "RowsWritten",
+    "TaskIdentity",
+    "TaskMessage",
+    "WriteSettings",
+    "abort",
+    "commit",
+    "plan",
+    "sweep",
+    "write_task",
+    "write_task_at_least_once",
+]
+
+log = logging.getLogger("kafka_eos_sink")
+
+DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
+"""At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
+CHECK_EVERY_MS = 60_000
+"""A planner looks at topics and broker settings no more often."""
+LIST_EVERY_MS = 5_000
+"""A planner lists open transactions at least so often: what a losing attempt opened late, and was killed, is ended within seconds."""
+MAX_REMEMBERED = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """What is written, by whom, and how to reach the cluster. Never pickled: it can hold resolved secrets.
+
+    ``random_write_id``: a batch job without ``txnAppId``, whose id nobody will ever come back for.
+    """
+
+    write_id: str
+    query_id: str
+    version: int
+    random_write_id: bool
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"]
+    commit_log_topic: str
+    client: ClientConfig
+    producer: ProducerConfig
+    streaming: bool = False
+    group_offsets: GroupOffsets | None = None
+
+    @property
+    def batch(self) -> BatchIdentity:
+        return BatchIdentity(
+            query_id=self.query_id,
+            version=self.version,
+            topic=self.topic,
+            schema=self.schema,
+            offsets_hash=self.offsets_hash,
+            on_checkpoint_rollback=self.on_checkpoint_rollback,
+            streaming=self.streaming,
+            can_be_rerun=not self.random_write_id,
+        )
+
+    @property
+    def log_partition(self) -> int:
+        return log_partition_of(self.write_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWritten:
+    """What an at-least-once task has to say."""
+
+    rows: int
+
+
+def log_partition_of(write_id: str) -> int:
+    """The partition of the commit log that holds all records of a write id."""
+    return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
+
+
+def _executor(settings: WriteSettings, admin: Admin) -> Executor:
+    return Executor(
+        admin.client,
+        admin,
+        log_topic=settings.commit_log_topic,
+        log_partition=settings.log_partition,
+        timeout_ms=settings.producer.delivery_timeout_ms,
+        max_block_ms=settings.producer.max_block_ms,
+    )
+
+
+def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> TakeOver:
+    return TakeOver(
+        write_id=settings.write_id,
+        nonce=uuid.uuid4().hex,
+        transaction_timeout_ms=transaction_timeout_ms,
+        limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Remembered:
+    """What a planner process knows of a write from its earlier plans; hints only, as others may have written since.
+
+    Times are of the client's clock, ms. ``view`` is what was read of the commit log with this ``log_topic_id``.
+    """
+
+    checked_at: int
+    transaction_timeout_ms: int
+    log_topic_id: uuid.UUID
+    view: LogView
+    listed_at: int = 0
+    plan: Plan | None = None
+
+
+_remembered: dict[tuple[object, ...], _Remembered] = {}
+
+
+def plan(settings: WriteSettings) -> Plan:
+    """Fence, recover and end whatever ran under this write id before; the plan that its tasks need.
+
+    Raises what makes the write impossible: unreachable brokers, missing rights, a decision that cannot be settled; and
+    `WriteRefusedError` for a version that must not be written. What version a micro-batch has only its tasks are told, so they refuse it.
+    """
+    with lease_admin(settings.client) as admin:
+        now = admin.client.clock()
+        version = admin.transaction_version(now + settings.producer.max_block_ms)
+        key = (
+            settings.write_id,
+            settings.commit_log_topic,
+            settings.client,
+            settings.topic,
+            settings.producer.transaction_timeout_ms,
+        )
+        known = _remembered.pop(key, None)
+        if known is None or now - known.checked_at > CHECK_EVERY_MS:
+            known = _check(settings, admin, known)
+        request = _take_over_request(settings, known.transaction_timeout_ms)
+        executor = _executor(settings, admin)
+        if settings.random_write_id:
+            # This plan reads nothing, but the commit will: a missing right must show before anything is decided.
+            executor.require_readable_log()
+            return executor.run(fence_only(request))
+        lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
+        request = replace(request, view=known.view, predecessor=None if lists else known.plan)
+        known.plan = executor.run(take_over(request, version))
+        known.view.forget_superseded()
+        if lists:
+            known.listed_at = now
+        _remembered[key] = known
+        while len(_remembered) > MAX_REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+        if not settings.streaming:
+            _require_admitted(settings, known.plan)
+        return known.plan
+
+
+def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
+    """Refuse in the planner what every task would refuse, for all partitions alike."""
+    try:
+        admit(plan, settings.batch, partition=0)
+    except KafkaEosError as refused:
+        refused.message = with_commit_log(refused.message, settings.commit_log_topic)
+        raise
+
+
+def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
+    """The topics as they must be, and for how long transactions may live."""
+    deadline = admin.client.clock() + settings.producer.max_block_ms
+    if settings.topic is not None and settings.producer.dead_letter_topic is None:
+        require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
+    log_topic_id = ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    same_log = known is not None and known.log_topic_id == log_topic_id
+    return _Remembered(
+        checked_at=admin.client.clock(),
+        transaction_timeout_ms=_transaction_timeout(settings, admin, deadline),
+        log_topic_id=log_topic_id,
+        view=known.view if known is not None and same_log else LogView(settings.write_id),
+        listed_at=0 if known is None else known.listed_at,
+        plan=known.plan if known is not None and same_log else None,
+    )
+
+
+def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
+    """One task attempt: all its rows in one prepared transaction."""
+    with lease_admin(settings.client) as admin:
+        executor = TaskExecutor(
+            admin.client,
+            admin,
+            log_topic=settings.commit_log_topic,
+            log_partition=settings.log_partition,
+            timeout_ms=settings.producer.delivery_timeout_ms,
+            config=settings.producer,
+            plan=plan,
+            query_id=settings.query_id,
+            version=settings.version,
+            batches=batches,
+        )
+        try:
+            return executor.run(write_attempt(plan, settings.batch, task))
+        finally:
+            executor.close()
+
+
+def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
+    """One task attempt with the idempotent producer and no transaction: a task that Spark repeats writes its rows again."""
+    rows = 0
+    with lease_admin(settings.client) as admin:
+        client = admin.client
+        producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
+        try:
+            for batch in batches:
+                if rows == 0 and batch.num_rows:
+                    producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
+                    producer.begin()
+                if batch.num_rows:
+                    producer.write(batch)
+                    rows += batch.num_rows
+            if rows:
+                producer.flush()
+        finally:
+            producer.close()
+    return RowsWritten(rows=rows)
+
+
+def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
+    """Decide the batch and finish it; None where it was committed before."""
+    request = decide.CommitRequest(
+        plan=plan,
+        batch=settings.batch,
+        random_write_id=settings.random_write_id,
+        nonce=uuid.uuid4().hex,
+        group_offsets=settings.group_offsets,
+        limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
+    )
+    with lease_admin(settings.client) as admin:
+        decision = _executor(settings, admin).run(decide.commit(request, messages))
+        if decision is None:
+            newest = plan.newest_decision(settings.query_id)
+            is_older = newest is not None and newest.version > settings.version
+            log.warning(
+                "version %d of write id %r %s: nothing was written now",
+                settings.version,
+                settings.write_id,
+                "is older than the newest one" if is_older else "was written before",
+            )
+        return decision
+
+
+def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> None:
+    """End what the failed batch left open, or finish it where it was decided after all.
+
+    `plan` is None where no task's message brought it to this process.
+    """
+    with lease_admin(settings.client) as admin:
+        deadline = admin.client.clock() + settings.producer.max_block_ms
+        version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
+        timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
+        request = _take_over_request(settings, timeout_ms)
+        _executor(settings, admin).run(decide.abort(request, plan, messages, version))
+
+
+def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
+    """End what losing attempts of a finished batch opened after its commit had looked; how many there were."""
+    with lease_admin(settings.client) as admin:
+        return _executor(settings, admin).run(decide.sweep(plan, decision))
+
+
+def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
+    """The tasks' transaction.timeout.ms: as asked for, else as long as the broker allows up to 15 minutes."""
+    configured = settings.producer.transaction_timeout_ms
+    maximum: int | None = None
+    try:
+        found = admin.describe_configs("broker", None, ("transaction.max.timeout.ms",), deadline)
+        maximum = int(found["transaction.max.timeout.ms"])
+    except AuthorizationError:
+        if configured is None:
+            warn_once(
+                "the brokers' transaction.max.timeout.ms may not be read (DescribeConfigs on the cluster is missing): tasks ask for a "
+                f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and step down where that is refused; grant it, or set "
+                "kafka.transaction.timeout.ms"
+            )
+    except KeyError:
+        log.debug("the brokers do not tell their transaction.max.timeout.ms")
+    if configured is not None:
+        if maximum is not None and configured > maximum:
+            raise ConfigurationError(
+                "INVALID_TRANSACTION_TIMEOUT",
+                f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum} "
+                "(transaction.max.timeout.ms); lower the one or raise the other",
+            )
+        # Nobody comes back for a random id: its open transaction must not hold up readers for longer.
+        return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
+    return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

@@ -1,0 +1,172 @@
+"""The steps of a task attempt on a real cluster: rows through the producer, the part record, the row digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms, too_old_error
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan
+from kafka_eos_sink.commit.row_digest import add_digests, row_digest
+from kafka_eos_sink.errors import BrokerRefusedError, TransactionAbortedError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime import failpoints
+from kafka_eos_sink.runtime.executor import Executor
+
+SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
+"""Tried downwards where the broker's maximum may not be read and nobody asked for a certain timeout."""
+MIN_WATCH_INTERVAL_MS = 500
+INIT_WITHIN_MS = 3_000
+"""For how long an InitProducerId is repeated before the id is described again."""
+
+
+class TaskExecutor(Executor):
+    """Performs the steps of `write_attempt` for one task attempt."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        admin: Admin,
+        *,
+        log_topic: str,
+        log_partition: int,
+        timeout_ms: int,
+        config: ProducerConfig,
+        plan: Plan,
+        query_id: str,
+        version: int,
+        batches: Iterator[Rows],
+    ) -> None:
+        super().__init__(client, admin, log_topic=log_topic, log_partition=log_partition, timeout_ms=timeout_ms)
+        self._config = config
+        self._plan = plan
+        self._query_id = query_id
+        self._version = version
+        self._batches = batches
+        self._first: Rows | None = None
+        self._producer: Producer | None = None
+        self._began_ms: int | None = None
+        self._next_look_ms = 0
+        self._performers |= {
+            steps.HasRows: self._has_rows,
+            steps.InitProducerId: self._init_task_producer_id,
+            steps.EndTransactions: self._end_own,
+            steps.WriteRows: self._write_rows,
+            steps.AppendPart: self._append_part,
+        }
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+
+    def _has_rows(self, _: steps.HasRows) -> bool:
+        self._first = next((rows for rows in self._batches if rows.num_rows), None)
+        return self._first is not None
+
+    @property
+    def _watch_interval_ms(self) -> int:
+        return max(MIN_WATCH_INTERVAL_MS, self._plan.transaction_timeout_ms // 20)
+
+    def _init_task_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
+        timeouts = [step.timeout_ms]
+        if self._config.transaction_timeout_ms is None:
+            timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < step.timeout_ms]
+        for timeout in timeouts:
+            try:
+                return self._init_producer_id(steps.InitProducerId(step.transactional_id, timeout), INIT_WITHIN_MS)
+            except BrokerRefusedError as refused:
+                if refused.code != "INVALID_TRANSACTION_TIMEOUT" or timeout == timeouts[-1]:
+                    raise
+        raise AssertionError("unreachable: the last timeout returns or raises")
+
+    def _end_own(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        """End the attempt's own transaction through its producer, which waits for the answers to what is on the wire first.
+
+        A Produce that arrives behind the ABORT marker would open a transaction that the coordinator does not know (KAFKA-17754).
+        """
+        if self._producer is None:
+            return self._end_transactions(step)
+        result = self._producer.abort(self.client.clock() + self.client.config.request_timeout_ms)
+        error = 0 if result is None else result.error_code
+        return tuple(steps.EndResult(error=error) for _ in step.ends)
+
+    def _write_rows(self, step: steps.WriteRows) -> steps.Written:
+        identity = step.identity
+        producer = self._producer = Producer(
+            self.client,
+            self._config,
+            transactional_id=identity.transactional_id,
+            transaction_version=identity.transaction_version,
+        )
+        producer.init(identity.producer_id, identity.producer_epoch)
+        producer.begin()
+        self._began_ms = self.client.clock()
+        count, digest = 0, 0 if step.digest else None
+        rows = self._first
+        while rows is not None:
+            if digest is not None:
+                digest = add_digests(digest, row_digest(rows.topic, rows.partition, rows.columns))
+            producer.write(rows)
+            count += rows.num_rows
+            failpoints.reached("task.writing")
+            self._look_at_the_clock()
+            rows = next(self._batches, None)
+        self._first = None
+        producer.flush()
+        self._require_untainted(producer)
+        return steps.Written(rows=count, digest=digest, offsets=self._offsets(producer))
+
+    def _append_part(self, step: steps.AppendPart) -> int:
+        producer = self._producer
+        assert producer is not None
+        producer.append_record(self.log_topic, self.log_partition, step.record.key, step.record.value)
+        producer.flush()
+        self._require_untainted(producer)
+        first, _, _ = producer.acknowledged[(self.log_topic, self.log_partition)]
+        if first < 0:
+            raise TransactionAbortedError(
+                "OFFSET_UNKNOWN", "the offset of the part record is not known; another attempt is needed"
+            )
+        return first
+
+    def _require_untainted(self, producer: Producer) -> None:
+        if producer.tainted:
+            raise TransactionAbortedError(
+                "REQUEST_ABANDONED",
+                "a request of this attempt was given up without an answer: what it wrote is not known, another attempt is needed",
+            )
+
+    def _offsets(self, producer: Producer) -> tuple[OffsetRange, ...]:
+        acknowledged = sorted(producer.acknowledged.items())
+        for (topic, partition), (first, _, _) in acknowledged:
+            if first < 0:
+                raise TransactionAbortedError(
+                    "OFFSET_UNKNOWN",
+                    f"{topic}-{partition} acknowledged the records only as duplicates, without saying where they are; another "
+                    "attempt is needed",
+                )
+        return tuple(
+            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
+            for (topic, partition), (first, last, _) in acknowledged
+        )
+
+    def _look_at_the_clock(self) -> None:
+        """Fail as soon as it is certain that this batch cannot be committed.
+
+        Looked at whenever rows arrive: Spark notices a task's failure no sooner, since one thread of it waits for the rows and for
+        the task (docs/spark-behaviour.md).
+        """
+        timeout = self._plan.transaction_timeout_ms
+        now = self.client.clock()
+        if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:
+            return
+        self._next_look_ms = now + self._watch_interval_ms
+        age = 0 if self._began_ms is None else now - self._began_ms
+        if age + timeout_margin_ms(timeout) >= timeout:
+            raise too_old_error("this task's own transaction has run too long", age, timeout)
+        self.run(fail_if_too_late(self._plan, self._query_id, self._version))

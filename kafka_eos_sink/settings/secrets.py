@@ -1,0 +1,63 @@
+"""References to secrets, so that a password need not stand in the options of a write.
+
+``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a file of Java properties.
+References travel as they were written and are resolved in the process that uses the value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.java_properties import read_properties
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_-]*):([^}]*)\}")
+
+HIDDEN = "[hidden]"
+"""What is shown in place of a value that may be secret."""
+
+
+def has_reference(value: str) -> bool:
+    """Whether `value` names something that `resolve` replaces."""
+    return _REFERENCE.search(value) is not None
+
+
+def resolve(value: str) -> str:
+    """`value` with every reference replaced by what it refers to; the replacement is not looked at again.
+
+    Raises:
+        ConfigurationError: UNRESOLVED_REFERENCE, naming the reference and never a value.
+    """
+    return _REFERENCE.sub(_resolved, value)
+
+
+def _resolved(reference: re.Match[str]) -> str:
+    provider, argument = reference[1], reference[2]
+    if provider == "env":
+        value = os.environ.get(argument)
+        if value is None:
+            raise _unresolved(reference, f"the environment variable {argument} is not set in this process")
+        return value
+    if provider == "file":
+        return _from_file(reference, argument)
+    raise _unresolved(reference, f"there is no provider {provider!r}, only ${{env:NAME}} and ${{file:/path:key}}")
+
+
+def _from_file(reference: re.Match[str], argument: str) -> str:
+    path, _, key = argument.rpartition(":")
+    if not path or not key:
+        raise _unresolved(reference, "a file reference is written ${file:/path:key}")
+    try:
+        properties = read_properties(path)
+    except OSError as error:
+        raise _unresolved(reference, f"{path} cannot be read on this machine ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise _unresolved(reference, f"{path} is not a text file in UTF-8") from None
+    if key not in properties:
+        raise _unresolved(reference, f"{path} has no key {key!r}")
+    return properties[key]
+
+
+def _unresolved(reference: re.Match[str], reason: str) -> ConfigurationError:
+    return ConfigurationError("UNRESOLVED_REFERENCE", f"{reference[0]} cannot be resolved: {reason}")

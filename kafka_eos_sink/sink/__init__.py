@@ -1,1 +1,0 @@
-"""The Spark data source: the only package that imports pyspark."""

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
+
+BURN = "import os,sys\nwhile os.times().user < {seconds}: pass\nprint(flush=True)\nsys.stdin.read()"
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
+
+
+def test_children_are_python_and_the_named_process_is_kafka() -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", BURN.format(seconds=seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for seconds in (0.2, 0.4)
+    ]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        found = cpu_seconds(os.getpid(), [children[1].pid])
+        assert found is not None
+        assert found.spark > 0
+        assert found.python >= 0.55  # both are children of this process
+        assert 0.35 <= found.kafka < found.python
+    finally:
+        for child in children:
+            child.communicate()
+
+
+def test_a_process_that_is_gone_counts_nothing() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert cpu_seconds(child.pid, [child.pid]) == CpuSeconds(spark=0, python=0, kafka=0)
+
+
+def test_differences_and_sums() -> None:
+    one, two = CpuSeconds(spark=1, python=2, kafka=3), CpuSeconds(spark=2, python=4, kafka=6)
+    assert two - one == one
+    assert total_cpu_seconds([one, one]) == two
+    assert total_cpu_seconds([]) is None

@@ -1,0 +1,362 @@
+"""A marker is written by hand only with two witnesses, and exactly as the coordinator would have written it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Part, Verdict, judge, rounds
+from kafka_eos_sink.commit.steps import TransactionDescription
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
+from kafka_eos_sink.protocol.messages import ProducerState
+
+TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=2)
+WHERE = ("orders", 1)
+PART = Part(query_id="batch", version=3, identity=TASK, where=WHERE, first_offset=100, last_offset=199)
+OPEN = ProducerState(
+    producer_id=10,
+    producer_epoch=4,
+    last_sequence=99,
+    last_timestamp=0,
+    coordinator_epoch=6,
+    current_txn_start_offset=100,
+)
+
+
+def described(state: str = "CompleteCommit", epoch: int = 5, producer_id: int = 10) -> TransactionDescription:
+    return TransactionDescription(
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=900_000,
+        start_time_ms=-1,
+        partitions=frozenset(),
+    )
+
+
+def finding(
+    coordinator: TransactionDescription | None,
+    producer: ProducerState = OPEN,
+    part: Part = PART,
+    witness: Outcome = Outcome.COMMITTED,
+) -> Finding | None:
+    evidence = Evidence(
+        write_id="w",
+        parts=(part,),
+        described={part.identity.transactional_id: coordinator},
+        witnesses={part.identity: witness},
+    )
+    found = judge(evidence, {part.where: (replace(OPEN, producer_id=99), producer)})
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("witness", [Outcome.COMMITTED, Outcome.OPEN])
+def test_a_marker_is_missing_where_decision_and_coordinator_say_committed(witness: Outcome) -> None:
+    found = finding(described(), witness=witness)
+    assert found is not None
+    assert found.verdict is Verdict.MISSING
+    assert found.marker == TransactionMarker(
+        topic="orders",
+        partition=1,
+        producer_id=10,
+        producer_epoch=5,
+        committed=True,
+        coordinator_epoch=6,
+        transaction_version=2,
+    )
+
+
+def test_below_version_2_it_carries_the_transactions_own_epoch() -> None:
+    old = replace(PART, identity=replace(TASK, transaction_version=0))
+    found = finding(described(epoch=4), part=old)
+    assert found is not None
+    assert found.marker is not None
+    assert (found.marker.producer_epoch, found.marker.transaction_version) == (4, 0)
+    bumped = finding(described(epoch=5), part=old, witness=Outcome.OPEN)
+    assert bumped is not None
+    assert bumped.verdict is Verdict.UNPROVEN
+
+
+def test_a_partition_on_which_no_coordinator_wrote_yet_gets_epoch_0() -> None:
+    found = finding(described(), replace(OPEN, coordinator_epoch=-1))
+    assert found is not None
+    assert found.marker is not None
+    assert found.marker.coordinator_epoch == 0
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [
+        replace(OPEN, current_txn_start_offset=-1),
+        replace(OPEN, current_txn_start_offset=200, producer_epoch=5),
+        replace(OPEN, producer_id=11),
+    ],
+    ids=["ended", "a later one", "another producer"],
+)
+def test_what_is_not_open_is_not_missing(producer: ProducerState) -> None:
+    assert finding(described(), producer) is None
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [replace(OPEN, current_txn_start_offset=99), replace(OPEN, producer_epoch=5), replace(OPEN, producer_epoch=3)],
+)
+def test_another_transaction_of_the_same_producer_gets_no_marker(producer: ProducerState) -> None:
+    found = finding(described(), producer)
+    assert found is not None
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize(
+    "coordinator",
+    [
+        None,
+        described("Empty", 6),
+        described(epoch=4),
+        described(epoch=6),
+        described(producer_id=11),
+        described("Dead"),
+        described("SomethingNew"),
+        described("Ongoing", 5),
+    ],
+    ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
+)
+def test_without_the_coordinators_word_nothing_is_written(coordinator: TransactionDescription | None) -> None:
+    found = finding(coordinator, witness=Outcome.OPEN)
+    assert found is not None
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize(
+    "coordinator",
+    [None, described("Empty", 6), described("Ongoing", 6), described(epoch=6), described(producer_id=11)],
+    ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
+)
+def test_unless_it_has_gone_on_and_the_commit_log_holds_the_transactions_marker(
+    coordinator: TransactionDescription | None,
+) -> None:
+    found = finding(coordinator)
+    assert found is not None
+    assert found.verdict is Verdict.MISSING
+    assert found.marker is not None
+    assert (found.marker.producer_epoch, found.marker.committed) == (5, True)
+
+
+@pytest.mark.parametrize("version", [2, 0])
+def test_a_lost_part_gets_the_abort_that_coordinator_and_commit_log_say(version: int) -> None:
+    epoch = 4 if version < 2 else 5
+    part = replace(PART, identity=replace(TASK, transaction_version=version))
+    found = finding(described("CompleteAbort", epoch), part=part, witness=Outcome.ABORTED)
+    assert found is not None
+    assert found.verdict is Verdict.MISSING
+    assert found.marker is not None
+    assert (found.marker.producer_epoch, found.marker.committed) == (epoch, False)
+    for witness, verdict in (
+        (Outcome.OPEN, Verdict.MISSING if version >= 2 else Verdict.UNPROVEN),
+        (Outcome.UNRESOLVED, Verdict.UNPROVEN),
+    ):
+        alone = finding(described("CompleteAbort", epoch), part=part, witness=witness)
+        assert alone is not None
+        assert alone.verdict is verdict
+
+
+@pytest.mark.parametrize("version", [2, 0])
+@pytest.mark.parametrize(
+    "coordinator",
+    [None, described("Empty", 6), described("CompleteAbort", 6), described(producer_id=11)],
+    ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
+)
+def test_a_lost_part_whose_coordinator_has_gone_on_gets_the_abort_that_the_commit_log_says(
+    coordinator: TransactionDescription | None, version: int
+) -> None:
+    """A timeout bumps the epoch below version 2, too, and a repeat of the batch takes the id."""
+    part = replace(PART, identity=replace(TASK, transaction_version=version))
+    found = finding(coordinator, part=part, witness=Outcome.ABORTED)
+    assert found is not None
+    assert found.verdict is Verdict.MISSING
+    assert found.marker is not None
+    assert (found.marker.producer_epoch, found.marker.committed) == (4 if version < 2 else 5, False)
+
+
+@pytest.mark.parametrize("version", [2, 0])
+@pytest.mark.parametrize(
+    ("coordinator", "verdict"), [(None, Verdict.UNPROVEN), ("its abort", Verdict.MISSING)], ids=["gone on", "its abort"]
+)
+def test_what_compaction_left_proves_no_abort_alone(coordinator: str | None, verdict: Verdict, version: int) -> None:
+    """A committed transaction that another has joined, which was aborted, leaves the same."""
+    part = replace(PART, identity=replace(TASK, transaction_version=version))
+    evidence = Evidence(
+        write_id="w",
+        parts=(part,),
+        described={} if coordinator is None else {"w.0.0": described("CompleteAbort", 4 if version < 2 else 5)},
+        witnesses={part.identity: Outcome.ABORTED},
+        inferred=frozenset({part.identity}),
+    )
+    (found,) = judge(evidence, {WHERE: (OPEN,)})
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize("state", ["CompleteAbort", "Empty", "Dead", "SomethingNew"])
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_a_coordinator_that_says_otherwise_of_this_transaction_is_believed(state: str, epoch: int) -> None:
+    found = finding(described(state, epoch))
+    assert found is not None
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize("witness", [Outcome.ABORTED, Outcome.UNRESOLVED])
+def test_nor_where_the_commit_log_contradicts_it(witness: Outcome) -> None:
+    found = finding(described(), witness=witness)
+    assert found is not None
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize(
+    "coordinator",
+    [
+        described("Ongoing", 4),
+        described("PrepareCommit", 4),
+        described("PrepareCommit", 5),
+        described("PrepareAbort", 5),
+    ],
+)
+def test_what_its_coordinator_has_not_ended_is_left_to_it(coordinator: TransactionDescription) -> None:
+    found = finding(coordinator, witness=Outcome.OPEN)
+    assert found is not None
+    assert (found.verdict, found.marker) == (Verdict.RUNNING, None)
+
+
+def test_a_round_holds_one_marker_per_partition() -> None:
+    findings = []
+    for producer_id, partition in [(10, 1), (11, 1), (12, 2), (13, 1)]:
+        part = replace(PART, identity=replace(TASK, producer_id=producer_id), where=("orders", partition))
+        found = finding(described(producer_id=producer_id), replace(OPEN, producer_id=producer_id), part)
+        assert found is not None
+        findings.append(found)
+    written = [[(marker.producer_id, marker.partition) for marker in each] for each in rounds(findings)]
+    assert written == [[(10, 1), (12, 2)], [(11, 1)], [(13, 1)]]
+
+
+def test_an_attempt_that_no_decision_names_gets_the_abort_that_its_coordinator_made() -> None:
+    loser = replace(OPEN, producer_id=20, current_txn_start_offset=150)
+    evidence = Evidence(
+        write_id="w",
+        parts=(PART,),
+        described={"w.0.0": described(), "w.0.1": described("CompleteAbort", 5, producer_id=20)},
+        witnesses={TASK: Outcome.COMMITTED},
+    )
+    (found,) = judge(evidence, {WHERE: (loser, replace(OPEN, current_txn_start_offset=-1))})
+    assert (found.verdict, found.part.identity.transactional_id) == (Verdict.MISSING, "w.0.1")
+    assert found.marker == TransactionMarker(
+        topic="orders",
+        partition=1,
+        producer_id=20,
+        producer_epoch=5,
+        committed=False,
+        coordinator_epoch=6,
+        transaction_version=2,
+    )
+
+
+def test_below_version_2_it_is_left_alone() -> None:
+    """The transaction of epoch 4 may be committed there, and CompleteAbort that of a later attempt, which has epoch 5."""
+    evidence = Evidence(
+        write_id="w",
+        parts=(PART,),
+        described={"w.0.1": described("CompleteAbort", 5, producer_id=20)},
+        witnesses={TASK: Outcome.COMMITTED},
+        transaction_version=0,
+    )
+    (found,) = judge(evidence, {WHERE: (replace(OPEN, producer_id=20),)})
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize("epoch", [4, 5])
+def test_but_not_where_a_commit_of_that_epoch_stands_in_the_commit_log(epoch: int) -> None:
+    """An older decision's transaction, whose marker was left out here, and a later one of the id that was aborted."""
+    evidence = Evidence(
+        write_id="w",
+        parts=(PART,),
+        described={"w.0.1": described("CompleteAbort", 5, producer_id=20)},
+        witnesses={TASK: Outcome.COMMITTED},
+        committed=frozenset({(20, epoch)}),
+    )
+    (found,) = judge(evidence, {WHERE: (replace(OPEN, producer_id=20),)})
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "producer"),
+    [
+        (described("Ongoing", 4, 20), replace(OPEN, producer_id=20)),
+        (described("PrepareAbort", 5, 20), replace(OPEN, producer_id=20)),
+        (described("CompleteAbort", 4, 20), replace(OPEN, producer_id=20)),
+        (described("CompleteAbort", 5, 21), replace(OPEN, producer_id=20)),
+        (None, replace(OPEN, producer_id=20)),
+        (described("CompleteAbort", 5, 20), replace(OPEN, producer_id=20, current_txn_start_offset=-1)),
+    ],
+    ids=[
+        "open",
+        "being ended",
+        "another one of its epoch",
+        "another id",
+        "unknown",
+        "ended here",
+    ],
+)
+def test_what_is_not_known_to_be_ended_is_nobodys_finding(
+    coordinator: TransactionDescription | None, producer: ProducerState
+) -> None:
+    evidence = Evidence(
+        write_id="w", parts=(PART,), described={"w.0.1": coordinator}, witnesses={TASK: Outcome.COMMITTED}
+    )
+    assert judge(evidence, {WHERE: (producer,)}) == ()
+
+
+@pytest.mark.parametrize(
+    "coordinator",
+    [
+        described("CompleteCommit", 5, 20),
+        described("Empty", 6, 20),
+        described("Ongoing", 6, 20),
+        described("CompleteAbort", 6, 20),
+    ],
+    ids=lambda each: f"{each.state} {each.producer_epoch}",
+)
+def test_an_attempt_that_is_over_and_still_open_is_shown_and_left_alone(coordinator: TransactionDescription) -> None:
+    evidence = Evidence(
+        write_id="w", parts=(PART,), described={"w.0.1": coordinator}, witnesses={TASK: Outcome.COMMITTED}
+    )
+    (found,) = judge(evidence, {WHERE: (replace(OPEN, producer_id=20),)})
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("w.0.1", True), ("w.driver", False)], ids=["an attempt", "the driver, which may go on"]
+)
+def test_below_version_2_an_attempt_that_was_ended_under_its_epoch_is_shown(name: str, shown: bool) -> None:
+    evidence = Evidence(
+        write_id="w",
+        parts=(PART,),
+        described={name: described("CompleteAbort", 4, producer_id=20)},
+        witnesses={TASK: Outcome.COMMITTED},
+        transaction_version=0,
+    )
+    found = judge(evidence, {WHERE: (replace(OPEN, producer_id=20),)})
+    assert [each.verdict for each in found] == ([Verdict.UNPROVEN] if shown else [])
+
+
+def test_an_attempt_under_the_id_of_a_decided_transaction_is_found_behind_it() -> None:
+    loser = replace(OPEN, producer_epoch=6, current_txn_start_offset=300)
+    evidence = Evidence(
+        write_id="w",
+        parts=(PART,),
+        described={"w.0.0": described("CompleteAbort", 7)},
+        witnesses={TASK: Outcome.COMMITTED},
+    )
+    (found,) = judge(evidence, {WHERE: (loser,)})
+    assert (found.verdict, found.part.version, found.part.first_offset) == (Verdict.MISSING, None, 300)
+    assert found.marker is not None
+    assert (found.marker.producer_epoch, found.marker.committed) == (7, False)

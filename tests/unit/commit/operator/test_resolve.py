@@ -1,0 +1,761 @@
+"""The operator's answer, driven by a small scripted world: one commit log partition and the coordinators' states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import (
+    LogView,
+    decision_records,
+    done_record,
+    parse_key,
+    part_record,
+)
+from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+W, Q = "kafka-eos/app/orders", "batch"
+GONE: dict[int, tuple[int, int]] = {}
+OLD_DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=1, producer_epoch=0, transaction_version=2)
+
+
+def identity(task: int, producer_id: int) -> ProducerIdentity:
+    return ProducerIdentity(
+        transactional_id=f"{W}.{task}.0", producer_id=producer_id, producer_epoch=0, transaction_version=2
+    )
+
+
+@dataclass
+class World:
+    """Answers the steps as a cluster of transaction version 2 would; ``on`` lets something happen before a step."""
+
+    entries: list[ReadRecord | Marker] = field(default_factory=list)
+    states: dict[str, TransactionDescription] = field(default_factory=dict)
+    asked: list[Any] = field(default_factory=list)
+    on: dict[type[Any], Callable[[], None]] = field(default_factory=dict)
+    end_error: int | None = ErrorCode.NONE.value
+    driver_error: int | None = ErrorCode.NONE.value
+    marks_driver: bool = True
+    held: dict[tuple[str, int], dict[int, tuple[int, int]] | None] = field(default_factory=dict)
+    readable: frozenset[OffsetRange] = frozenset()
+    unseen: steps.Unseen | None = steps.Unseen.GONE
+    """Of the ranges that are not readable; None: there is no right to Read."""
+    now: int = 0
+    next_offset: int = 0
+
+    def record(self, written: steps.LogRecord, by: ProducerIdentity | None) -> int:
+        offset, self.next_offset = self.next_offset, self.next_offset + 1
+        self.entries.append(
+            ReadRecord(
+                offset=offset,
+                producer_id=-1 if by is None else by.producer_id,
+                producer_epoch=-1 if by is None else by.producer_epoch,
+                transactional=by is not None,
+                key=written.key,
+                value=written.value,
+            )
+        )
+        return offset
+
+    def open(self, by: ProducerIdentity, state: str = "Ongoing", epoch: int = 0) -> None:
+        self.states[by.transactional_id] = TransactionDescription(
+            state=state,
+            producer_id=by.producer_id,
+            producer_epoch=by.producer_epoch + epoch,
+            timeout_ms=900_000,
+            start_time_ms=0,
+            partitions=frozenset(),
+        )
+
+    def end(self, by: ProducerIdentity, kind: MarkerType) -> None:
+        self.entries.append(
+            Marker(offset=self.next_offset, producer_id=by.producer_id, producer_epoch=by.producer_epoch + 1, type=kind)
+        )
+        self.next_offset += 1
+        self.open(by, "CompleteCommit" if kind is MarkerType.COMMIT else "CompleteAbort", epoch=1)
+
+    def prepare(self, task: int, producer_id: int, query_id: str = Q) -> PreparedTransaction:
+        by = identity(task, producer_id)
+        offset = self.record(part_record(W, query_id, task, 3, 0), by)
+        self.open(by)
+        where = OffsetRange(topic="orders", partition=task, first_offset=0, last_offset=9)
+        return PreparedTransaction(
+            partition=task, identity=by, part_offset=offset, rows=10, digest=None, offsets=(where,)
+        )
+
+    def decide(self, *named: PreparedTransaction, query_id: str = Q, version: int = 3) -> Decision:
+        decision = Decision(
+            write_id=W,
+            query_id=query_id,
+            version=version,
+            nonce=f"n-{query_id}-{version}",
+            driver=replace(OLD_DRIVER, producer_epoch=self.next_offset),
+            topic="orders",
+            schema="value string",
+            offsets_hash="h",
+            transactions=named,
+        )
+        for record in decision_records(decision):
+            self.record(record, decision.driver)
+        self.end(decision.driver, MarkerType.COMMIT)
+        return decision
+
+    def answer(self, step: Any) -> Any:
+        if not isinstance(step, steps.Now | steps.Wait | steps.ReadLog | steps.LogPolicy):
+            self.asked.append(step)
+        if (happens := self.on.pop(type(step), None)) is not None:
+            happens()
+        match step:
+            case steps.ListOpenTransactions():
+                return tuple(key for key, state in self.states.items() if state.state == "Ongoing")
+            case steps.DescribeTransactions(ids):
+                return {each: self.states.get(each) for each in ids}
+            case steps.InitProducerId(transactional_id, _):
+                by = replace(OLD_DRIVER, transactional_id=transactional_id, producer_epoch=100)
+                self.open(by, "Empty")
+                return by
+            case steps.Append(records):
+                (record,) = records
+                return self.record(record, None)
+            case steps.AppendInTransaction(by, _, records):
+                offsets = [self.record(each, by) for each in records]
+                return steps.Appended(error=ErrorCode.NONE, offset=offsets[0])
+            case steps.EndTransactions(ends):
+                return tuple(self.ended(each) for each in ends)
+            case steps.ReadLog(offset):
+                entries = tuple(each for each in self.entries if each.offset >= offset)
+                return steps.LogChunk(
+                    entries=entries,
+                    next_offset=max(offset, self.next_offset),
+                    log_start_offset=0,
+                    end_offset=self.next_offset,
+                )
+            case steps.LogPolicy():
+                return "compact"
+            case steps.DescribeProducers(partitions):
+                if self.held.get(partitions[0]) is GONE:
+                    raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'orders' is not known")
+                return {where: self.held.get(where, {}) for where in partitions}
+            case steps.AbortedTransactions(ranges):
+                if self.unseen is None:
+                    return None
+                return {where: () if where in self.readable else self.unseen for where in ranges}
+            case steps.Now():
+                self.now += 1
+                return self.now
+            case steps.Wait(ms):
+                self.now += ms
+        return None
+
+    def ended(self, end: steps.End) -> steps.EndResult:
+        by, kind = end.identity, MarkerType.COMMIT if end.commit else MarkerType.ABORT
+        if by.transactional_id.endswith(".driver"):
+            if self.driver_error == ErrorCode.NONE and self.marks_driver:
+                self.end(by, kind)
+            return steps.EndResult(error=self.driver_error)
+        state = self.states[by.transactional_id]
+        if (state.state, state.producer_epoch) != ("Ongoing", by.producer_epoch):
+            return steps.EndResult(error=ErrorCode.INVALID_TXN_STATE)
+        if self.end_error == ErrorCode.NONE:
+            self.end(by, kind)
+        return steps.EndResult(error=self.end_error)
+
+    def resolve(self, answer: Answer, version: int = 3, query_id: str | None = None) -> Resolved:
+        request = ResolveRequest(
+            write_id=W,
+            query_id=query_id,
+            version=version,
+            answer=answer,
+            nonce="operator",
+            limits=SettleLimits(deadline_ms=20),
+        )
+        procedure = resolve(request, 2)
+        step = next(procedure)
+        while True:
+            try:
+                try:
+                    answer_of_step = self.answer(step)
+                except KafkaEosError as failure:
+                    step = procedure.throw(failure)
+                else:
+                    step = procedure.send(answer_of_step)
+            except StopIteration as stop:
+                result: Resolved = stop.value
+                return result
+
+    def newest(self, query_id: str = Q) -> Decision | None:
+        view = LogView(W)
+        view.feed(self.entries, self.next_offset, 0)
+        found = view.newest_decision(W, query_id)
+        return None if found is None else found.decision
+
+    def done(self, query_id: str = Q) -> str | None:
+        view = LogView(W)
+        view.feed(self.entries, self.next_offset, 0)
+        return view.done_nonce(W, query_id)
+
+    @property
+    def ends(self) -> list[tuple[str, bool]]:
+        """Task transactions that were asked to end, and how."""
+        return [
+            (end.identity.transactional_id, end.commit)
+            for step in self.asked
+            if isinstance(step, steps.EndTransactions)
+            for end in step.ends
+            if not end.identity.transactional_id.endswith(".driver")
+        ]
+
+    @property
+    def fenced(self) -> bool:
+        return any(isinstance(step, steps.InitProducerId) for step in self.asked)
+
+
+def test_committed_commits_what_is_open_and_names_the_version_written() -> None:
+    world = World()
+    decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
+    done = world.resolve("committed")
+    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
+    assert (done.superseded, done.ended) == (decision, (f"{W}.0.0", f"{W}.1.0"))
+    newest = world.newest()
+    assert newest is not None
+    assert (newest.version, newest.resolution, newest.transactions, newest.nonce) == (3, "committed", (), "operator")
+    assert (newest.topic, newest.schema, newest.offsets_hash) == ("orders", "value string", "h")
+    assert world.done() == "operator"
+
+
+def test_committed_leaves_alone_what_is_not_exactly_the_named_transaction() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.open(named.identity, epoch=5)  # a later transaction of the same id, that nobody decided
+    done = world.resolve("committed")
+    assert done.ended == ()
+    assert (f"{W}.0.0", True) not in world.ends
+
+
+@pytest.mark.parametrize("answer", ["aborted", "rewrite"])
+def test_a_void_version_is_ended_and_has_no_done_record(answer: Answer) -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.resolve(answer)
+    assert world.ends[0] == (f"{W}.0.0", False)
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution == answer
+    assert world.done() is None  # the next run would take the version for finished
+
+
+def test_aborted_is_refused_before_anything_is_touched_where_a_part_is_committed() -> None:
+    world = World()
+    first, second = world.prepare(0, 10), world.prepare(1, 11)
+    world.decide(first, second)
+    world.end(first.identity, MarkerType.COMMIT)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 2 .*orders-0 \[0..9\].*--as rewrite"):
+        world.resolve("aborted")
+    assert world.ends == []
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+
+
+def test_aborted_is_refused_where_the_version_is_finished_though_its_markers_are_gone() -> None:
+    world = World()
+    decision = world.decide(world.prepare(0, 10))
+    world.states.clear()
+    world.entries = [each for each in world.entries if each.offset > 0]
+    world.record(done_record(decision, 0), None)
+    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
+        world.resolve("aborted")
+
+
+def test_aborted_is_refused_where_the_former_driver_commits_at_this_moment() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.on[steps.EndTransactions] = lambda: world.end(named.identity, MarkerType.COMMIT)
+    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
+        world.resolve("aborted")
+
+
+def test_what_cannot_be_proven_may_be_called_aborted() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # no marker that could be its own
+    world.resolve("aborted")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution == "aborted"
+
+
+def test_a_resolution_can_be_replaced_but_not_what_was_called_committed_by_aborted() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.resolve("committed")
+    with pytest.raises(WriteRefusedError, match="resolved as committed before"):
+        world.resolve("aborted")
+    world.resolve("rewrite")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution == "rewrite"
+
+
+def test_where_a_query_begins() -> None:
+    world = World()
+    done = world.resolve("committed", 7, "5f1c")
+    assert done.superseded is None
+    newest = world.newest("5f1c")
+    assert newest is not None
+    assert (newest.version, newest.resolution) == (7, "committed")
+
+
+STREAM = "5f1c"
+
+
+def finished(query_id: str = STREAM) -> World:
+    world = World()
+    named = world.prepare(0, 10, query_id)
+    decision = world.decide(named, query_id=query_id)
+    world.end(named.identity, MarkerType.COMMIT)
+    world.record(done_record(decision, 0), None)
+    return world
+
+
+def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> None:
+    world = finished()
+    done = world.resolve("committed", 7, STREAM)
+    assert done.superseded is not None
+    assert (done.superseded.version, done.ended) == (3, ())
+    newest = world.newest(STREAM)
+    assert newest is not None
+    assert (newest.version, newest.resolution, newest.transactions) == (7, "committed", ())
+    assert (newest.topic, newest.schema, newest.offsets_hash) == (None, "", None), "those of version 3 are not its own"
+    assert world.done(STREAM) == "operator"
+    assert world.ends == []
+    assert world.resolve("committed", 9, STREAM).decision.version == 9
+
+
+def test_a_query_that_is_writing_does_not_go_on_above_its_newest_version() -> None:
+    """Its batch 4 is prepared: it would count as written, and be aborted."""
+    world = finished()
+    prepared = world.prepare(1, 11, STREAM)
+    with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*\({W}\.1\.0\).*is writing.*kafka-eos recover"):
+        world.resolve("committed", 4, STREAM)
+    assert not world.fenced
+    assert world.ends == []
+    world.open(prepared.identity, "CompleteAbort", epoch=1)
+    assert world.resolve("committed", 4, STREAM).decision.version == 4
+
+
+@pytest.mark.parametrize(
+    ("query_id", "given", "answer", "why"),
+    [
+        (STREAM, STREAM, "aborted", "newest is version 3, finished$"),
+        (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
+        (STREAM, None, "committed", "newest is version 3, finished; .*said with --query-id '5f1c'"),
+        (Q, Q, "committed", "newest is version 3, finished$"),
+    ],
+    ids=["aborted", "rewrite", "a slip of the pen", "a batch write"],
+)
+def test_what_is_said_of_a_version_above_a_finished_one_is_refused_before_the_fence(
+    query_id: str, given: str | None, answer: Answer, why: str
+) -> None:
+    world = finished(query_id)
+    with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
+        world.resolve(answer, 4, given)
+    assert not world.fenced
+
+
+def test_a_query_does_not_go_on_above_what_is_not_finished_or_to_be_written_anew() -> None:
+    """Its recovery would never be heard of again."""
+    world = World()
+    world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.resolve("rewrite", 3, STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
+        world.resolve("committed", 7, STREAM)
+    world.resolve("committed", 3, STREAM)
+    assert world.resolve("committed", 7, STREAM).decision.version == 7
+
+
+def test_a_query_does_not_go_on_above_a_decision_that_is_being_made() -> None:
+    world = finished()
+    driver = replace(OLD_DRIVER, producer_epoch=5)
+    decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
+    for record in decision_records(decision):
+        world.record(record, driver)
+    world.open(driver)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.open(driver, "CompleteCommit", epoch=1)  # committed, and its marker was passed over
+    with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
+        world.resolve("committed", 7, STREAM)
+    assert not world.fenced
+    world.open(driver, "CompleteAbort", epoch=1)
+    assert world.resolve("committed", 7, STREAM).decision.version == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "query_id", "code"),
+    [
+        ("committed", 4, None, "NOTHING_TO_RESOLVE.*newest is version 3, decided and not finished"),
+        ("committed", 2, Q, "NOTHING_TO_RESOLVE"),
+        ("aborted", 0, "other", "NOTHING_TO_RESOLVE.*none at all for it .*'batch'"),
+    ],
+)
+def test_a_version_that_is_not_there_is_refused_before_the_fence(
+    answer: Answer, version: int, query_id: str | None, code: str
+) -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    with pytest.raises(WriteRefusedError, match=code):
+        world.resolve(answer, version, query_id)
+    assert not world.fenced
+
+
+def test_the_query_id_is_asked_for_where_it_is_not_clear() -> None:
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has none yet"):
+        world.resolve("committed", 7)
+    world.decide(world.prepare(0, 10))
+    world.decide(world.prepare(1, 11, "q2"), query_id="q2")
+    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has 2: 'batch', 'q2'"):
+        world.resolve("committed")
+    assert not world.fenced
+
+
+def test_a_decision_without_a_marker_is_not_passed_over() -> None:
+    world = World()
+    decision = world.decide(world.prepare(0, 10), query_id="q")
+    world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
+    with pytest.raises(KafkaEosError, match=r"DECISION_WITHOUT_MARKER.*kafka-eos repair"):
+        world.resolve("committed", decision.version, "q")
+    assert not world.fenced
+
+
+def undecided(world: World) -> Decision:
+    """The record of a first decision whose driver died before its EndTxn."""
+    driver = replace(OLD_DRIVER, producer_epoch=5)
+    decision = Decision(
+        write_id=W,
+        query_id=Q,
+        version=6,
+        nonce="n",
+        driver=driver,
+        topic=None,
+        schema="",
+        offsets_hash=None,
+        transactions=(),
+        resolution="committed",
+    )
+    for record in decision_records(decision):
+        world.record(record, driver)
+    world.open(driver)
+    return decision
+
+
+def test_where_a_query_begins_is_not_said_while_its_first_decision_may_be_being_made() -> None:
+    world = World()
+    undecided(world)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
+        world.resolve("committed", 6, Q)
+    assert not world.fenced
+
+
+def test_a_decision_that_was_given_up_is_not_in_the_way_of_where_a_query_begins() -> None:
+    """Its ABORT was passed over (KAFKA-20734): no marker ever comes, and every other command says to say this."""
+    world = World()
+    world.open(undecided(world).driver, "CompleteAbort", epoch=1)
+    world.resolve("committed", 6, Q)
+    newest = world.newest()
+    assert newest is not None
+    assert (newest.version, newest.resolution) == (6, "committed")
+
+
+@pytest.mark.parametrize(("answer", "query_id"), [("aborted", Q), ("rewrite", Q), ("committed", None)])
+def test_a_slip_leaves_nothing_in_a_log_that_knows_nothing_of_the_write(answer: Answer, query_id: str | None) -> None:
+    """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
+        world.resolve(answer, 3, query_id)
+    assert world.entries == []
+    assert not world.fenced
+
+
+def test_list_fence_read_end_and_only_what_no_decision_names() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    others = world.prepare(1, 11, "q2")
+    world.decide(others, query_id="q2")  # unfinished: its own recovery ends it
+    world.prepare(2, 12)  # of an attempt that nobody decided
+    world.resolve("committed", query_id=Q)
+    kinds = [type(step) for step in world.asked]
+    listed, fenced = kinds.index(steps.ListOpenTransactions), kinds.index(steps.InitProducerId)
+    assert kinds.count(steps.ListOpenTransactions) == 1
+    assert listed < fenced < kinds.index(steps.Append, fenced) < kinds.index(steps.EndTransactions)
+    assert (f"{W}.2.0", False) in world.ends
+    assert all(name != others.identity.transactional_id for name, _ in world.ends)
+
+
+def test_what_is_open_on_a_partition_does_not_count_as_written() -> None:
+    """Its marker was passed over: a later transaction of the id would join it, and lose its rows where that one is aborted."""
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds .*\.0\.0 open.*kafka-eos repair"
+    ):
+        world.resolve("committed")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+    world.resolve("rewrite")  # which is not held up by it
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, None, GONE],
+    ids=["nobody", "ended", "a later one", "somebody else", "no Read", "topic gone"],
+)
+def test_what_nobody_holds_open_counts_as_written(remembered: dict[int, tuple[int, int]] | None) -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.held["orders", 0] = remembered
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_nothing_is_called_aborted_while_a_partition_cannot_be_asked() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+
+    def leaderless() -> None:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+
+    world.on[steps.AbortedTransactions] = leaderless
+    with pytest.raises(BrokerUnavailableError):
+        world.resolve("aborted")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+
+
+def test_a_partition_without_a_leader_is_named() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    def leaderless() -> None:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+
+    world.on[steps.DescribeProducers] = leaderless
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 cannot be asked"):
+        world.resolve("committed")
+
+
+def test_the_wait_for_markers_begins_when_the_transactions_are_ended() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    def slow() -> None:
+        world.now += 60_000
+        world.held["orders", 0] = {10: (0, 0)}
+        world.on[steps.Wait] = world.held.clear
+
+    world.on[steps.EndTransactions] = slow
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_a_marker_that_is_on_its_way_is_waited_for() -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+    world.held["orders", 0] = {10: (0, 0)}
+    world.on[steps.Wait] = world.held.clear
+    assert world.resolve("committed").decision.resolution == "committed"
+
+
+def test_aborted_is_refused_where_readers_see_the_rows_though_the_commit_log_has_no_proof() -> None:
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was passed over
+    world.readable = frozenset(named.offsets)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
+        world.resolve("aborted")
+
+
+def test_aborted_is_refused_where_the_coordinator_calls_exactly_this_one_committed() -> None:
+    """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+    world.open(named.identity, "CompleteCommit", epoch=1)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
+def test_nothing_is_called_aborted_while_nobody_can_tell_what_readers_will_see(unseen: steps.Unseen | None) -> None:
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 \[0..9\].*--as rewrite"):
+        world.resolve("aborted")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+    world.resolve("rewrite")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
+def test_what_the_commit_log_calls_aborted_needs_no_look(unseen: steps.Unseen | None) -> None:
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    assert world.resolve("aborted").decision.resolution == "aborted"
+
+
+def test_below_version_2_not_even_the_commit_logs_abort_tells_what_readers_will_see() -> None:
+    """A late request can have begun the committed transaction anew, and the ABORT be that of its end."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=0))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, steps.Unseen.GONE, None])
+@pytest.mark.parametrize("version", [2, 0])
+def test_aborted_is_refused_against_the_coordinators_commit_whatever_the_commit_log_says(
+    unseen: steps.Unseen | None, version: int
+) -> None:
+    """An ABORT by hand on the log alone: the data partitions may have the COMMIT."""
+    world = World(unseen=unseen)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=version))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.open(named.identity, "CompleteCommit", epoch=1 if version >= 2 else 0)
+    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
+        world.resolve("aborted")
+
+
+@pytest.mark.parametrize("version", [2, 0])
+def test_what_stands_before_its_own_rows_is_for_repair(version: int) -> None:
+    """Its ABORT was left out on the partition, and the coordinator has gone on: no other transaction is to be waited for."""
+    world = World(unseen=steps.Unseen.HELD)
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=version))
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.open(named.identity, "Empty", epoch=2)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(TransactionAbortedError, match=r"orders-0 still holds.*kafka-eos repair"):
+        world.resolve("aborted")
+
+
+def test_what_a_partition_holds_open_is_not_called_aborted() -> None:
+    """Its ABORT was passed over: a later transaction of the id would join it, and commit its rows with its own."""
+    world = World()
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
+    world.held["orders", 0] = {10: (0, 0)}
+    with pytest.raises(
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds.*come back.*kafka-eos repair"
+    ):
+        world.resolve("aborted")
+    world.resolve("rewrite")
+
+
+def test_only_what_was_ended_is_said_to_be_ended() -> None:
+    world = World()
+    first, second = world.prepare(0, 10), world.prepare(1, 11)
+    world.decide(first, second)
+
+    def times_out() -> None:
+        world.end(first.identity, MarkerType.ABORT)
+
+    world.on[steps.EndTransactions] = times_out
+    assert world.resolve("committed").ended == (second.identity.transactional_id,)
+
+
+@pytest.mark.parametrize("answer", ["committed", "aborted", "rewrite"])
+def test_a_log_that_knows_nothing_of_open_transactions_is_not_theirs(answer: Answer) -> None:
+    world = World()
+    world.open(identity(0, 10))
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions.*--commit-log-topic"):
+        world.resolve(answer, 3, Q)
+    assert not world.fenced
+    assert world.entries == [], "the barrier would pass for a plan's at the next try"
+
+
+def test_nothing_is_recorded_where_a_transaction_cannot_be_ended() -> None:
+    world = World(end_error=None)
+    world.decide(world.prepare(0, 10))
+    with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):
+        world.resolve("committed")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+
+
+@pytest.mark.parametrize(
+    ("world", "error", "code"),
+    [
+        (World(driver_error=ErrorCode.PRODUCER_FENCED.value), FencedError, "FENCED"),
+        (World(driver_error=None), TransactionAbortedError, "NOT_RESOLVED.*no answer"),
+        (World(marks_driver=False), TransactionAbortedError, "NOT_RESOLVED"),
+    ],
+)
+def test_an_answer_that_is_not_known_to_be_recorded_is_an_error(
+    world: World, error: type[KafkaEosError], code: str
+) -> None:
+    world.decide(world.prepare(0, 10))
+    with pytest.raises(error, match=code):
+        world.resolve("committed")
+    kinds = {key.kind for each in world.entries if isinstance(each, ReadRecord) and (key := parse_key(each.key))}
+    assert "done" not in kinds
+
+
+@pytest.mark.parametrize("answered", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_an_answer_whose_end_was_not_heard_counts_once_its_marker_is_read(answered: int | None) -> None:
+    """Not heard, or repeated when a driver that came after it had fenced already."""
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    class Deaf(World):
+        def ended(self, end: steps.End) -> steps.EndResult:
+            result = super().ended(end)
+            return replace(result, error=answered) if end.identity.transactional_id.endswith(".driver") else result
+
+    deaf = Deaf(entries=world.entries, states=world.states, next_offset=world.next_offset)
+    deaf.resolve("rewrite")
+    newest = deaf.newest()
+    assert newest is not None
+    assert newest.resolution == "rewrite"

@@ -1,0 +1,498 @@
+"""What commit and abort make of answers that a simulated cluster does not give: errors in the middle, stuck logs, missing rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import LogView, decision_records
+from kafka_eos_sink.commit.deadlines import fail_if_too_late
+from kafka_eos_sink.commit.decide import CommitRequest, abort, commit
+from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.prepared_transaction import (
+    OffsetRange,
+    Plan,
+    PreparedTransaction,
+    TaskIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
+from kafka_eos_sink.commit.settle import HIDDEN_READERS_MS
+from kafka_eos_sink.commit.steps import MarkerType
+from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS, TakeOver, is_overtaken, take_over
+from kafka_eos_sink.commit.task import BatchIdentity
+from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    DecisionPendingError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=4, transaction_version=2)
+TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=2, producer_epoch=0, transaction_version=2)
+PART = OffsetRange(topic="t", partition=0, first_offset=10, last_offset=19)
+BATCH = BatchIdentity(query_id="batch", version=1, topic="t", schema="value string", offsets_hash=None)
+PLAN = Plan(
+    write_id="w",
+    nonce="mine",
+    driver=DRIVER,
+    started_ms=0,
+    transaction_timeout_ms=900_000,
+    log_offset=0,
+    decisions=(),
+)
+PREPARED = PreparedTransaction(partition=0, identity=TASK, part_offset=3, rows=10, digest=7, offsets=(PART,))
+MESSAGE = TaskMessage(
+    plan=PLAN,
+    query_id="batch",
+    version=1,
+    task=TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0),
+    outcome=TaskOutcome.PREPARED,
+    prepared=PREPARED,
+)
+REQUEST = CommitRequest(plan=PLAN, batch=BATCH, random_write_id=False, nonce="barrier")
+DECISION_OFFSET = 20
+
+
+class World:
+    """Answers the steps of a commit in which all goes well; a test replaces an answer by one of its own."""
+
+    def __init__(self, **own: Callable[[Any], Any]) -> None:
+        self.own = own
+        self.now = 1_000
+        self.warnings: list[str] = []
+        self.ended: list[steps.End] = []
+        self.log: list[steps.ReadRecord | steps.Marker] = []
+
+    def run(self, procedure: Generator[Any, Any, Any]) -> Any:
+        answer, failure = None, None
+        while True:
+            try:
+                step = procedure.send(answer) if failure is None else procedure.throw(failure)
+            except StopIteration as stop:
+                return stop.value
+            answer, failure = None, None
+            try:
+                name = type(step).__name__
+                answer = self.own[name](step) if name in self.own else getattr(self, name)(step)
+            except Exception as error:
+                failure = error
+
+    def Now(self, _: steps.Now) -> int:  # noqa: N802
+        return self.now
+
+    def Wait(self, step: steps.Wait) -> None:  # noqa: N802
+        self.now += step.ms
+
+    def Reached(self, _: steps.Reached) -> None:  # noqa: N802
+        return None
+
+    def Warn(self, step: steps.Warn) -> None:  # noqa: N802
+        self.warnings.append(step.message)
+
+    def DescribeTransactions(self, step: steps.DescribeTransactions) -> dict[str, Any]:  # noqa: N802
+        found = steps.TransactionDescription(
+            state="Ongoing",
+            producer_id=TASK.producer_id,
+            producer_epoch=TASK.producer_epoch,
+            timeout_ms=900_000,
+            start_time_ms=500,
+            partitions=frozenset({("t", 0)}),
+        )
+        return {name: found if name == "w.0.0" else None for name in step.transactional_ids}
+
+    def DescribeProducers(self, _: steps.DescribeProducers) -> dict[Any, Any]:  # noqa: N802
+        return {("t", 0): {TASK.producer_id: (TASK.producer_epoch, PART.first_offset)}}
+
+    def AppendInTransaction(self, step: steps.AppendInTransaction) -> steps.Appended:  # noqa: N802
+        part = steps.ReadRecord(offset=3, producer_id=2, producer_epoch=0, transactional=True, key=b"[]", value=b"")
+        (record,) = step.records
+        decision = steps.ReadRecord(
+            offset=DECISION_OFFSET,
+            producer_id=1,
+            producer_epoch=4,
+            transactional=True,
+            key=record.key,
+            value=record.value,
+        )
+        self.log += [part, decision]
+        return steps.Appended(error=0, offset=DECISION_OFFSET)
+
+    def EndTransactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:  # noqa: N802
+        self.ended += step.ends
+        for end in step.ends:
+            self.log.append(
+                steps.Marker(
+                    offset=self.log[-1].offset + 1,
+                    producer_id=end.identity.producer_id,
+                    producer_epoch=end.identity.producer_epoch + 1,
+                    type=steps.MarkerType.COMMIT if end.commit else steps.MarkerType.ABORT,
+                )
+            )
+        return tuple(steps.EndResult(error=0) for _ in step.ends)
+
+    def ReadLog(self, step: steps.ReadLog) -> steps.LogChunk:  # noqa: N802
+        entries = tuple(entry for entry in self.log if entry.offset >= step.offset)
+        end = entries[-1].offset + 1 if entries else step.offset
+        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=end)
+
+    def LastStableOffsets(self, step: steps.LastStableOffsets) -> dict[Any, int]:  # noqa: N802
+        return dict.fromkeys(step.partitions, PART.last_offset + 2)
+
+    def Append(self, _: steps.Append) -> int:  # noqa: N802
+        return 30
+
+
+def unreachable(_: Any) -> Any:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
+
+
+def test_a_commit_in_which_all_goes_well_decides_ends_and_verifies() -> None:
+    world = World()
+    decision = world.run(commit(REQUEST, [MESSAGE]))
+    assert [entry.partition for entry in decision.transactions] == [0]
+    assert [(end.identity, end.commit) for end in world.ended] == [(DRIVER, True), (TASK, True)]
+    assert world.warnings == []
+
+
+def test_an_error_between_the_decisions_end_and_its_marker_does_not_look_like_an_ordinary_failure() -> None:
+    world = World(ReadLog=unreachable)
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write its rows again"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert [end.identity for end in world.ended] == [DRIVER]
+
+
+def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
+    world = World(Append=unreachable)
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert ["is finished, but that could not be noted" in said for said in world.warnings] == [True]
+
+
+def test_a_transaction_that_begins_before_the_tasks_records_is_not_decided() -> None:
+    world = World(DescribeProducers=lambda _: {("t", 0): {TASK.producer_id: (0, 4)}})
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN.*an older one was never ended"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert world.ended == []
+
+
+def test_without_the_right_to_read_a_topic_the_missing_check_is_said() -> None:
+    world = World(DescribeProducers=lambda _: {("t", 0): None})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert ["without the right to Read t" in said for said in world.warnings] == [True]
+
+
+def test_a_timeout_that_a_task_had_to_lower_is_the_one_that_counts() -> None:
+    world = World()
+    lowered = World().DescribeTransactions(steps.DescribeTransactions(("w.0.0",)))["w.0.0"]
+    lowered = replace(lowered, timeout_ms=300_000)
+    world.own = {
+        "DescribeTransactions": lambda step: {
+            name: lowered if name == "w.0.0" else None for name in step.transactional_ids
+        }
+    }
+    world.now = 290_000
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD\].*ends it at 300\.0 s"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert world.ended == []
+
+
+def test_a_decision_record_that_took_too_long_is_not_decided() -> None:
+    world = World()
+
+    def slow(step: steps.AppendInTransaction) -> steps.Appended:
+        world.now += 880_000
+        return World.AppendInTransaction(world, step)
+
+    world.own = {"AppendInTransaction": slow}
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*the commit log took too long"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert world.ended == []
+
+
+def test_a_log_that_does_not_show_what_it_acknowledged_is_said_and_not_waited_for_ever() -> None:
+    world = World()
+
+    def nothing(step: steps.ReadLog) -> steps.LogChunk:
+        world.now += 1_000
+        return steps.LogChunk(entries=(), next_offset=step.offset, log_start_offset=0, end_offset=step.offset)
+
+    world.own = {"ReadLog": nothing}
+    with pytest.raises(BrokerUnavailableError, match=r"COMMIT_LOG_UNAVAILABLE\].*min.insync.replicas"):
+        world.run(read_to(LogView("w"), 5))
+    assert world.now < 1_000 + STUCK_LOG_MS + 5_000
+
+
+def driver_as(state: str, producer_id: int, epoch: int) -> steps.TransactionDescription:
+    """What its coordinator says of W.driver."""
+    return steps.TransactionDescription(
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=60_000,
+        start_time_ms=-1,
+        partitions=frozenset(),
+    )
+
+
+def newer_driver(step: steps.DescribeTransactions) -> dict[str, Any]:
+    found = driver_as("Empty", 1, 9)
+    return {name: found if name == "w.driver" else None for name in step.transactional_ids}
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_the_loser_of_two_drivers_ends_what_its_tasks_handed_over_unless_it_was_decided(decided: bool) -> None:
+    world = World(DescribeTransactions=newer_driver, ListOpenTransactions=lambda _: ())
+    if decided:
+        finished = World()
+        decision = finished.run(commit(REQUEST, [MESSAGE]))
+        (record,) = decision_records(decision)
+        world.log = [
+            steps.ReadRecord(
+                offset=20, producer_id=1, producer_epoch=4, transactional=True, key=record.key, value=record.value
+            ),
+            steps.Marker(offset=21, producer_id=1, producer_epoch=5, type=steps.MarkerType.COMMIT),
+        ]
+    barrier = steps.ReadRecord(offset=30, producer_id=-1, producer_epoch=-1, transactional=False, key=b"[]", value=b"")
+    world.log.append(barrier)
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
+    world.run(abort(request, PLAN, [MESSAGE, None], 2))
+    assert [(end.identity, end.commit) for end in world.ended] == ([] if decided else [(TASK, False)])
+
+
+class Readers:
+    """The data partition after our EndTxn: where its last stable offset stands at each look, and who holds it there."""
+
+    def __init__(self, world: World, *offsets: int, held_by: Mapping[int, tuple[int, int]] | None) -> None:
+        self.world, self.offsets, self.held_by = world, list(offsets), held_by
+        self.done: list[steps.LogRecord] = []
+        world.own = {
+            "LastStableOffsets": self.stable,
+            "DescribeProducers": self.producers,
+            "DescribeTransactions": self.described,
+            "Append": self.append,
+        }
+
+    @property
+    def ended(self) -> bool:
+        return any(end.identity == TASK for end in self.world.ended)
+
+    def stable(self, step: steps.LastStableOffsets) -> dict[Any, int]:
+        self.world.now += 500
+        at = self.offsets.pop(0) if len(self.offsets) > 1 else self.offsets[0]
+        return dict.fromkeys(step.partitions, at)
+
+    def producers(self, step: steps.DescribeProducers) -> dict[Any, Any]:
+        if not self.ended and self.held_by is not None:
+            return self.world.DescribeProducers(step)
+        return {("t", 0): self.held_by}
+
+    def described(self, step: steps.DescribeTransactions) -> dict[str, Any]:
+        found = self.world.DescribeTransactions(step)
+        if self.ended:
+            found["w.0.0"] = replace(found["w.0.0"], state="CompleteCommit", producer_epoch=1)
+        return found
+
+    def append(self, step: steps.Append) -> int:
+        self.done += step.records
+        return 30
+
+
+def test_while_nobody_holds_up_readers_the_commit_waits_until_they_pass() -> None:
+    world = World()
+    readers = Readers(world, 15, 15, 15, 15, PART.last_offset + 1, held_by={})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert readers.offsets == [PART.last_offset + 1]
+    assert (world.warnings, len(readers.done)) == ([], 1)
+
+
+def test_readers_that_never_pass_although_nobody_holds_them_up_are_said() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by={})
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert readers.done == []
+
+
+def test_readers_held_up_by_others_are_not_waited_for() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by={77: (0, 15)})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert ["producer id 77 holds up read_committed readers" in said for said in world.warnings] == [True]
+    assert len(readers.done) == 1
+
+
+def test_what_could_not_be_proven_without_read_has_no_done_record() -> None:
+    world = World()
+    readers = Readers(world, 15, held_by=None)
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert "it cannot be proven that readers see the committed rows" in world.warnings[-1]
+    assert readers.done == []
+    assert world.now > 1_000 + HIDDEN_READERS_MS
+
+
+def test_without_read_readers_who_stand_where_our_rows_begin_are_held_up_by_us() -> None:
+    world = World()
+    readers = Readers(world, PART.first_offset, held_by=None)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert readers.done == []
+
+
+def test_a_commit_of_no_messages_is_refused() -> None:
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"MISSING_MESSAGE\]"):
+        world.run(commit(REQUEST, []))
+    assert world.ended == []
+
+
+def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None:
+    def broken(_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    world = World(LastStableOffsets=broken)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*ZeroDivisionError: a bug"):
+        world.run(commit(REQUEST, [MESSAGE]))
+
+
+@pytest.mark.parametrize(
+    ("detail", "said"),
+    [
+        ("", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline\. "),
+        ("held by t-0", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline; held by t-0\. "),
+    ],
+)
+def test_what_an_end_waits_for_is_said_and_decides_nothing(detail: str, said: str) -> None:
+    world = World()
+
+    def busy(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if step.ends[0].identity == DRIVER:
+            return World.EndTransactions(world, step)
+        return tuple(steps.EndResult(error=ErrorCode.CONCURRENT_TRANSACTIONS, detail=detail) for _ in step.ends)
+
+    world.own = {"EndTransactions": busy}
+    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{said}"):
+        world.run(commit(REQUEST, [MESSAGE]))
+
+
+@pytest.mark.parametrize("marked", [MarkerType.COMMIT, MarkerType.ABORT])
+def test_a_fenced_end_of_the_decision_leaves_the_answer_to_the_log(marked: MarkerType) -> None:
+    """The repeat of a lost answer may meet a driver that came after the commit."""
+    world = World()
+
+    def fenced(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        World.EndTransactions(world, step)
+        assert isinstance(world.log[-1], steps.Marker)
+        world.log[-1] = replace(world.log[-1], type=marked)
+        return (steps.EndResult(error=ErrorCode.PRODUCER_FENCED),)
+
+    world.own = {"EndTransactions": fenced}
+    expected: tuple[type[KafkaEosError], str] = (
+        (DecisionPendingError, "DECIDED_NOT_FINISHED.*a newer driver of the write id has taken over and finishes it")
+        if marked is MarkerType.COMMIT
+        else (FencedError, "FENCED.*a newer driver of write id 'w' has taken over")
+    )
+    with pytest.raises(expected[0], match=expected[1]):
+        world.run(commit(REQUEST, [MESSAGE]))
+    assert [end.identity for end in world.ended] == [DRIVER]
+
+
+def test_a_commit_log_without_its_beginning_is_refused_before_anybody_is_fenced() -> None:
+    def deleted(step: steps.ReadLog) -> steps.LogChunk:
+        return steps.LogChunk(entries=(), next_offset=7, log_start_offset=7, end_offset=7)
+
+    world = World(ReadLog=deleted, DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids))
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*begins at offset 7, not at 0"):
+        world.run(take_over(request, 2))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
+        world.run(read_to(LogView("w"), 6))
+
+
+def test_open_transactions_of_which_the_log_knows_nothing_are_left_alone() -> None:
+    """Their write has another commit log, and may be decided there."""
+    empty = steps.LogChunk(entries=(), next_offset=0, log_start_offset=0, end_offset=0)
+    world = World(ReadLog=lambda _: empty, ListOpenTransactions=lambda _: ("w.0.0",))
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions of write id 'w'.*w\.0\.0"):
+        world.run(take_over(request, 2))
+    assert world.ended == []
+    assert world.log == []
+
+
+def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
+    """The partition is shared: somebody else writes to it whenever it is read."""
+    looks = 0
+
+    def growing(step: steps.ReadLog) -> steps.LogChunk:
+        nonlocal looks
+        looks += 1
+        assert looks <= 10
+        other = steps.ReadRecord(
+            offset=step.offset,
+            producer_id=-1,
+            producer_epoch=-1,
+            transactional=False,
+            key=b'["barrier","other"]',
+            value=b'{"format":1,"nonce":"x"}',
+        )
+        return steps.LogChunk(
+            entries=(other,), next_offset=step.offset + 1, log_start_offset=0, end_offset=step.offset + 5
+        )
+
+    world = World(ReadLog=growing)
+    world.now = PLAN.transaction_timeout_ms + 1
+    world.run(fail_if_too_late(PLAN, "batch", 1))
+    assert looks == 5
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "state", "overtaken"),
+    [
+        (1, 4, "Empty", False),
+        (1, 4, "Ongoing", True),  # the decision is being written
+        (1, 5, "CompleteCommit", True),
+        (1, 5, "Empty", True),
+        (9, 0, "Empty", True),
+        (1, 3, "CompleteCommit", False),  # a coordinator that was replaced tells how it was before the fence
+    ],
+)
+def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
+    producer_id: int, epoch: int, state: str, overtaken: bool
+) -> None:
+    found = driver_as(state, producer_id, epoch)
+    assert World(DescribeTransactions=lambda _: {"w.driver": found}).run(is_overtaken(PLAN)) is overtaken
+    assert World(DescribeTransactions=lambda _: {"w.driver": None}).run(is_overtaken(PLAN)) is False
+
+
+def refused(_: Any) -> Any:
+    raise BrokerRefusedError("BROKER_REFUSED", "DescribeTransactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("failed", [unreachable, refused])
+def test_losing_attempts_that_cannot_be_looked_for_do_not_stop_a_decision(failed: Callable[[Any], Any]) -> None:
+    world = World()
+    asked: list[steps.DescribeTransactions] = []
+
+    def silent_at_last(step: steps.DescribeTransactions) -> dict[str, Any]:
+        asked.append(step)
+        found: dict[str, Any] = World.DescribeTransactions(world, step) if len(asked) == 1 else failed(step)
+        return found
+
+    world.own = {"DescribeTransactions": silent_at_last}
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    check, losers = asked
+    assert check.transactional_ids == ("w.0.0",)
+    assert len(losers.transactional_ids) == SLOTS
+    assert losers.within_ms is not None
+    assert losers.within_ms < DRIVER_TRANSACTION_TIMEOUT_MS, "the decision's transaction is open meanwhile"
+    assert [(end.identity, end.commit) for end in world.ended] == [(DRIVER, True), (TASK, True)]

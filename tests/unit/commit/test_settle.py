@@ -1,0 +1,72 @@
+"""What the commit log proves of a transaction whose part record the cleaner has taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.settle import ask_witnesses
+from kafka_eos_sink.commit.steps import Marker, MarkerType
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+
+def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Outcome:
+    """The log holds one marker of the producer id, behind where the part record of epoch 4 was."""
+    identity = ProducerIdentity(
+        transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=transaction_version
+    )
+    prepared = PreparedTransaction(partition=0, identity=identity, part_offset=1, rows=1, digest=1, offsets=())
+    decision = Decision(
+        write_id="w",
+        query_id="batch",
+        version=0,
+        nonce="n",
+        driver=identity,
+        topic="t",
+        schema="",
+        offsets_hash=None,
+        transactions=(prepared,),
+    )
+    marker = Marker(offset=12, producer_id=10, producer_epoch=marker_epoch, type=kind)
+    procedure = ask_witnesses(decision, [prepared], "nonce", 1_000)
+    answer: Any = None
+    while True:
+        try:
+            step = procedure.send(answer)
+        except StopIteration as stop:
+            (outcome,) = stop.value
+            return Outcome(outcome)
+        match step:
+            case steps.DescribeTransactions():
+                answer = {"w.0.0": None}
+            case steps.Append():
+                answer = 13
+            case steps.ReadLog():
+                answer = steps.LogChunk(entries=(marker,), next_offset=14, log_start_offset=0, end_offset=14)
+            case steps.LogPolicy():
+                answer = "compact"
+            case _:
+                answer = 0
+
+
+@pytest.mark.parametrize(
+    ("transaction_version", "epoch", "kind", "outcome"),
+    [
+        (2, 6, MarkerType.COMMIT, Outcome.ABORTED),  # a later transaction's: of ours nothing is left, so it was aborted
+        (2, 5, MarkerType.COMMIT, Outcome.UNRESOLVED),  # ours, but the cleaner keeps committed records
+        (2, 5, MarkerType.ABORT, Outcome.ABORTED),
+        # Below version 2 a commit keeps its epoch, so this is a later one's.
+        (0, 5, MarkerType.COMMIT, Outcome.ABORTED),
+        (0, 4, MarkerType.COMMIT, Outcome.UNRESOLVED),
+        (0, 5, MarkerType.ABORT, Outcome.ABORTED),
+        (0, 6, MarkerType.ABORT, Outcome.ABORTED),
+    ],
+)
+def test_a_cleaned_part_record_was_aborted_unless_its_own_marker_says_otherwise(
+    transaction_version: int, epoch: int, kind: MarkerType, outcome: Outcome
+) -> None:
+    assert witness(transaction_version, epoch, kind) is outcome

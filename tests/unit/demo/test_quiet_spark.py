@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.demo.quiet_spark import in_one_sentence, spark_folder
+
+
+def test_our_code_and_sentence_are_found_in_what_spark_wraps_around_them() -> None:
+    text = (
+        "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n"
+        "Caused by: x: [KAFKA_EOS.INVALID_ROW] topic 't' has no partition 9 \n\tat org.apache..."
+    )
+    assert str(in_one_sentence(RuntimeError(text))) == "[KAFKA_EOS.INVALID_ROW] topic 't' has no partition 9"
+
+
+def test_other_errors_give_what_the_jvm_said_first() -> None:
+    text = "An error occurred while calling o1.save.\n: java.lang.IllegalStateException: no disk\n\tat x\n"
+    assert (
+        str(in_one_sentence(RuntimeError(text))) == "[KAFKA_EOS.SPARK_FAILED] java.lang.IllegalStateException: no disk"
+    )
+    assert in_one_sentence(RuntimeError("plain")).message == "plain"
+    assert in_one_sentence(RuntimeError("")).code == "SPARK_FAILED"
+
+
+def test_the_folder_goes_unless_spark_logged_into_it_and_something_failed() -> None:
+    said: list[str] = []
+    folders: list[Path] = []
+
+    def use(failure: BaseException | None, *, log: bool) -> Path:
+        with spark_folder("kafka-eos-test-", said.append) as folder:
+            folders.append(folder)
+            if log:
+                (folder / "spark.log").touch()
+            if failure is not None:
+                raise failure
+        return folder
+
+    assert not use(None, log=True).exists()
+    with pytest.raises(KeyboardInterrupt):
+        use(KeyboardInterrupt(), log=True)
+    with pytest.raises(ValueError):
+        use(ValueError(), log=False)
+    assert not any(folder.exists() for folder in folders)
+    assert said == []
+    with pytest.raises(ValueError):
+        use(ValueError(), log=True)
+    try:
+        assert said == [f"Spark's log: {folders[-1] / 'spark.log'}"]
+    finally:
+        (folders[-1] / "spark.log").unlink()
+        folders[-1].rmdir()

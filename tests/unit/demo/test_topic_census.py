@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kafka_eos_sink.demo.report import DemoWrite, census_table, chart
+from kafka_eos_sink.demo.topic_census import Census, compare, count_records, fingerprint
+
+
+def test_equal_multisets_are_exactly_once() -> None:
+    sent = Counter({b"a": 1, b"b": 2})
+    found = compare(sent, Counter({b"b": 2, b"a": 1}))
+    assert found == Census(sent=3, visible=3, duplicates=0, missing=0, unknown=0)
+    assert found.exactly_once
+
+
+@pytest.mark.parametrize(
+    ("seen", "duplicates", "missing", "unknown"),
+    [
+        ({b"a": 1}, 0, 2, 0),
+        ({b"a": 3, b"b": 2}, 2, 0, 0),
+        ({b"a": 1, b"b": 1, b"c": 1}, 0, 1, 1),
+        ({b"a": 3}, 2, 2, 0),  # as many as were sent, and still wrong twice
+        ({}, 0, 3, 0),
+    ],
+)
+def test_duplicates_and_missing_do_not_cancel_out(
+    seen: dict[bytes, int], duplicates: int, missing: int, unknown: int
+) -> None:
+    found = compare(Counter({b"a": 1, b"b": 2}), Counter(seen))
+    assert (found.duplicates, found.missing, found.unknown) == (duplicates, missing, unknown)
+    assert not found.exactly_once
+
+
+def test_fingerprints_tell_null_from_empty_and_key_from_value() -> None:
+    pairs = [(None, None), (None, b""), (b"", None), (b"", b""), (b"ab", b"c"), (b"a", b"bc"), (b"abc", b"")]
+    assert len({fingerprint(key, value) for key, value in pairs}) == len(pairs)
+    assert count_records([(b"k", b"v"), (b"k", b"v")]) == Counter({fingerprint(b"k", b"v"): 2})
+
+
+def write(census: Census) -> DemoWrite:
+    return DemoWrite(name="exactly-once", sink="kafka-eos", topic="t", census=census, in_log=census.visible)
+
+
+def rendered(what: object) -> str:
+    from rich.console import Console
+
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def test_the_table_shows_the_numbers() -> None:
+    text = rendered(census_table([write(Census(sent=12_345, visible=12_400, duplicates=60, missing=5, unknown=0))]))
+    assert text.splitlines()[1].split()[-5:] == ["12,345", "12,400", "12,400", "60", "5"]
+
+
+def test_a_single_duplicate_and_a_single_missing_record_are_seen_in_the_chart() -> None:
+    clean = rendered(chart([write(Census(sent=10**6, visible=10**6, duplicates=0, missing=0, unknown=0))]))
+    bar = clean.splitlines()[0]
+    assert "▓" not in bar
+    assert "░" not in bar
+    bar = rendered(chart([write(Census(sent=10**6, visible=10**6, duplicates=1, missing=1, unknown=0))])).splitlines()[
+        0
+    ]
+    assert "▓" in bar
+    assert "░" in bar
+    assert rendered(chart([write(Census(sent=0, visible=0, duplicates=0, missing=0, unknown=0))]))

@@ -1,0 +1,110 @@
+"""Each error code is met as the table of reactions says, per API, and a code that nobody knows by the strictest row."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+)
+from kafka_eos_sink.protocol import messages
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction, refusal
+
+R, L, C = Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR
+A, F, X, DOUBT = Reaction.ABORT, Reaction.FENCED, Reaction.CONFIGURATION, Reaction.UNKNOWN
+UNHEARD_OF = 9_999
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "expected"),
+    [
+        ("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", R),
+        ("FindCoordinator", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", X),
+        ("InitProducerId", "CONCURRENT_TRANSACTIONS", R),
+        ("InitProducerId", "NOT_COORDINATOR", C),
+        ("InitProducerId", "PRODUCER_FENCED", F),
+        ("InitProducerId", "INVALID_TRANSACTION_TIMEOUT", X),
+        ("AddPartitionsToTxn", "OPERATION_NOT_ATTEMPTED", A),
+        ("AddPartitionsToTxn", "TOPIC_AUTHORIZATION_FAILED", Reaction.ABORT_CONFIGURATION),
+        ("AddPartitionsToTxn", "INVALID_TXN_STATE", F),
+        ("Produce", "DUPLICATE_SEQUENCE_NUMBER", Reaction.SUCCESS),
+        ("Produce", "NOT_LEADER_OR_FOLLOWER", L),
+        ("Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", R),
+        ("Produce", "OUT_OF_ORDER_SEQUENCE_NUMBER", Reaction.RETRY_WHILE_EARLIER_UNANSWERED),
+        ("Produce", "PRODUCER_FENCED", A),
+        ("Produce", "MESSAGE_TOO_LARGE", Reaction.SPLIT),
+        ("Produce", "INVALID_RECORD", X),
+        ("AddOffsetsToTxn", "REQUEST_TIMED_OUT", C),
+        ("TxnOffsetCommit", "UNKNOWN_TOPIC_OR_PARTITION", R),
+        ("TxnOffsetCommit", "ILLEGAL_GENERATION", Reaction.ABORT_CONFIGURATION),
+        ("TxnOffsetCommit", "INVALID_PRODUCER_EPOCH", F),
+        ("EndTxn", "CONCURRENT_TRANSACTIONS", R),
+        ("EndTxn", "NOT_COORDINATOR", C),
+        ("EndTxn", "INVALID_TXN_STATE", DOUBT),
+        ("EndTxn", "PRODUCER_FENCED", DOUBT),
+        ("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", X),
+        ("ListOffsets", "OFFSET_NOT_AVAILABLE", R),
+        ("Fetch", "FENCED_LEADER_EPOCH", L),
+        ("Fetch", "OFFSET_OUT_OF_RANGE", Reaction.OUT_OF_RANGE),
+        ("Fetch", "TOPIC_AUTHORIZATION_FAILED", X),
+        ("CreateTopics", "TOPIC_ALREADY_EXISTS", Reaction.SUCCESS),
+        ("CreateTopics", "NOT_CONTROLLER", L),
+        ("CreateTopics", "INVALID_REPLICATION_FACTOR", X),
+        ("CreateTopics", "THROTTLING_QUOTA_EXCEEDED", R),
+        ("DescribeConfigs", "CLUSTER_AUTHORIZATION_FAILED", X),
+        ("DescribeTransactions", "TRANSACTIONAL_ID_NOT_FOUND", Reaction.NOT_FOUND),
+        ("DescribeTransactions", "NOT_COORDINATOR", C),
+        ("ListTransactions", "COORDINATOR_LOAD_IN_PROGRESS", R),
+        ("WriteTxnMarkers", "TRANSACTION_COORDINATOR_FENCED", X),
+        ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT", R),
+    ],
+)
+def test_a_code_is_met_as_its_api_says(api: str, code: str, expected: Reaction) -> None:
+    assert reaction(getattr(messages, f"{api}Request"), ErrorCode[code]) is expected
+
+
+@pytest.mark.parametrize(
+    ("api", "expected"), [("Produce", A), ("InitProducerId", A), ("EndTxn", DOUBT), ("Fetch", X), ("CreateTopics", X)]
+)
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, UNHEARD_OF])
+def test_what_nobody_expects_is_met_by_the_strictest_row(api: str, code: int, expected: Reaction) -> None:
+    assert reaction(getattr(messages, f"{api}Request"), code) is expected
+
+
+def test_a_retriable_code_without_a_row_is_no_reason_to_repeat_what_changes_a_transaction() -> None:
+    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert reaction(messages.EndTxnRequest, ErrorCode.LISTENER_NOT_FOUND) is DOUBT
+    assert reaction(messages.ListOffsetsRequest, ErrorCode.LISTENER_NOT_FOUND) is R
+    assert reaction(messages.ListOffsetsRequest, code) is X
+
+
+def test_no_answer_of_end_txn_is_ever_taken_for_an_abort() -> None:
+    met = {asked_for for (request, _), asked_for in REACTIONS.items() if request is messages.EndTxnRequest}
+    assert met == {R, C, DOUBT, X}
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "kind", "own_code"),
+    [
+        ("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "TOPIC_AUTHORIZATION_FAILED"),
+        ("CreateTopics", ErrorCode.CLUSTER_AUTHORIZATION_FAILED, AuthorizationError, "CLUSTER_AUTHORIZATION_FAILED"),
+        ("InitProducerId", ErrorCode.PRODUCER_FENCED, FencedError, "PRODUCER_FENCED"),
+        ("InitProducerId", ErrorCode.TRANSACTION_ABORTABLE, TransactionAbortedError, "TRANSACTION_ABORTED"),
+        ("InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT, BrokerRefusedError, "INVALID_TRANSACTION_TIMEOUT"),
+        ("CreateTopics", ErrorCode.POLICY_VIOLATION, BrokerRefusedError, "BROKER_REFUSED"),
+        ("CreateTopics", UNHEARD_OF, BrokerRefusedError, "BROKER_REFUSED"),
+    ],
+)
+def test_a_refusal_names_what_was_asked_and_kafkas_code(
+    api: str, code: int, kind: type[KafkaEosError], own_code: str
+) -> None:
+    error = refusal(getattr(messages, f"{api}Request"), code, "Asking for 'x'", "the broker's own words")
+    assert type(error) is kind
+    assert error.code == own_code
+    assert str(error).startswith(f"[KAFKA_EOS.{own_code}] Asking for 'x' was answered {ErrorCode.of(code).name}")
+    assert "the broker's own words" in str(error)

@@ -1,0 +1,204 @@
+"""The commit log in words, from the records that the sink writes."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime.commit_history import CommittedWrite, LogReading
+
+W = "kafka-eos/app/orders"
+Q = "batch"
+DRIVER = 900
+
+
+class Log:
+    """A partition of the commit log under construction."""
+
+    def __init__(self) -> None:
+        self.entries: list[ReadRecord | Marker] = []
+
+    @property
+    def end(self) -> int:
+        return len(self.entries)
+
+    def append(self, record: LogRecord, producer_id: int = -1, epoch: int = 0) -> int:
+        self.entries.append(
+            ReadRecord(
+                offset=self.end,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transactional=producer_id >= 0,
+                key=record.key,
+                value=record.value,
+            )
+        )
+        return self.end - 1
+
+    def end_transaction(self, producer_id: int, epoch: int = 1, kind: MarkerType = MarkerType.COMMIT) -> None:
+        self.entries.append(Marker(offset=self.end, producer_id=producer_id, producer_epoch=epoch, type=kind))
+
+    def prepare(self, partition: int, version: int = 3, rows: int = 10) -> PreparedTransaction:
+        producer_id = 100 + partition
+        offset = self.append(part_record(W, Q, partition, version, 7), producer_id)
+        return PreparedTransaction(
+            partition=partition,
+            identity=identity(f"{W}.{partition}.0", producer_id),
+            part_offset=offset,
+            rows=rows,
+            digest=1,
+            offsets=(
+                OffsetRange(topic="orders", partition=0, first_offset=partition * 100, last_offset=partition * 100 + 9),
+            ),
+        )
+
+    def decide(self, *prepared: PreparedTransaction, version: int = 3, nonce: str = "n") -> Decision:
+        decision = Decision(
+            write_id=W,
+            query_id=Q,
+            version=version,
+            nonce=nonce,
+            driver=identity(f"{W}.driver", DRIVER),
+            topic="orders",
+            schema="",
+            offsets_hash=None,
+            transactions=prepared,
+        )
+        for record in decision_records(decision):
+            self.append(record, DRIVER)
+        return decision
+
+    def writes(self, write_id: str | None = None, pieces: int = 1) -> tuple[CommittedWrite, ...]:
+        reading = LogReading(write_id)
+        step = -(-self.end // pieces)
+        for start in range(0, self.end, step):
+            part = tuple(self.entries[start : start + step])
+            reading.feed(LogChunk(entries=part, next_offset=start + len(part), log_start_offset=0, end_offset=9))
+        return reading.writes()
+
+
+def identity(transactional_id: str, producer_id: int) -> ProducerIdentity:
+    return ProducerIdentity(
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, transaction_version=2
+    )
+
+
+def finished_log() -> Log:
+    log = Log()
+    log.append(barrier_record(W, "b"))
+    parts = (log.prepare(0), log.prepare(1))
+    decision = log.decide(*parts)
+    log.end_transaction(DRIVER)
+    for part in parts:
+        log.end_transaction(part.identity.producer_id)
+    log.append(done_record(decision, 1_700_000_000_123))
+    return log
+
+
+def test_a_finished_write_says_when_and_where() -> None:
+    for pieces in (1, 3, 100):
+        (write,) = finished_log().writes(pieces=pieces)
+        assert (write.state, write.version, write.rows, write.transactions, write.committed) == (
+            "finished",
+            3,
+            20,
+            2,
+            2,
+        )
+        assert write.finished_at == "2023-11-14T22:13:20.123+00:00"
+        assert write.offsets == (OffsetRange(topic="orders", partition=0, first_offset=0, last_offset=109),)
+        assert write.as_json()["offsets"] == [
+            {"topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 109}
+        ]
+
+
+def test_a_decision_without_its_end_shows_how_far_it_is() -> None:
+    log = Log()
+    parts = (log.prepare(0), log.prepare(1))
+    log.decide(*parts)
+    log.end_transaction(DRIVER)
+    log.end_transaction(parts[0].identity.producer_id)
+    (write,) = log.writes()
+    assert (write.state, write.transactions, write.committed, write.finished_at) == ("decided", 2, 1, None)
+
+
+def test_the_done_record_of_an_earlier_version_finishes_nothing() -> None:
+    log = finished_log()
+    part = log.prepare(0, version=4)
+    log.decide(part, version=4, nonce="later")
+    log.end_transaction(DRIVER)
+    (write,) = log.writes()
+    assert (write.state, write.version) == ("decided", 4)
+
+
+def test_prepared_transactions_of_the_next_version_are_shown_beside_the_last_one() -> None:
+    log = finished_log()
+    log.prepare(0, version=4)
+    log.prepare(1, version=4)
+    assert [(write.state, write.version, write.transactions) for write in log.writes()] == [
+        ("finished", 3, 2),
+        ("prepared", 4, 2),
+    ]
+
+
+def test_an_open_decision_is_undecided() -> None:
+    log = Log()
+    log.decide(log.prepare(0))
+    (write,) = log.writes()
+    assert (write.state, write.version) == ("undecided", None)
+
+
+def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
+    log = Log()
+    part = log.prepare(0)
+    log.decide(part)
+    log.end_transaction(DRIVER, kind=MarkerType.ABORT)
+    log.end_transaction(part.identity.producer_id, kind=MarkerType.ABORT)
+    assert log.writes() == ()
+
+
+def test_a_write_without_txn_app_id_leaves_nothing_once_it_is_done() -> None:
+    log = Log()
+    part = log.prepare(0)
+    decision = log.decide(part)
+    log.end_transaction(DRIVER)
+    log.end_transaction(part.identity.producer_id)
+    for record in tombstones(decision):
+        log.append(record, DRIVER, 1)
+    log.end_transaction(DRIVER, 2)
+    assert log.writes() == ()
+
+
+def test_one_write_id_is_told_from_the_others() -> None:
+    log = finished_log()
+    assert log.writes("kafka-eos/app") == ()
+    assert len(log.writes(W)) == 1
+
+
+def test_the_table_shows_every_state_and_many_partitions_in_short() -> None:
+    from rich.console import Console
+
+    offsets = tuple(OffsetRange(topic="t", partition=n, first_offset=0, last_offset=9) for n in range(20))
+    writes = [
+        CommittedWrite(
+            write_id="w",
+            query_id="q-1",
+            version=1,
+            state="finished",
+            rows=1000,
+            transactions=4,
+            finished_ms=0,
+            offsets=offsets,
+        ),
+        CommittedWrite(write_id="w", query_id="q-2", version=2, state="decided", rows=7, transactions=4, committed=3),
+        CommittedWrite(write_id="v", query_id="batch", version=5, state="resolved", resolution="committed"),
+    ]
+    console = Console(width=160, color_system=None)
+    with console.capture() as captured:
+        console.print(commits_table(writes))
+    text = captured.get()
+    for shown in ("query q-1", "1970-01-01 00:00:00", "1,000", "t-0: 0 to 9", "and 8 more", "3 of 4 committed"):
+        assert shown in text
+    assert "resolved as committed" in text

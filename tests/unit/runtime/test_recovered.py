@@ -1,0 +1,169 @@
+"""`kafka-eos recover` says what is not known: rows that nobody has seen, transactions that may still be open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime import operator
+from kafka_eos_sink.runtime.operator import EndedTransaction, OperatorSettings, Recovered
+
+DECISION = SettledDecision(
+    query_id="batch",
+    version=3,
+    nonce="n",
+    offset=7,
+    status=DecisionStatus.FINISHED,
+    topic="orders",
+    schema="value binary",
+    offsets_hash=None,
+)
+TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=2)
+
+
+def ended(error: int | None, identity: ProducerIdentity = TASK, *, committed: bool = False) -> EndedTransaction:
+    return EndedTransaction(identity=identity, committed=committed, error=error)
+
+
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: Recovered
+) -> tuple[int, str, dict[str, Any]]:
+    """The exit status, the table with its lines joined, and the JSON."""
+    monkeypatch.setattr(operator, "recover", lambda *_, **__: done)
+    command = ["recover", "--bootstrap-servers", "localhost:1", "--write-id", "w"]
+    status = main(command)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--json"]) == status
+    return status, shown, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_rows_that_nobody_has_seen_are_not_called_visible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unproven = Recovered(decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=())
+    status, shown, fields = said(monkeypatch, capsys, unproven)
+    assert status == 0
+    assert "every row is visible" not in shown
+    assert "not proven" in shown
+    assert "the right to Read the topics is missing" in shown
+    assert fields["decisions"][0]["proven"] is False
+
+    proven = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
+    _, shown, fields = said(monkeypatch, capsys, proven)
+    assert "every row is visible, finished just now" in shown
+    assert fields["decisions"][0]["proven"] is True
+
+
+def test_nor_are_the_parts_that_are_left_of_a_decision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = replace(
+        DECISION, status=DecisionStatus.LOST_PARTS, committed=frozenset({0}), lost=frozenset({1}), proven=False
+    )
+    _, shown, _ = said(monkeypatch, capsys, Recovered(decisions=(parts,), finished_now=frozenset(), ended=()))
+    assert "1 parts are visible" not in shown
+    assert "1 parts are committed, as their coordinators say (whether readers see the rows is not proven" in shown
+
+
+def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    done = Recovered(
+        decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=(), left_open=(TASK,)
+    )
+    status, shown, fields = said(monkeypatch, capsys, done)
+    assert status == 1
+    assert "No transaction of it was open" not in shown
+    assert "w.0.0 nothing left open: its id is of a decision that is not proven" in shown
+    assert fields["left_open"] == [{"transactional_id": "w.0.0", "producer_id": 10, "producer_epoch": 4}]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "status"),
+    [
+        (ErrorCode.NONE, "done", 0),
+        (ErrorCode.INVALID_TXN_STATE, "INVALID_TXN_STATE: had ended before", 0),
+        (ErrorCode.PRODUCER_FENCED, "PRODUCER_FENCED: had ended before", 0),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "not ended: COORDINATOR_NOT_AVAILABLE", 1),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, "not ended: CONCURRENT_TRANSACTIONS", 1),
+        (ErrorCode.UNSUPPORTED_VERSION, "not ended: UNSUPPORTED_VERSION", 1),
+        (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "not ended: TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+            1,
+        ),
+        (None, "no answer: may be open still", 1),
+    ],
+)
+def test_only_a_refusal_that_means_it_is_said_to_be_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: ErrorCode | None,
+    answer: str,
+    status: int,
+) -> None:
+    one = ended(None if error is None else error.value)
+    found, shown, fields = said(
+        monkeypatch, capsys, Recovered(decisions=(DECISION,), finished_now=frozenset(), ended=(one,))
+    )
+    assert (found, f"w.0.0 abort {answer}" in shown) == (status, True), shown
+    assert fields["ended"][0]["over"] is (status == 0)
+
+
+def test_what_may_be_open_comes_first_where_there_is_too_much_to_show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = tuple(ended(0, replace(TASK, transactional_id=f"w.{task}.0")) for task in range(30))
+    late = ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(TASK, transactional_id="w.99.0"))
+    done = Recovered(decisions=(DECISION,), finished_now=frozenset(), ended=(*many, late))
+    _, shown, _ = said(monkeypatch, capsys, done)
+    assert "w.99.0 abort not ended" in shown
+
+
+def test_recover_knows_a_transaction_by_its_identity_not_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One under the same id that was refused is not over because an older one of it was committed."""
+    named, later = replace(TASK, transaction_version=0), replace(TASK, producer_epoch=6)
+    answers = (
+        ended(0, named, committed=True),
+        ended(ErrorCode.INVALID_TXN_STATE.value, TASK),  # was open at first, and is finished: no line of its own
+        ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, later),
+    )
+    plan = Plan(
+        write_id="w",
+        nonce="n",
+        driver=TASK,
+        started_ms=0,
+        transaction_timeout_ms=1,
+        log_offset=0,
+        decisions=(DECISION,),
+        left_open=(TASK, replace(TASK, producer_epoch=5)),
+    )
+    executor = SimpleNamespace(ended=list(answers), finished=set[str](), run=lambda _: plan)
+    admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), transaction_version=lambda _: 2)
+
+    @contextmanager
+    def connected(_: OperatorSettings) -> Iterator[Any]:
+        yield admin, executor
+
+    monkeypatch.setattr(operator, "_connected", connected)
+    settings = OperatorSettings(
+        write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
+    )
+    done = operator.recover(settings)
+    assert done.ended == (answers[0], answers[2])
+    assert done.left_open == (replace(TASK, producer_epoch=5),)
+    assert not done.all_ended

@@ -1,0 +1,268 @@
+"""The Java producer's names: each has an answer, and the answers say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.settings.kafka_properties import (
+    KafkaProperties,
+    kafka_properties_from_file,
+    options_from_file,
+    read_kafka_properties,
+)
+from kafka_eos_sink.settings.property_tables import COMPRESSION_LEVELS, CONTRADICTIONS, KNOWN, PROPERTIES
+
+# ProducerConfig.configNames() of kafka-clients 4.2.1.
+JAVA_NAMES = (Path(__file__).parent / "java_producer_names.txt").read_text("utf-8").split()
+
+
+def read(**properties: str) -> KafkaProperties:
+    problems: list[str] = []
+    given = {"bootstrap.servers": "localhost:9092"} | {n.replace("__", "."): v for n, v in properties.items()}
+    result = read_kafka_properties(given, problems)
+    assert problems == []
+    assert result is not None
+    return result
+
+
+def problem(name: str, value: str, **others: str) -> str:
+    problems: list[str] = []
+    given = {"bootstrap.servers": "localhost:9092", name: value}
+    result = read_kafka_properties(
+        given | {n.replace("__", "."): v for n, v in others.items()}, problems, prefix="kafka."
+    )
+    assert result is None
+    (text,) = problems
+    assert text.startswith(f"kafka.{name}")
+    return text
+
+
+@pytest.mark.parametrize("name", JAVA_NAMES)
+def test_every_name_of_the_java_producer_has_an_answer(name: str) -> None:
+    assert name in KNOWN
+
+
+def test_every_effect_goes_to_a_field_that_is_there() -> None:
+    for name, entry in PROPERTIES.items():
+        owner = ClientConfig if entry.client is not None else ProducerConfig
+        assert (entry.client or entry.producer) in owner.__dataclass_fields__, name
+
+
+VALUES = {
+    "bootstrap.servers": ("a:1,[::1]:2", (("a", 1), ("::1", 2))),
+    "client.id": ("reports", "reports"),
+    "client.dns.lookup": ("resolve_canonical_bootstrap_servers_only", "resolve_canonical_bootstrap_servers_only"),
+    "metadata.recovery.strategy": ("NONE", "none"),
+    "compression.type": ("zstd", "zstd"),
+    "partitioner.ignore.keys": ("TRUE", True),
+    "max.in.flight.requests.per.connection": ("3", 3),
+    "delivery.timeout.ms": (" 234567 ", 234567),
+}
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_each_property_reaches_its_field(name: str) -> None:
+    text, value = VALUES.get(name, ("7531", 7531))
+    properties = read(**{name.replace(".", "__"): text})
+    entry = PROPERTIES[name]
+    if entry.client is not None:
+        assert getattr(properties.client, entry.client) == value
+    else:
+        assert entry.producer is not None
+        assert getattr(properties.producer, entry.producer) == value
+
+
+def test_what_is_not_given_is_the_default_of_the_configuration() -> None:
+    properties = read()
+    assert properties.client == ClientConfig(bootstrap_servers=(("localhost", 9092),))
+    assert properties.producer == ProducerConfig()
+    assert properties.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("batch.size", "-1", "an integer from 0 to 2147483647"),
+        ("batch.size", "16k", "an integer"),
+        ("batch.size", "1_000", "an integer"),
+        ("batch.size", "٣", "an integer"),
+        ("linger.ms", "", "an integer"),
+        ("linger.ms", "1.5", "an integer"),
+        ("request.timeout.ms", "2147483648", "an integer from 0 to 2147483647"),
+        ("metadata.max.idle.ms", "4999", "an integer from 5000"),
+        ("send.buffer.bytes", "-2", "an integer from -1"),
+        ("max.request.size", "0", "an integer from 1"),
+        ("transaction.timeout.ms", "0", "an integer from 1"),
+        ("compression.type", "brotli", "one of none, gzip, snappy, lz4, zstd"),
+        ("compression.gzip.level", "0", "an integer from 1 to 9, or -1"),
+        ("compression.lz4.level", "18", "an integer from 1 to 17"),
+        ("compression.zstd.level", "23", "an integer from -131072 to 22"),
+        ("partitioner.ignore.keys", "yes", "true or false"),
+        ("bootstrap.servers", "localhost", "a comma-separated list such as broker1:9092,broker2:9092"),
+        ("bootstrap.servers", " , ", "a comma-separated list"),
+        ("bootstrap.servers", "localhost:99999", "a comma-separated list"),
+        ("security.protocol", "TLS", "one of PLAINTEXT, SSL"),
+        ("acks", "2", "one of all, -1, 0, 1"),
+        ("max.in.flight.requests.per.connection", "0", "an integer from 1"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_accepted(name: str, value: str, expected: str) -> None:
+    text = problem(name, value)
+    assert f"must be {expected}" in text
+    assert repr(value) in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("acks", "1", "can be lost after it was acknowledged"),
+        ("acks", "0", "can be lost after it was acknowledged"),
+        ("enable.idempotence", "false", "writes its records twice"),
+        ("max.in.flight.requests.per.connection", "6", "last 5 batches"),
+        ("retries", "0", "idempotence needs retries"),
+        ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "leave Spark as string or binary"),
+        ("value.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer", "leave the option out"),
+        ("transactional.id", "mine", "transactional.id.prefix"),
+        ("transaction.two.phase.commit.enable", "true", "KIP-939"),
+    ],
+)
+def test_what_contradicts_exactly_once_is_refused_with_the_reason(name: str, value: str, reason: str) -> None:
+    text = problem(name, value)
+    assert "contradicts exactly-once" in text
+    assert reason in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("acks", "all"),
+        ("acks", "-1"),
+        ("enable.idempotence", "true"),
+        ("max.in.flight.requests.per.connection", "5"),
+        ("retries", "1"),
+        ("transaction.two.phase.commit.enable", "false"),
+    ],
+)
+def test_what_agrees_with_exactly_once_may_be_given(name: str, value: str) -> None:
+    assert name in CONTRADICTIONS
+    read(**{name.replace(".", "__"): value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "way_out"),
+    [
+        ("sasl.kerberos.service.name", "kafka", "SCRAM-SHA-512"),
+        ("sasl.mechanism", "GSSAPI", "SCRAM-SHA-512"),
+        ("ssl.truststore.type", "JKS", "ssl.truststore.type=PEM"),
+        ("ssl.keystore.type", "jks", "ssl.keystore.type=PEM"),
+        ("interceptor.classes", "com.example.Audit", "option interceptors"),
+        ("config.providers", "file", "${file:/path:key}"),
+        ("config.providers.file.class", "X", "${file:/path:key}"),
+        ("ssl.engine.factory.class", "X", "OpenSSL"),
+    ],
+)
+def test_what_is_not_possible_is_refused_with_the_way_out(name: str, value: str, way_out: str) -> None:
+    assert way_out in problem(name, value)
+
+
+@pytest.mark.parametrize(
+    "name", ["partitioner.class", "enable.metrics.push", "metric.reporters", "ssl.truststore.location"]
+)
+def test_names_without_effect_warn(name: str) -> None:
+    (warning,) = read(**{name.replace(".", "__"): "true"}).warnings
+    assert name in warning
+    assert "no effect" in warning
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    text = problem("compresion.type", "lz4")
+    assert text == "kafka.compresion.type is not known; the nearest known name is kafka.compression.type"
+
+
+def test_the_level_of_the_chosen_codec_counts_and_no_other() -> None:
+    assert set(COMPRESSION_LEVELS) == {"gzip", "lz4", "zstd"}
+    properties = read(compression__type="zstd", compression__zstd__level="-5", compression__gzip__level="9")
+    assert (properties.producer.compression, properties.producer.compression_level) == ("zstd", -5)
+    assert read(compression__type="snappy", compression__gzip__level="9").producer.compression_level is None
+
+
+def test_the_delivery_timeout_holds_one_wait_and_one_request() -> None:
+    text = problem("delivery.timeout.ms", "30099", linger__ms="100", request__timeout__ms="30000")
+    assert "must be at least linger.ms + request.timeout.ms = 100 + 30000 = 30100" in text
+    fitting = read(delivery__timeout__ms="30100", linger__ms="100", request__timeout__ms="30000")
+    assert fitting.producer.delivery_timeout_ms == 30_100
+
+
+def test_the_delivery_timeout_follows_a_long_request_timeout_when_it_is_not_given() -> None:
+    properties = read(request__timeout__ms="600000", linger__ms="5")
+    assert properties.producer.delivery_timeout_ms == 600_005
+
+
+def test_all_problems_are_found_at_once() -> None:
+    problems: list[str] = []
+    assert read_kafka_properties({"acks": "1", "linger.ms": "x", "foo": "", "retries": "0"}, problems) is None
+    assert [text.split("=")[0].split(" ")[0] for text in problems] == [
+        "acks",
+        "foo",
+        "linger.ms",
+        "retries",
+        "bootstrap.servers",
+    ]
+
+
+@pytest.mark.parametrize("name", ["sasl.pasword", "sasl.password", "ssl.keystore.key", "sasl.jaas.config"])
+def test_values_that_may_be_secret_are_in_no_message(name: str) -> None:
+    problems: list[str] = []
+    read_kafka_properties({name: "hunter2", "acks": "1", "security.protocol": "SSL"}, problems)
+    assert problems != []
+    assert "hunter2" not in "; ".join(problems)
+
+
+def test_a_reference_is_resolved_but_shown_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINGER", "hunter2")
+    assert problem("linger.ms", "${env:LINGER}").endswith("not '${env:LINGER}'")
+    monkeypatch.setenv("LINGER", "17")
+    assert read(linger__ms="${env:LINGER}").producer.linger_ms == 17
+    monkeypatch.delenv("LINGER")
+    assert "environment variable LINGER is not set" in problem("linger.ms", "${env:LINGER}")
+
+
+def test_a_file_of_another_client_is_read_for_what_is_meant_for_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=a:1\ngroup.id=g\nkey.serializer=X\nlinger.ms=9\n", "utf-8")
+    properties = kafka_properties_from_file(path, {"bootstrap.servers": "b:2"})
+    assert properties.client.bootstrap_servers == (("b", 2),)
+    assert properties.producer.linger_ms == 9
+    (warning,) = properties.warnings
+    assert "group.id, key.serializer" in warning
+    told: list[str] = []
+    assert options_from_file(path, told.append) == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
+    assert told == [warning]
+
+
+def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    with pytest.raises(
+        ConfigurationError, match=r"^\[KAFKA_EOS.INVALID_PROPERTIES\] .*client.properties cannot be read"
+    ):
+        kafka_properties_from_file(path)
+    path.write_text("linger.ms=x\n", "utf-8")
+    with pytest.raises(
+        ConfigurationError, match=r"client.properties: linger.ms must be .*; bootstrap.servers is required"
+    ):
+        kafka_properties_from_file(path)
+    path.write_bytes(b"a=\xff\xfe\n")
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        kafka_properties_from_file(path)
+
+
+def test_the_example_file_is_valid() -> None:
+    path = Path(__file__).parents[3] / "conf" / "client.properties.example"
+    properties = kafka_properties_from_file(path)
+    assert properties.warnings == ()
+    assert properties.producer.compression == "lz4"

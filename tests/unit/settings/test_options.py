@@ -1,0 +1,184 @@
+"""The sink's own options, alone and together."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
+
+
+def read(**options: str) -> SinkOptions:
+    return read_options({"kafka.bootstrap.servers": "localhost:9092"} | dotted(options))
+
+
+def dotted(options: dict[str, str]) -> dict[str, str]:
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
+def problems(**options: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read_options({"kafka.bootstrap.servers": "localhost:9092"} | dotted(options), check_imports=True)
+    assert str(caught.value).startswith("[KAFKA_EOS.INVALID_OPTIONS] ")
+    return caught.value.message
+
+
+def test_defaults() -> None:
+    options = read()
+    assert options.topic is None
+    assert options.transactional_id_prefix is None
+    assert (options.txn_app_id, options.txn_version) == (None, None)
+    assert options.delivery_guarantee == "exactly-once"
+    assert options.commit_log_topic == "__kafka_eos_commits"
+    assert options.on_checkpoint_rollback == "fail"
+    assert options.producer.partitioner == "default"
+    assert options.producer.interceptors == ()
+    assert options.producer.dead_letter_topic is None
+    assert options.producer.transaction_timeout_ms is None
+
+
+def test_every_option_arrives_under_its_lower_case_name_too() -> None:
+    given = {
+        "topic": " orders ",
+        "transactional.id.prefix": "team/a",
+        "txnAppId": "daily",
+        "txnVersion": "7",
+        "delivery.guarantee": "Exactly-Once",
+        "commit.log.topic": "__log",
+        "dead.letter.topic": "dead",
+        "partitioner": "round-robin",
+        "interceptors": "collections:OrderedDict, json:JSONDecoder",
+        "onCheckpointRollback": "skip",
+        "kafka.bootstrap.servers": "localhost:9092",
+        "kafka.transaction.timeout.ms": "1000",
+    }
+    options = read_options({name.lower(): value for name, value in given.items()}, check_imports=True)
+    assert options == read_options(given)
+    assert options.topic == "orders"
+    assert options.transactional_id_prefix == "team/a"
+    assert (options.txn_app_id, options.txn_version) == ("daily", 7)
+    assert options.delivery_guarantee == "exactly-once"
+    assert options.commit_log_topic == "__log"
+    assert options.on_checkpoint_rollback == "skip"
+    assert options.producer.dead_letter_topic == "dead"
+    assert options.producer.partitioner == "round-robin"
+    assert options.producer.interceptors == ("collections:OrderedDict", "json:JSONDecoder")
+    assert options.producer.transaction_timeout_ms == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"txnAppId": "a"}, "txnAppId is given without txnVersion"),
+        ({"txnVersion": "1"}, "txnVersion is given without txnAppId"),
+        ({"txnAppId": " ", "txnVersion": "1"}, "txnAppId is empty"),
+        ({"transactional__id__prefix": ""}, "transactional.id.prefix is empty"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be an integer from 0 to"),
+        ({"txnAppId": "a", "txnVersion": "1.0"}, "not '1.0'"),
+        ({"txnAppId": "a", "txnVersion": "9223372036854775808"}, "txnVersion must be an integer"),
+        ({"delivery__guarantee": "exactly_once"}, "must be one of exactly-once, at-least-once, not 'exactly_once'"),
+        ({"onCheckpointRollback": "ignore"}, "must be one of fail, skip, rewrite, not 'ignore'"),
+        ({"topic": "a b"}, "topic: 'a b' is no name of a topic"),
+        ({"topic": " "}, "topic: '' is no name of a topic"),
+        ({"topic": ".."}, "is no name of a topic"),
+        ({"topic": "x" * 250}, "is no name of a topic"),
+        ({"topic": "__kafka_eos_commits"}, "is the commit log"),
+        ({"commit__log__topic": "a/b"}, "commit.log.topic: 'a/b' is no name"),
+        ({"dead__letter__topic": "__kafka_eos_commits"}, "dead.letter.topic is the commit log"),
+        ({"source__offsets__group": "g"}, "source.offsets.group is for streaming queries"),
+        ({"path": "/tmp/x"}, "save(path) has no meaning for Kafka"),
+        ({"partitioner": "murmur"}, "partitioner must be default, round-robin or package.module:callable"),
+        ({"partitioner": "no_such_module:f"}, "no_such_module"),
+        ({"partitioner": "json:no_such_function"}, "no_such_function"),
+        ({"partitioner": "json:__name__"}, "is not callable"),
+        ({"interceptors": "json"}, "interceptors must be package.module:Class"),
+        ({"interceptors": "json:JSONDecoder,no_such_module:C"}, "no_such_module"),
+        ({"topics": "orders"}, "topics is not known; the nearest known name is topic"),
+        ({"txnAppID2": "a"}, "the nearest known name is txnAppId"),
+        ({"bootstrap__servers": "a:1"}, "the nearest known name is kafka.bootstrap.servers"),
+        ({"kafka__lingr__ms": "1"}, "the nearest known name is kafka.linger.ms"),
+        ({"topic": "${env:NOT_SET_ANYWHERE}"}, "topic: ${env:NOT_SET_ANYWHERE} cannot be resolved"),
+        (
+            {"delivery__guarantee": "at-least-once", "txnAppId": "a", "txnVersion": "1"},
+            "txnAppId needs delivery.guarantee=exactly-once",
+        ),
+        (
+            {"delivery__guarantee": "at-least-once", "kafka__transaction__timeout__ms": "1"},
+            "kafka.transaction.timeout.ms needs delivery.guarantee=exactly-once",
+        ),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_to_do(options: dict[str, str], reason: str) -> None:
+    assert reason in problems(**options)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    text = problems(
+        topics="a", txnAppId="x", kafka__acks="1", kafka__linger__ms="soon", onCheckpointRollback="maybe", path="/x"
+    )
+    for name in ("topics", "txnAppId", "kafka.acks=1", "kafka.linger.ms", "onCheckpointRollback", "save(path)"):
+        assert name in text
+
+
+def test_missing_bootstrap_servers_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"kafka.bootstrap.servers is required"):
+        read_options({})
+
+
+def test_a_module_that_fails_to_import_is_a_problem_of_the_option(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "fails_when_imported.py").write_text("raise RuntimeError('boom')\n", "utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    assert "importing 'fails_when_imported:f' raised RuntimeError: boom" in problems(
+        partitioner="fails_when_imported:f"
+    )
+
+
+def test_own_options_are_resolved_once_and_kafka_options_stay_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHO", "daily")
+    part = sink_part({"txnAppId": "${env:WHO}", "kafka.client.id": "${env:WHO}"})
+    assert part == {"txnappid": "daily", "kafka.client.id": "${env:WHO}"}
+
+
+def test_what_people_read_holds_no_secret() -> None:
+    shown = readable(
+        {
+            "topic": "orders",
+            "kafka.linger.ms": "5",
+            "kafka.sasl.password": "hunter2",
+            "kafka.sasl.pasword": "hunter2",
+            "kafka.sasl.jaas.config": "${env:JAAS}",
+            "pasword": "hunter2",
+        }
+    )
+    assert "hunter2" not in shown
+    for part in ("topic='orders'", "kafka.linger.ms='5'", "kafka.sasl.jaas.config='${env:JAAS}'"):
+        assert part in shown
+
+
+def test_interceptors_are_configured_without_literal_secrets() -> None:
+    options = read(kafka__sasl__password="hunter2", kafka__linger__ms="5")
+    assert ("kafka.linger.ms", "5") in options.producer.interceptor_options
+    assert "hunter2" not in str(options.producer.interceptor_options)
+
+
+def test_a_stream_takes_what_spark_hands_over_and_refuses_what_belongs_to_batches() -> None:
+    base = {"kafka.bootstrap.servers": "localhost:9092", "checkpointLocation": "/checkpoint", "queryName": "orders"}
+    options = read_options(base | {"source.offsets.group": "g"}, streaming=True)
+    assert (options.checkpoint_location, options.source_offsets_group) == ("/checkpoint", "g")
+    with pytest.raises(ConfigurationError) as caught:
+        read_options(
+            base | {"txnAppId": "a", "txnVersion": "1", "asyncProgressTrackingEnabled": "TRUE", "path": "x"},
+            streaming=True,
+        )
+    for part in ("txnAppId is for batch", "txnVersion is for batch", "cannot be exactly once", "start(path)"):
+        assert part in caught.value.message
+    assert "checkpointLocation is not known" in problems(checkpointLocation="/checkpoint")
+
+
+def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
+    assert "source.offsets.group is for streaming queries" in problems(source__offsets__group="g")
+    with pytest.raises(ConfigurationError, match=r"source\.offsets\.group is empty"):
+        read_options({"kafka.bootstrap.servers": "localhost:9092", "source.offsets.group": " "}, streaming=True)

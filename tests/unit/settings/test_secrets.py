@@ -1,0 +1,45 @@
+"""References are resolved where they are used, and no message holds what they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.secrets import has_reference, resolve
+
+
+def test_references_stand_anywhere_in_a_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("USERNAME_HERE", "alice")
+    secrets = tmp_path / "secrets:1.properties"
+    secrets.write_text("password = p=${env:USERNAME_HERE}\n", "utf-8")
+    value = f'username="${{env:USERNAME_HERE}}" password="${{file:{secrets}:password}}";'
+    # What is put in is not looked at again: a secret may look like a reference.
+    assert resolve(value) == 'username="alice" password="p=${env:USERNAME_HERE}";'
+
+
+@pytest.mark.parametrize("value", ["", "plain", "$HOME", "${HOME}", "100%", "{env:X}", "${env}"])
+def test_other_values_stay_as_they_are(value: str) -> None:
+    assert not has_reference(value)
+    assert resolve(value) == value
+
+
+def test_what_cannot_be_resolved_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text("password=hunter2\n", "utf-8")
+    for value, reason in (
+        ("${env:NOT_THERE}", "environment variable NOT_THERE is not set"),
+        (f"${{file:{secrets}:pasword}}", "has no key 'pasword'"),
+        (f"${{file:{tmp_path}/none:password}}", "cannot be read on this machine"),
+        ("${file:nokey}", "${file:/path:key}"),
+        ("${vault:a/b:password}", "no provider 'vault'"),
+    ):
+        assert has_reference(value)
+        with pytest.raises(ConfigurationError) as caught:
+            resolve(value)
+        assert caught.value.code == "UNRESOLVED_REFERENCE"
+        assert value in caught.value.message
+        assert reason in caught.value.message
+        assert "hunter2" not in caught.value.message

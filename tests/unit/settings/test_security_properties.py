@@ -1,0 +1,392 @@
+"""What ``security.protocol``, ``ssl.*`` and ``sasl.*`` come to, and all that can be wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from kafka_eos_sink.client.security import (
+    ClientCredentials,
+    PasswordCredentials,
+    SaslConfig,
+    Secret,
+    SecurityConfig,
+    TokenCredentials,
+    TokenProvider,
+    UnsecuredToken,
+)
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_eos_sink.settings.property_tables import CHOSEN_SECURITY, SECURITY
+
+SECRET = "hunter2-hunter2"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+
+
+class Stores:
+    """An authority, a client's certificate of it, and its key encrypted with `SECRET`; texts and files."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        leaf = authority.issue_cert("client.example")
+        self.authority = authority.cert_pem.bytes().decode()
+        self.key = leaf.private_key_pem.bytes().decode()
+        self.chain = leaf.cert_chain_pems[0].bytes().decode()
+        key = serialization.load_pem_private_key(self.key.encode(), None)
+        encryption = serialization.BestAvailableEncryption(SECRET.encode())
+        pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        self.encrypted_key = key.private_bytes(pem, pkcs8, encryption).decode()
+        self.other_key = authority.issue_cert("other.example").private_key_pem.bytes().decode()
+        self.trust_file = self._file(folder / "trusted.pem", self.authority)
+        self.key_file = self._file(folder / "key.pem", self.key + self.chain)
+
+    @staticmethod
+    def _file(path: Path, text: str) -> str:
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("stores"))
+
+
+def read(properties: Mapping[str, str]) -> tuple[SecurityConfig | None, list[str], tuple[str, ...]]:
+    problems: list[str] = []
+    found = read_kafka_properties({"bootstrap.servers": "a:1"} | dict(properties), problems, prefix="kafka.")
+    for text in (*problems, *(found.warnings if found else ()), repr(found)):
+        assert SECRET not in text
+        assert "PRIVATE KEY" not in text
+    return (None, problems, ()) if found is None else (found.client.security, problems, found.warnings)
+
+
+def security(properties: Mapping[str, str]) -> SecurityConfig:
+    found, problems, warnings = read(properties)
+    assert problems == []
+    assert warnings == ()
+    assert found is not None
+    return found
+
+
+def problem(properties: Mapping[str, str]) -> str:
+    _, problems, _ = read(properties)
+    (text,) = problems
+    return text
+
+
+SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+NAMED = {"sasl.username": "alice", "sasl.password": SECRET}
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+CLIENT = {ENDPOINT: "https://idp.example/token"}
+
+
+# TLS
+
+
+def test_without_stores_the_authorities_of_the_system_are_trusted() -> None:
+    tls = security({"security.protocol": "ssl"}).tls
+    assert tls.trusted_certificates is None
+    assert tls.verify_host_name
+    assert (tls.minimum_version, tls.maximum_version) == ("TLSv1.2", "TLSv1.3")
+
+
+@pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.truststore.location", "ssl.truststore.certificates"])
+def test_authorities_come_from_a_file_or_stand_in_the_option(stores: Stores, name: str) -> None:
+    value = stores.authority if name.endswith("certificates") else stores.trust_file
+    found = security({"security.protocol": "SSL", name: value})
+    assert found.tls.trusted_certificates == stores.authority.strip()
+
+
+def test_the_clients_certificate_comes_from_a_file_or_stands_in_the_options(stores: Stores) -> None:
+    base = {"security.protocol": "SSL", "ssl.ca.location": stores.trust_file}
+    from_file = security(base | {"ssl.keystore.type": "PEM", "ssl.keystore.location": stores.key_file})
+    single_line = {
+        "ssl.keystore.key": stores.key.replace("\n", " "),
+        "ssl.keystore.certificate.chain": stores.chain.replace("\n", " "),
+    }
+    inline = security(base | single_line)
+    assert from_file == inline
+    assert inline.tls.certificate_chain == stores.chain.strip()
+
+
+def test_an_encrypted_key_needs_its_password(stores: Stores) -> None:
+    base = {
+        "security.protocol": "SSL",
+        "ssl.keystore.key": stores.encrypted_key,
+        "ssl.keystore.certificate.chain": stores.chain,
+    }
+    assert security(base | {"ssl.key.password": SECRET}).tls.private_key_password == Secret(SECRET)
+    assert problem(base) == "kafka.ssl.key.password is required: the private key is encrypted"
+    assert "ssl.key.password must be the key's" in problem(base | {"ssl.key.password": "wrong"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "versions", "suites"),
+    [
+        ({"ssl.enabled.protocols": "TLSv1.3"}, ("TLSv1.3", "TLSv1.3"), ()),
+        ({"ssl.enabled.protocols": "TLSv1.2, TLSv1.3"}, ("TLSv1.2", "TLSv1.3"), ()),
+        ({"ssl.protocol": "TLSv1.2"}, ("TLSv1.2", "TLSv1.2"), ()),
+        ({"ssl.protocol": "TLSv1.3"}, ("TLSv1.2", "TLSv1.3"), ()),
+        (
+            {"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, TLS_RSA_WITH_AES_128_GCM_SHA256"},
+            ("TLSv1.2", "TLSv1.2"),
+            ("ECDHE-RSA-AES256-GCM-SHA384", "AES128-GCM-SHA256"),
+        ),
+        (
+            {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256"},
+            ("TLSv1.2", "TLSv1.2"),
+            ("ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-AES128-SHA256"),
+        ),
+        ({"ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256"}, ("TLSv1.2", "TLSv1.2"), ("ECDHE-RSA-AES128-GCM-SHA256",)),
+    ],
+)  # fmt: skip
+def test_versions_and_cipher_suites_are_those_that_all_options_leave(
+    properties: dict[str, str], versions: tuple[str, str], suites: tuple[str, ...]
+) -> None:
+    tls = security({"security.protocol": "SSL"} | properties).tls
+    assert (tls.minimum_version, tls.maximum_version) == versions
+    assert tls.cipher_suites == suites
+
+
+def test_the_suites_of_tls_1_3_are_left_to_openssl_with_a_warning() -> None:
+    found, problems, (warning,) = read({"security.protocol": "SSL", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"})
+    assert problems == []
+    assert found is not None
+    assert (found.tls.minimum_version, found.tls.cipher_suites) == ("TLSv1.3", ())
+    assert "ssl.cipher.suites" in warning
+
+
+@pytest.mark.parametrize(("value", "verified"), [("https", True), ("HTTPS", True), ("", False), (" ", False)])
+def test_the_name_of_the_host_is_verified_unless_that_is_switched_off(value: str, verified: bool) -> None:
+    found = security({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value})
+    assert found.tls.verify_host_name is verified
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"ssl.endpoint.identification.algorithm": "none"}, "must be https, or empty"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "must be TLSv1.2, TLSv1.3 or both"),
+        ({"ssl.protocol": "SSLv3"}, "must be one of TLS, TLSv1.2, TLSv1.3"),
+        ({"ssl.protocol": "TLSv1.2", "ssl.enabled.protocols": "TLSv1.3"}, "leaves no TLS version"),
+        ({"ssl.cipher.suites": "TLS_FOO_WITH_BAR"}, "OpenSSL has no FOO-BAR"),
+        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=PEM"),
+        ({"ssl.truststore.type": "BCFKS"}, "must be one of PEM, PKCS12"),
+        ({"ssl.truststore.password": SECRET}, "given without ssl.truststore.location"),
+        ({"ssl.keystore.password": SECRET}, "given without ssl.keystore.location"),
+        ({"ssl.truststore.certificates": SECRET}, "must be certificates in PEM"),
+        ({"ssl.truststore.location": "/nowhere/x.pem"}, "/nowhere/x.pem cannot be read on this machine"),
+        ({"ssl.truststore.location": "CA", "ssl.ca.location": "CA"}, "together with ssl.truststore.location"),
+        ({"ssl.truststore.location": "KEY", "ssl.truststore.certificates": "x"}, "is given together with"),
+        ({"ssl.keystore.key": SECRET}, "ssl.keystore.certificate.chain is required with ssl.keystore.key"),
+        ({"ssl.keystore.certificate.chain": "x"}, "ssl.keystore.key is required with ssl.keystore.certificate.chain"),
+        ({"ssl.keystore.location": "CA"}, "one private key in PEM"),
+        ({"ssl.keystore.key": SECRET, "ssl.keystore.certificate.chain": "x"}, "one private key in PEM"),
+        ({"ssl.keystore.key": "OTHER KEY", "ssl.keystore.certificate.chain": "CHAIN"}, "not the one of the first"),
+        ({"ssl.truststore.certificates": "BROKEN"}, "trusted certificates cannot be read"),
+    ],
+)
+def test_what_tls_cannot_be_made_with_is_said(stores: Stores, properties: dict[str, str], reason: str) -> None:
+    broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
+    named = {
+        "CA": stores.trust_file,
+        "KEY": stores.key_file,
+        "OTHER KEY": stores.other_key,
+        "CHAIN": stores.chain,
+        "BROKEN": broken,
+    }
+    given = {name: named.get(value, value) for name, value in properties.items()}
+    assert reason in problem({"security.protocol": "SSL"} | given)
+
+
+# SASL
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        NAMED,
+        {"sasl.jaas.config": f'{SCRAM_MODULE} username="alice" password="{SECRET}";'},
+        {"sasl.jaas.config": f"shaded.{SCRAM_MODULE} username='alice' password='{SECRET}';"},
+    ],
+)
+def test_name_and_password_stand_in_options_or_in_the_login_module(credentials: dict[str, str]) -> None:
+    expected = PasswordCredentials(username="alice", password=Secret(SECRET))
+    assert security(SCRAM | credentials).sasl == SaslConfig(mechanism="SCRAM-SHA-512", credentials=expected)
+
+
+def test_references_inside_the_login_module_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
+    text = f'{SCRAM_MODULE} username="alice" password="${{env:KAFKA_PASSWORD}}";'
+    found = security(SCRAM | {"sasl.jaas.config": text}).sasl
+    assert found is not None
+    assert found.credentials == PasswordCredentials(username="alice", password=Secret(SECRET))
+
+
+def test_plain_without_encryption_warns() -> None:
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "plain"} | NAMED
+    found, problems, (warning,) = read(plain)
+    assert problems == []
+    assert found is not None
+    assert "SASL_SSL encrypts it" in warning
+    assert security(plain | {"security.protocol": "SASL_SSL"}).uses_tls
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        {
+            "sasl.oauthbearer.client.id": "id",
+            "sasl.oauthbearer.client.secret": SECRET,
+            "sasl.oauthbearer.scope": "a b",
+        },
+        {
+            "sasl.oauthbearer.client.credentials.client.id": "id",
+            "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+            "sasl.oauthbearer.scope": "a b",
+        },
+        {"sasl.jaas.config": f'{OAUTH_MODULE} clientId="id" clientSecret="{SECRET}" scope="a b";'},
+    ],
+)
+def test_client_credentials_are_read_from_every_place_they_may_stand(credentials: dict[str, str]) -> None:
+    expected = ClientCredentials(
+        token_endpoint_url="https://idp.example/token", client_id="id", client_secret=Secret(SECRET), scope="a b"
+    )
+    found = security(OAUTH | CLIENT | credentials).sasl
+    assert found == SaslConfig(mechanism="OAUTHBEARER", credentials=TokenCredentials(source=expected))
+
+
+def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
+    module = f'{OAUTH_MODULE} clientId="id" clientSecret="s" extension_logicalCluster="lkc-1";'
+    found = security(
+        OAUTH
+        | CLIENT
+        | {
+            "sasl.jaas.config": module,
+            "sasl.login.connect.timeout.ms": "123",
+            "sasl.login.read.timeout.ms": "456",
+            "sasl.oauthbearer.header.urlencode": "true",
+        }
+    ).sasl
+    assert found is not None
+    assert isinstance(found.credentials, TokenCredentials)
+    assert found.credentials.extensions == (("logicalCluster", "lkc-1"),)
+    source = found.credentials.source
+    assert isinstance(source, ClientCredentials)
+    assert (source.connect_timeout_ms, source.read_timeout_ms, source.url_encoded) == (123, 456, True)
+
+
+def test_tokens_come_from_a_function_or_from_nobody() -> None:
+    found = security(OAUTH | {"sasl.oauthbearer.token.provider": "string:capwords"}).sasl
+    assert found is not None
+    assert isinstance(found.credentials, TokenCredentials)
+    assert isinstance(found.credentials.source, TokenProvider)
+    unsecured = security(OAUTH | {"sasl.jaas.config": f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}).sasl
+    assert unsecured is not None
+    assert unsecured.credentials == TokenCredentials(source=UnsecuredToken(principal="alice"))
+
+
+def test_an_endpoint_is_asked_with_the_trusted_certificates_also_without_tls_to_the_brokers(stores: Stores) -> None:
+    found = security(
+        OAUTH
+        | CLIENT
+        | {
+            "security.protocol": "SASL_PLAINTEXT",
+            "ssl.truststore.location": stores.trust_file,
+            "sasl.oauthbearer.client.id": "id",
+            "sasl.oauthbearer.client.secret": SECRET,
+        }
+    )
+    assert found.tls.trusted_certificates == stores.authority.strip()
+
+
+MODULE = "sasl.jaas.config"
+CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secret": SECRET}
+
+
+@pytest.mark.parametrize(
+    ("properties", "name", "reason"),
+    [
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "is required"),
+        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "SCRAM-SHA-512"),
+        ({**SCRAM, "sasl.mechanism": "AWS_MSK_IAM"}, "sasl.mechanism", "must be one of PLAIN"),
+        ({**SCRAM, "sasl.username": "alice"}, "sasl.password", "is required"),
+        ({**SCRAM, "sasl.password": SECRET}, "sasl.username", "is required"),
+        ({**SCRAM, "sasl.username": "a\0b", "sasl.password": SECRET}, "sasl.username", "character 0"),
+        ({**SCRAM, MODULE: SECRET}, MODULE, "must be like"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="alice" password="{SECRET}"'}, MODULE, "semicolon"),
+        ({**SCRAM, MODULE: f'{PLAIN_MODULE} username="a" password="b";'}, MODULE, "must be of ScramLoginModule"),
+        ({**SCRAM, MODULE: "com.example.Evil required;"}, MODULE, "must be of ScramLoginModule"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenauth="{SECRET}";'}, MODULE, "tokenauth"),
+        ({**SCRAM, **NAMED, MODULE: f'{SCRAM_MODULE} username="a";'}, "sasl.username", "given together with username"),
+        (OAUTH, ENDPOINT, "is required with OAUTHBEARER"),
+        ({**OAUTH, **CLIENT, "sasl.oauthbearer.token.provider": "a:b"}, ENDPOINT, "only one of them"),
+        ({**OAUTH, **CREDENTIALS, ENDPOINT: f"http://u:{SECRET}@idp.example/"}, ENDPOINT, "begins with https://"),
+        ({**OAUTH, **CREDENTIALS, ENDPOINT: f"https://u:{SECRET}@idp.example/"}, ENDPOINT, "holds no password"),
+        ({**OAUTH, **CREDENTIALS, ENDPOINT: "https://idp.example:99999/"}, ENDPOINT, "begins with https://"),
+        ({**OAUTH, **CREDENTIALS, ENDPOINT: "file:///etc/passwd"}, ENDPOINT, "begins with https://"),
+        ({**OAUTH, **CLIENT, "sasl.oauthbearer.client.id": "id"}, "sasl.oauthbearer.client.secret", "is required"),
+        ({**OAUTH, "sasl.oauthbearer.token.provider": "no.such:thing"}, "sasl.oauthbearer.token.provider", "loaded"),
+        ({**OAUTH, "sasl.oauthbearer.token.provider": "string:digits"}, "sasl.oauthbearer.token.provider", "callable"),
+        ({**OAUTH, **CLIENT, **CREDENTIALS, "sasl.username": "a"}, "sasl.username", "takes a token"),
+        ({**OAUTH, MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="a" extension_auth="x";'}, MODULE, "_auth"),
+        ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "has the option ssl"),
+    ],
+)  # fmt: skip
+def test_what_sasl_cannot_be_made_with_is_said(properties: dict[str, str], name: str, reason: str) -> None:
+    _, problems, _ = read(properties)
+    assert problems[0].startswith(f"kafka.{name}")
+    assert reason in problems[0]
+
+
+# together
+
+
+def test_all_problems_of_security_are_found_at_once_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    _, problems, _ = read(
+        {
+            "security.protocol": "SASL_SSL",
+            "ssl.truststore.location": "/nowhere/a.pem",
+            "ssl.keystore.location": "${env:NOT_THERE}",
+            "ssl.keystore.password": SECRET,
+            "ssl.protocol": "SSLv3",
+            "sasl.mechanism": "PLAIN",
+            "sasl.password": "${env:NOT_THERE}",
+            "acks": "1",
+        }
+    )
+    assert [text.removeprefix("kafka.").split("=")[0].split(":")[0].split(" ")[0] for text in problems] == [
+        "acks",
+        "sasl.password",
+        "ssl.keystore.location",
+        "ssl.protocol",
+        "ssl.truststore.location",
+        "sasl.username",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SECURITY.keys() - {"security.protocol"}))
+def test_a_name_without_effect_on_the_protocol_warns(name: str) -> None:
+    values = {"sasl.mechanism": "PLAIN", "ssl.enabled.protocols": "TLSv1.2", "ssl.protocol": "TLS"}
+    value = values.get(name, "true" if name.endswith("urlencode") else "PEM" if name.endswith(".type") else "7")
+    given = {name: "https" if name.endswith("algorithm") else value}
+    for protocol in ("PLAINTEXT", "SSL"):
+        if protocol == "SSL" and name.startswith("ssl."):
+            continue
+        found, problems, (warning,) = read(given | {"security.protocol": protocol})
+        assert problems == []
+        assert found == SecurityConfig(protocol=protocol)  # type: ignore[arg-type]
+        assert warning == f"kafka.{name}: no effect while kafka.security.protocol is {protocol}"
+
+
+def test_no_name_that_may_hold_a_secret_counts_as_one_that_may_be_shown() -> None:
+    assert "ssl.keystore.key" not in CHOSEN_SECURITY
+    for name in CHOSEN_SECURITY:
+        assert not any(word in name for word in ("password", "secret", "jaas", "endpoint.url")), name

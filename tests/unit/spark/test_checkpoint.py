@@ -1,0 +1,114 @@
+"""The checkpoint of a query: its id, and the source offsets of a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.spark.checkpoint import Checkpoint
+from kafka_eos_sink.spark.checkpoint_filesystem import open_location
+
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1795285827037,"conf":{}}'
+
+
+def checkpoint(folder: Path, *sources: str, log_format: str = "v1") -> Checkpoint:
+    """With the offsets of batches 8, 9 and 10, of which 9 is committed."""
+    (folder / "metadata").write_text('{"id":"3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"}')
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir()
+    for batch in (8, 9, 10):
+        (folder / "offsets" / str(batch)).write_text("\n".join((log_format, SETTINGS, *sources)))
+        (folder / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+    (folder / "commits" / "9").write_text("v1\n{}")
+    return Checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_the_query_id_is_read_wherever_the_path_says_that_it_is(tmp_path: Path, prefix: str) -> None:
+    checkpoint(tmp_path)
+    found = Checkpoint(f"{prefix}{tmp_path}/")
+    assert found.query_id() == "3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"
+    assert found.newest_batch() == 10
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
+def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, prefix: str) -> None:
+    for name, query in (("a b%20c+é?#", "this"), ("a b c+é?#", "other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metadata").write_text(f'{{"id":"{query}"}}')
+    assert Checkpoint(f"{prefix}{tmp_path}/a b%20c+é?#").query_id() == "this"
+
+
+def test_a_path_on_another_file_system_is_meant_as_it_is_written_too() -> None:
+    _, path = open_location("mock://host/a b%20c+é?#/")
+    assert path == "a b%20c+é?#"
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"id":""}', '{"id":7}', "[]"])
+def test_metadata_that_is_not_sparks_is_not_taken_for_an_id(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metadata").write_text(content)
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Checkpoint(str(tmp_path)).query_id()
+
+
+def test_a_file_system_that_cannot_be_opened_is_an_error_of_reading() -> None:
+    with pytest.raises((OSError, ValueError, NotImplementedError)):
+        Checkpoint("nosuchscheme://somewhere/checkpoint").query_id()
+    with pytest.raises(OSError):
+        Checkpoint("/no/such/checkpoint").query_id()
+
+
+def test_a_new_checkpoint_has_no_batch(tmp_path: Path) -> None:
+    assert Checkpoint(str(tmp_path)).newest_batch() is None
+
+
+def test_a_batch_is_committed_once_spark_says_so(tmp_path: Path) -> None:
+    found = checkpoint(tmp_path)
+    assert found.is_committed(9)
+    assert not found.is_committed(10)
+
+
+def test_the_hash_is_that_of_the_whole_file(tmp_path: Path) -> None:
+    found = checkpoint(tmp_path, "17").offsets(10)
+    assert found.sha256 == hashlib.sha256((tmp_path / "offsets" / "10").read_bytes()).hexdigest()
+    assert (found.version, found.sources) == (10, ("17",))
+
+
+def test_the_offsets_of_all_kafka_sources_are_taken_and_of_no_other(tmp_path: Path) -> None:
+    orders, payments = json.dumps({"orders": {"0": 17, "10": 3}}), json.dumps({"payments": {"2": 5}})
+    found = checkpoint(tmp_path, orders, '{"logOffset":4}', "-", payments, "1234").offsets(10)
+    assert found.of_kafka() == (("orders", 0, 17), ("orders", 10, 3), ("payments", 2, 5))
+
+
+def test_a_topic_that_two_sources_read_has_one_offset_or_none(tmp_path: Path) -> None:
+    same = '{"orders":{"0":17}}'
+    assert checkpoint(tmp_path, same, same).offsets(10).of_kafka() == (("orders", 0, 17),)
+    (tmp_path / "offsets" / "11").write_text("\n".join(("v1", SETTINGS, same, '{"orders":{"0":18}}')))
+    with pytest.raises(ConfigurationError, match=r"SOURCE_OFFSETS.*orders-0.*different offsets"):
+        Checkpoint(str(tmp_path)).offsets(11).of_kafka()
+
+
+def test_a_query_without_kafka_sources_has_no_offsets_to_commit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"SOURCE_OFFSETS.*reads from none"):
+        checkpoint(tmp_path, '{"logOffset":4}').offsets(10).of_kafka()
+
+
+def test_a_kafka_source_that_has_delivered_nothing_yet_is_no_error(tmp_path: Path) -> None:
+    assert checkpoint(tmp_path, "-").offsets(10).of_kafka() == ()
+
+
+def test_offsets_in_a_format_that_is_not_known_are_not_guessed(tmp_path: Path) -> None:
+    found = checkpoint(tmp_path, '{"orders":{"0":17}}', log_format="v2").offsets(10)
+    with pytest.raises(ConfigurationError, match=r"SOURCE_OFFSETS.*'v2'"):
+        found.of_kafka()
+
+
+def test_a_file_that_is_none_of_sparks_is_refused(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    (tmp_path / "offsets" / "11").write_text("hello\nworld\n")
+    with pytest.raises(ValueError, match="not what Spark writes"):
+        Checkpoint(str(tmp_path)).offsets(11)

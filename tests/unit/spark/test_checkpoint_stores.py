@@ -1,0 +1,94 @@
+"""Checkpoints in object stores: an S3 server of this machine, and what is said where a store lets nobody in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from kafka_eos_sink.settings.options import read_options
+from kafka_eos_sink.spark import checkpoint_filesystem, stream_writer
+from kafka_eos_sink.spark.checkpoint import Checkpoint
+from kafka_eos_sink.spark.checkpoint_filesystem import open_location
+
+OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":17}}'
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint at ``bucket/a b%20c/checkpoint``, as Spark's S3A connector lays it down: objects with slashes in their names."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    open_location.cache_clear()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    for name, content in {
+        "metadata": b'{"id":"3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"}',
+        "offsets/9": b"v1\n{}\n-",
+        "offsets/10": OFFSETS,
+        "commits/9": b"v1\n{}",
+    }.items():
+        client.put_object(Bucket="bucket", Key=f"a b%20c/checkpoint/{name}", Body=content)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+@pytest.mark.usefixtures("s3")
+def test_a_checkpoint_in_s3_is_read_by_the_name_that_spark_has_for_it(scheme: str) -> None:
+    found = Checkpoint(f"{scheme}://bucket/a b%20c/checkpoint")
+    assert found.query_id() == "3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"
+    assert found.newest_batch() == 10
+    assert [found.is_committed(batch) for batch in (9, 10)] == [True, False]
+    offsets = found.offsets(10)
+    assert offsets.sha256 == hashlib.sha256(OFFSETS).hexdigest()
+    assert offsets.of_kafka() == (("orders", 0, 17),)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_checkpoint_that_is_not_in_s3_is_an_error_of_reading() -> None:
+    with pytest.raises(OSError, match="metadata"):
+        Checkpoint("s3a://bucket/elsewhere").query_id()
+    assert Checkpoint("s3a://bucket/elsewhere").newest_batch() is None
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss"])
+def test_azure_without_credentials_is_an_error_and_not_the_end_of_the_process(scheme: str) -> None:
+    with pytest.raises(OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET"):
+        Checkpoint(f"{scheme}://container@account.dfs.core.windows.net/checkpoint").query_id()
+
+
+def test_a_store_that_lets_nobody_in_is_not_asked_with_every_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "checkpointLocation": "abfss://container@another.dfs.core.windows.net/checkpoint",
+        "transactional.id.prefix": "orders",
+    }
+    assert stream_writer._offsets_of(read_options(options, streaming=True), 7) is None
+    monkeypatch.setattr(checkpoint_filesystem.subprocess, "run", None)
+    assert stream_writer._offsets_of(read_options(options, streaming=True), 8) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "the source offsets in the checkpoint abfss://container@another" in said
+    assert "cannot log in to Azure" in said
+    monkeypatch.setattr(stream_writer, "NOT_READABLE", OSError)
+    needed = read_options(options | {"source.offsets.group": "g"}, streaming=True)
+    with pytest.raises(TypeError):  # who needs the offsets asks again each time
+        stream_writer._offsets_of(needed, 8)

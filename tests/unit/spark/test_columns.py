@@ -1,0 +1,222 @@
+"""Which columns become records, and what they become."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from kafka_eos_sink.errors import InvalidRowError, SchemaError
+from kafka_eos_sink.spark.columns import ignored_columns_warning, written_columns
+
+HEADERS = "array<struct<key:string,value:binary>>"
+ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _struct(**fields: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, data_type) for name, data_type in fields.items()])
+
+
+# Parsing DDL takes a running JVM; these are the types of the tests by the names that Spark shows.
+TYPES = {
+    data_type.simpleString(): data_type
+    for data_type in (
+        t.StringType(),
+        t.BinaryType(),
+        t.IntegerType(),
+        t.LongType(),
+        t.DoubleType(),
+        t.DateType(),
+        t.TimestampType(),
+        t.TimestampNTZType(),
+        t.ArrayType(t.StringType()),
+        t.MapType(t.StringType(), t.BinaryType()),
+        _struct(a=t.IntegerType()),
+        t.ArrayType(_struct(key=t.StringType(), value=t.BinaryType())),
+        t.ArrayType(_struct(key=t.StringType(), value=t.StringType())),
+        t.ArrayType(_struct(value=t.BinaryType(), key=t.StringType())),
+    )
+}
+
+
+def schema(columns: str) -> t.StructType:
+    pairs = [column.split(" ", 1) for column in columns.split("; ")]
+    return t.StructType([t.StructField(name, TYPES[data_type]) for name, data_type in pairs])
+
+
+def problems(ddl: str, topic: str | None = "orders") -> str:
+    with pytest.raises(SchemaError) as caught:
+        written_columns(schema(ddl), topic)
+    assert str(caught.value).startswith("[KAFKA_EOS.INVALID_COLUMNS] ")
+    return caught.value.message
+
+
+def test_the_messages_of_the_built_in_sink_can_still_be_searched_for() -> None:
+    assert "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic." in (
+        problems("value string", None)
+    )
+    assert "Required attribute 'value' not found" in problems("key string")
+    assert "key attribute unsupported type int. key must be a(n) string or binary" in problems("key int; value string")
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "found", "accepted"),
+    [
+        ("value bigint", "value", "bigint", "string or binary"),
+        ("value struct<a:int>", "value", "struct<a:int>", "string or binary"),
+        ("key array<string>", "key", "array<string>", "string or binary"),
+        ("topic binary", "topic", "binary", "string"),
+        ("partition bigint", "partition", "bigint", "int"),
+        ("partition string", "partition", "string", "int"),
+        ("headers map<string,binary>", "headers", "map<string,binary>", HEADERS),
+        (
+            "headers array<struct<key:string,value:string>>",
+            "headers",
+            "array<struct<key:string,value:string>>",
+            HEADERS,
+        ),
+        (
+            "headers array<struct<value:binary,key:string>>",
+            "headers",
+            "array<struct<value:binary,key:string>>",
+            HEADERS,
+        ),
+        ("timestamp bigint", "timestamp", "bigint", "timestamp"),
+        ("timestamp date", "timestamp", "date", "timestamp"),
+        ("timestamp timestamp_ntz", "timestamp", "timestamp_ntz", "timestamp"),
+    ],
+)
+def test_a_wrong_type_names_the_column_the_type_and_what_is_accepted(
+    column: str, name: str, found: str, accepted: str
+) -> None:
+    ddl = column if name == "value" else f"value string; {column}"
+    assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in problems(ddl)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    text = problems("key int; headers string; partition double", None)
+    for name in ("'topic'", "'value'", "key attribute", "headers attribute", "partition attribute"):
+        assert name in text
+
+
+def test_a_name_in_other_case_is_not_the_column_and_the_message_says_so() -> None:
+    assert "there is 'Value', but names are case-sensitive" in problems("Value string")
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    assert "2 columns are called 'value'" in problems("value string; value string")
+
+
+def test_every_accepted_type_is_accepted() -> None:
+    for text in ("string", "binary"):
+        columns = written_columns(
+            schema(f"key {text}; value {text}; topic string; partition int; headers {HEADERS}; timestamp timestamp"),
+            None,
+        )
+        assert columns.ignored == ()
+        assert ignored_columns_warning(columns) == ()
+
+
+def test_other_columns_are_named_in_one_warning() -> None:
+    columns = written_columns(schema("id bigint; value string; Key string"), "orders")
+    (warning,) = ignored_columns_warning(columns)
+    assert "id, Key" in warning
+
+
+def test_the_written_schema_depends_on_written_columns_only() -> None:
+    one = written_columns(schema("id bigint; value string; key binary"), "orders")
+    other = written_columns(schema("key binary; value string; name string"), "orders")
+    assert one.schema == other.schema
+    assert one.schema != written_columns(schema("key string; value string"), "orders").schema
+    with_topic = schema("key binary; value string; topic string")
+    assert written_columns(with_topic, "orders").schema == one.schema
+    assert written_columns(with_topic, None).schema != one.schema
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("binary", [pa.binary(), pa.large_binary()])
+def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.DataType) -> None:
+    columns = written_columns(
+        schema(
+            f"other int; key string; value binary; topic string; partition int; headers {HEADERS}; timestamp timestamp"
+        ),
+        None,
+    )
+    header_type = pa.list_(pa.struct([("key", text), ("value", binary)]))
+    batch = pa.record_batch(
+        [
+            pa.array([1, 2, 3, 4], pa.int32()),
+            pa.array(["0", "a", None, ""], text),
+            pa.array([b"0", b"\x00\xff", b"", None], binary),
+            pa.array(["t", "t", "u", None], text),
+            pa.array([0, 3, None, 1], pa.int32()),
+            pa.array([None, [{"key": "k", "value": b"v"}, {"key": "k", "value": None}], [], None], header_type),
+            pa.array([0, 1_700_000_000_123_999, None, 1_000], pa.timestamp("us", "Europe/Berlin")),
+        ],
+        names=["other", "key", "value", "topic", "partition", "headers", "timestamp"],
+    ).slice(1)
+    (rows,) = columns.rows([batch], "__log")
+    assert rows.num_rows == 3
+    assert rows.topic.to_pylist() == ["t", "u", None]
+    assert rows.topic.type == pa.string()
+    assert rows.partition is not None
+    assert rows.partition.to_pylist() == [3, None, 1]
+    assert rows.columns.key is not None
+    assert rows.columns.key.to_pylist() == [b"a", None, b""]
+    assert rows.columns.value.to_pylist() == [b"\x00\xff", b"", None]
+    assert rows.columns.headers is not None
+    assert rows.columns.headers.to_pylist() == [
+        [{"key": "k", "value": b"v"}, {"key": "k", "value": None}],
+        [],
+        None,
+    ]
+    assert rows.columns.timestamp is not None
+    assert rows.columns.timestamp.to_pylist() == [1_700_000_000_123, None, 1]
+
+
+def test_the_option_topic_goes_before_the_column() -> None:
+    columns = written_columns(schema("topic string; value string"), "orders")
+    batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
+    (rows,) = columns.rows([batch], "__log")
+    assert rows.topic == "orders"
+    assert rows.partition is None
+    assert rows.columns.key is None
+    assert rows.columns.headers is None
+    assert rows.columns.timestamp is None
+
+
+def test_batches_without_rows_are_left_out() -> None:
+    columns = written_columns(schema("value string"), "orders")
+    empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
+    full = pa.record_batch([pa.array(["v"])], names=["value"])
+    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]), "__log")] == [1, 1]
+
+
+def test_a_time_before_1970_is_refused_with_its_row() -> None:
+    columns = written_columns(schema("value string; timestamp timestamp"), "orders")
+    times = pa.array(
+        [None, datetime.datetime(1969, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC")
+    )
+    batch = pa.record_batch([pa.array(["a", "b"]), times], names=["value", "timestamp"])
+    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_TIMESTAMP\] row 1 "):
+        list(columns.rows([batch], "__log"))
+
+
+def test_a_header_without_a_key_is_refused_with_its_row() -> None:
+    columns = written_columns(schema(f"value string; headers {HEADERS}"), "orders")
+    headers = pa.array([[{"key": "k", "value": None}], None, [{"key": None, "value": b""}]], ARROW_HEADERS)
+    batch = pa.record_batch([pa.array(["a", "b", "c"]), headers], names=["value", "headers"])
+    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_HEADER\] row 2 "):
+        list(columns.rows([batch], "__log"))
+
+
+def test_a_row_for_the_commit_log_is_refused() -> None:
+    columns = written_columns(schema("value string; topic string"), None)
+    batch = pa.record_batch(
+        [pa.array(["a", "b", "c"]), pa.array(["t", None, "__log"], pa.large_string())], names=["value", "topic"]
+    )
+    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 2 .*'__log'"):
+        list(columns.rows([batch], "__log"))
+    assert [rows.num_rows for rows in columns.rows([batch], "__other")] == [3]
