@@ -206,6 +206,11 @@ class EmbeddedKafka:
         """The last `lines` of each node's log since its last start, under a heading per node."""
         return "\n".join(f"== node {node.node_id}\n{node.log_tail(lines)}" for node in self._nodes.values())
 
+    @property
+    def log_files(self) -> list[Path]:
+        """What each node has printed, a file per node."""
+        return [node.log for node in self._nodes.values() if node.log.exists()]
+
     def failure(self) -> KafkaEosError | None:
         """The error of a node that ended without being asked to, else None."""
         for node in self._nodes.values():

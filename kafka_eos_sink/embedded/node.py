@@ -168,7 +168,7 @@ class KafkaNode:
     def __init__(self, address: NodeAddress, directory: Path) -> None:
         self.address = address
         self.directory = directory
-        self._log = directory / "server.log"
+        self.log = directory / "server.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -190,7 +190,7 @@ class KafkaNode:
         """Starts the process; whether Kafka in it gets ready is for the caller to ask."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = jvm.command("kafka.Kafka", str(self.directory / "server.properties"))
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = guard.start(command, output=log, directory=self.directory)
 
@@ -225,7 +225,7 @@ class KafkaNode:
 
     def _output(self) -> list[str]:
         try:
-            with self._log.open("rb") as log:
+            with self.log.open("rb") as log:
                 log.seek(self._log_start)
                 return log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from .real_cluster import RealCluster
 from .simulated_cluster import Data, Identity
 
 PARTITIONS = 3
-WALKS = int(os.environ.get("KAFKA_EOS_REALITY_WALKS", "12"))
+WALKS = 12
 ACTIONS = 60
 SHORT_MS, LONG_MS = 5_000, 600_000
 """Long enough that a busy machine has produced before the time is over; nothing else ever times out."""

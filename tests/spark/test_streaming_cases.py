@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -53,9 +52,8 @@ SCRIPT = Path(__file__).parent / "jobs" / "stream_several.py"
 SHORT_MS, NEVER_MS = 40_000, 2_147_483_647
 EXPIRATION_MS = 30_000
 PATIENCE_S = 120.0
-ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-MARKED = ("marked data", "marked log") if ALL_CASES else ("marked data",)
-SCHEMES = ("file:", "file://") if ALL_CASES else ("file://",)
+MARKED = ("marked data", "marked log")
+SCHEMES = ("file:", "file://")
 
 
 @pytest.fixture(scope="module")
