@@ -21,6 +21,7 @@ LONG_CELLS = {"docs/features.md"}
 """Its cells are lists of tests, read by `test_features_are_shown.py` rather than by people."""
 GENERATED = {"docs/configuration.md"}
 """Written from the table of settings; links to it are right wherever it was not written yet."""
+SOURCES = ("kafka_eos_sink", "pyspark_kafka_eos", "spark_jobs", "benchmarks", "tests")
 IN_CODE = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^ *```(\w*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -137,6 +138,18 @@ def test_targets_and_commands_that_are_named_exist(document: Path) -> None:
     named_commands = set(re.findall(r"(?<![\w=-])kafka-eos ([a-z][a-z-]*)", code))
     assert sorted(named_targets - targets) == []
     assert sorted(named_commands - commands) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_modules_that_are_named_exist(document: Path) -> None:
+    """Written from the root, from the package, or by the file's name alone; ``<name>`` and ``*`` stand for any."""
+    files = [str(file.relative_to(ROOT)) for folder in SOURCES for file in (ROOT / folder).rglob("*.py")]
+    missing = set()
+    for name in re.findall(r"(?<![\w./<>*])[\w./<>*-]+\.py(?!\w)", "\n".join(code_of(document))):
+        pattern = re.compile(r"(.*/)?" + re.sub(r"<\w+>|\\\*", "[^/]*", re.escape(name)))
+        if not any(pattern.fullmatch(file) for file in files):
+            missing.add(name)
+    assert sorted(missing) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
