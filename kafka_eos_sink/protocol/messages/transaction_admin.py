@@ -51,7 +51,7 @@ class ListTransactionsResponse:
     """The transactions of the coordinator that was asked, without those that the principal may not see."""
 
     @struct
-    class TransactionState:
+    class Transaction:
         """A transaction that one coordinator knows."""
 
         transactional_id: String
@@ -61,7 +61,7 @@ class ListTransactionsResponse:
     throttle_time_ms: Int32
     error_code: Int16
     unknown_state_filters: tuple[String, ...]
-    transaction_states: tuple[TransactionState, ...]
+    transaction_states: tuple[Transaction, ...]
 
 
 @request(key=66, versions=range(3))
