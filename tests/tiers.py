@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
     Rule("faults", TEST),
-    # A real broker: what differs below transaction.version 2 on both, the rest on version 2.
+    # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
     Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),
     Rule(
         "broker/test_kafka_versions.py",
@@ -220,13 +220,48 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("broker/test_kafka_versions.py", ALL),
     Rule("broker/test_differential.py", ALL, one_of("written", 0)),
-    Rule("broker/test_differential.py", EXHAUSTIVE, lambda params: "written" in params),
+    Rule("broker/test_differential.py", EXHAUSTIVE),
     Rule(
         "broker/test_transaction_version_changes.py",
         ALL,
         one_of("point", "task.initialised", "commit.decision_written", "commit.decided"),
     ),
     Rule("broker/test_transaction_version_changes.py", EXHAUSTIVE),
+    Rule("broker/test_embedded_kafka.py::test_a_kafka_that_cannot_start_says_why_and_leaves_nothing", TEST),
+    Rule("broker/test_embedded_kafka.py::test_a_folder_with_other_things_is_left_alone", TEST),
+    Rule("broker/test_embedded_kafka.py::test_a_port_in_use_is_said_before_anything_starts", TEST),
+    Rule("broker/test_embedded_kafka.py", ALL),
+    Rule("broker/test_cli_broker_security.py", ALL),
+    Rule("broker/test_token_endpoint.py::test_an_answer_that_is_no_token_is_not_asked_for_again", TEST),
+    Rule("broker/test_token_endpoint.py::test_a_function_gives_the_token_and_when_it_expires", TEST),
+    Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_task_memory.py", ALL),
+    Rule("broker/test_cleaned_topics.py", ALL),
+    Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
+    Rule(
+        "broker/test_commit_log_topic.py::test_compaction_and_a_restart_leave_the_beginning_of_the_log_where_it_is", ALL
+    ),
+    Rule(
+        "broker/test_deleted_topics.py::test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_written",
+        TEST,
+    ),
+    Rule(
+        "broker/test_deleted_topics.py::test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out",
+        Sample(of_class=lambda params: "all"),
+    ),
+    Rule("broker/test_deleted_topics.py", ALL),
+    Rule("broker/test_straggler.py::test_a_commit_that_comes_too_late_decides_nothing_and_says_why", ALL),
+    Rule(
+        "broker/test_straggler.py::test_a_straggler_fails_long_before_its_last_row",
+        ALL,
+        one_of("first_row_after_s", 14.0),
+    ),
+    Rule("broker/test_producer.py::test_memory_stays_within_buffer_memory", ALL),
+    Rule(
+        "broker/test_producer.py::test_every_row_is_read_once_and_in_order_with_each_codec",
+        ALL,
+        one_of("codec", "gzip", "snappy", "zstd"),
+    ),
     Rule(
         "broker/test_write_deaths.py::test_a_write_that_dies_is_whole_after_the_next_run",
         TEST,
@@ -234,11 +269,36 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
-    # Real Spark.
+    # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
     Rule("spark/test_lost_executors.py", EXHAUSTIVE),
+    Rule("spark/test_demo.py", ALL),
+    Rule("spark/test_bench.py", ALL),
+    Rule("spark/test_notebooks.py", ALL),
+    Rule("spark/test_record_comparison.py", ALL),
+    Rule("spark/test_batch_security.py", ALL),
+    Rule("spark/test_stream_jobs.py", ALL),
+    Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
+    Rule("spark/test_spark_submit.py", ALL),
+    Rule("spark/test_batch_failures.py::test_the_driver_dies", TEST),
+    Rule(
+        "spark/test_batch_failures.py::test_a_task_dies_and_spark_runs_it_again", TEST, one_of("point", "task.writing")
+    ),
+    Rule("spark/test_batch_failures.py", ALL),
+    Rule("spark/test_streaming_failures.py::test_a_commit_that_fails_after_the_decision_is_finished_by_abort", TEST),
+    Rule("spark/test_streaming_failures.py", ALL),
+    Rule("spark/test_batch_bad_input.py::test_a_wrong_column_is_refused_before_anything_is_written", ALL),
+    Rule(
+        "spark/test_batch_bad_input.py::test_a_wrong_option_is_refused_before_anything_is_written",
+        Sample(of_class=lambda params: "all"),
+    ),
+    Rule(
+        "spark/test_batch_exactly_once.py::test_order_is_kept_per_spark_partition_and_topic_partition",
+        ALL,
+        one_of("codec", "gzip", "snappy", "zstd", "none"),
+    ),
     Rule("spark", ALL, below_version_2),
     Rule("spark", TEST),
 )
