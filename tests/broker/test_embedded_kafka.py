@@ -73,7 +73,7 @@ def test_a_kept_folder_goes_on_with_its_data_on_the_same_port(tmp_path: Path) ->
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(KafkaEosError, match=r"holds other things \(thesis\.txt\)"):
+    with pytest.raises(KafkaEosError, match=r"holds other files \(thesis\.txt\)"):
         EmbeddedKafka(directory=tmp_path).start()
     assert (tmp_path / "thesis.txt").read_text() == "x"
 
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"num.io.threads": "none"}, "could not format its data folder; it said:\n(.*\n)*.*num.io.threads"),
+        ({"num.io.threads": "none"}, "could not format its data folder. Its output:\n(.*\n)*.*num.io.threads"),
         ({"advertised.listeners": "BROKER://0.0.0.0:1"}, "(?s)advertised.listeners"),
     ],
 )
@@ -134,7 +134,7 @@ def test_three_nodes_serve_on_while_one_is_down() -> None:
         assert sorted(three.pids) == [1, 2, 3]
         assert sorted(values(three, topic)) == [b"all", b"the other two", b"two of three"]
         assert_nothing_open(three.bootstrap_servers)
-        folder, pids = three.directory, three.pids
+        folder, pids = three.folder, three.pids
     assert not folder.exists()
     assert not any(is_running(process_id) for process_id in pids.values())
 
@@ -143,7 +143,7 @@ def test_a_node_that_dies_by_itself_is_noticed() -> None:
     with EmbeddedKafka() as kafka:
         os.kill(kafka.pids[1], signal.SIGKILL)
         wait_until(lambda: kafka.failure() is not None, "the failure", patience_s=30)
-        assert "node 1 ended by itself (signal 9)" in str(kafka.failure())
+        assert "Node 1 of the embedded Kafka ended by itself (signal 9)" in str(kafka.failure())
         kafka.start_node(1)
         assert kafka.failure() is None
 

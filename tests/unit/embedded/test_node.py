@@ -9,7 +9,10 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.node import HOST, NodeAddress, server_properties, write_properties
 from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
 
-NODES = tuple(NodeAddress(node_id=each, port=9_000 + each, controller_port=9_100 + each) for each in (1, 2, 3))
+NODES = tuple(
+    NodeAddress(node_id=each, port=9_000 + each, broker_port=9_000 + each, controller_port=9_100 + each)
+    for each in (1, 2, 3)
+)
 
 
 def test_replication_follows_the_number_of_nodes() -> None:
@@ -27,7 +30,7 @@ def test_a_secured_listener_is_for_clients_and_the_brokers_keep_one_of_their_own
     address = NodeAddress(node_id=1, port=9_001, controller_port=9_101, broker_port=9_201)
     properties = server_properties(address, [address], Path("/d"), {}, "SASL_SSL")
     assert address.server == "127.0.0.1:9001"
-    assert address.plaintext_port == 9_201
+    assert address.has_client_listener
     assert sorted(address.ports) == [9_001, 9_101, 9_201]
     assert properties["inter.broker.listener.name"] == "BROKER"
     assert properties["advertised.listeners"] == "BROKER://127.0.0.1:9201,CLIENT://127.0.0.1:9001"
