@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["failing_once", "flight_records", "sent_records", "write_flights", "write_to_kafka"]
-
 
 def write_flights(file: Path, rows: int) -> int:
     """Write the first ``rows`` flights as parquet, each with its row number; return their number."""

@@ -20,8 +20,6 @@ from kafka_eos_sink.errors import KafkaEosError, code_and_sentence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["in_one_sentence", "quiet_spark", "run_watched", "spark_folder"]
-
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from kafka_eos_sink.demo.topic_census import Census
 
-__all__ = ["DemoWrite", "census_table", "chart", "plain_table"]
-
 _BAR_WIDTH = 52
 
 

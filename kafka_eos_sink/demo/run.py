@@ -26,8 +26,6 @@ from kafka_eos_sink.runtime.commit_history import CommittedWrite, read_commit_hi
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Demo", "DemoRun"]
-
 _SPARK_PARTITIONS = 8
 _KAFKA_PARTITIONS = 6
 _TOPIC = "flights"

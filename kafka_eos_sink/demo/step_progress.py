@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["Step", "Steps"]
-
 
 class Step:
     """A running step; ``note`` appears in its finished line."""

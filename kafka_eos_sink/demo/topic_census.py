@@ -14,8 +14,6 @@ from typing import Literal
 
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 
-__all__ = ["Census", "compare", "count_records", "fingerprint", "read_topic"]
-
 _PATIENCE_S = 60.0
 _MESSAGES_PER_CALL = 10_000
 

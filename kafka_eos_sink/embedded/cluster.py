@@ -98,8 +98,6 @@ class EmbeddedKafka:
         self._users: dict[str, Secret] = {}
         self.cluster_id = ""
 
-    # ---- the life of the cluster
-
     def start(self) -> EmbeddedKafka:
         """Download, format and start; return when every node is ready. An error leaves no process and no folder.
 

@@ -13,20 +13,18 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Literal
 from xml.sax.saxutils import quoteattr
 
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
-
-__all__ = ["DEFAULT_KAFKA_VERSION", "Progress", "cache_directory", "resolve", "resolve_coordinates"]
 
 DEFAULT_KAFKA_VERSION = "4.2.1"
 """Not 4.3.0 or 4.3.1: those can omit the marker of a committed transaction in a partition (KAFKA-20734)."""
@@ -40,14 +38,9 @@ _UNREACHABLE = re.compile(
     r"Host .* not found|Server access [Ee]rror|SERVER ERROR|timed out|refused|unreachable|SSL|PKIX"
 )
 # Ivy's own default settings have no timeouts: an index that drops packets would hang the caller for ever.
-_IVY_SETTINGS = """<ivysettings>
-  <settings defaultResolver="public"/>
-  <timeout-constraints>
-    <timeout-constraint name="patient" connectionTimeout="20000" readTimeout="60000"/>
-  </timeout-constraints>
-  <resolvers><ibiblio name="public" m2compatible="true" timeoutConstraint="patient"/></resolvers>
-</ivysettings>
-"""
+_IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/>
+<timeout-constraints><timeout-constraint name="patient" connectionTimeout="20000" readTimeout="60000"/></timeout-constraints>
+<resolvers><ibiblio name="public" m2compatible="true" timeoutConstraint="patient"/></resolvers></ivysettings>"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +97,7 @@ def resolve_coordinates(
 ) -> list[Path]:
     """Return the jars of exact ``group:artifact:version`` coordinates, in their order.
 
-    With ``transitive`` their dependencies follow, sorted by name.
-
-    Raises:
-        KafkaEosError: As ``resolve``.
+    With ``transitive`` their dependencies follow, sorted by name. Raises as ``resolve`` does.
     """
     exact = [_checked(coordinate) for coordinate in coordinates]
     if not exact:
@@ -149,10 +139,10 @@ def _cached(
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        reason = failure.strerror
-        raise _unavailable(
-            f"The cache folder {cache} cannot be created ({reason}); set KAFKA_EOS_CACHE to another folder."
-        ) from failure
+        message = (
+            f"The cache folder {cache} cannot be created ({failure.strerror}); set KAFKA_EOS_CACHE to another one."
+        )
+        raise _unavailable(message) from failure
     # One lock for the whole cache: Ivy's own cache inside it is not safe for two writers.
     with _locked(cache / "lock", lambda: report(Progress(stage="waiting", name=what))):
         if _is_complete(folder):
@@ -225,14 +215,7 @@ class _Ivy:
     def _run(self, command: list[str]) -> tuple[int, list[str]]:
         output: list[str] = []
         found = downloaded = 0
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace")
         try:
             for line in map(str.strip, process.stdout or ()):
                 if not line.strip("."):
@@ -266,9 +249,9 @@ def _module(coordinates: Sequence[str], *, transitive: bool) -> str:
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if jars := sorted(Path(location, "jars").glob("ivy-*.jar")):
-            return jars[-1]
+    locations = spec.submodule_search_locations if spec else None
+    if jars := sorted(jar for location in locations or () for jar in Path(location, "jars").glob("ivy-*.jar")):
+        return jars[-1]
     raise _unavailable(
         "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed; "
         "run `pip install pyspark`."

@@ -14,8 +14,6 @@ from rich.progress import Progress as Bar
 
 from kafka_eos_sink.embedded.distribution import Progress
 
-__all__ = ["shown_progress"]
-
 _PLAIN_INTERVAL_S = 5.0
 _LABELS = {
     "waiting": "Waiting for another process that is downloading",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
 
 from kafka_eos_sink.errors import KafkaEosError
-
-__all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java", "run_to_end"]
 
 OLDEST_JAVA = 17
 """Kafka 4 brokers and Spark 4 both need it."""
@@ -45,20 +43,13 @@ def run_to_end(
 
     Raises:
         OSError: The command cannot be started.
-        subprocess.TimeoutExpired: The command did not end within ``timeout_s`` seconds.
+        TimeoutExpired: The command did not end within ``timeout_s`` seconds.
     """
-    ended = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-        env={**os.environ, **(environment or {})},
+    env = {**os.environ, **(environment or {})}
+    done = run(
+        command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, timeout=timeout_s, text=True, errors="replace"
     )
-    return ended.returncode, ended.stdout
+    return done.returncode, done.stdout
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> JavaRuntime:
@@ -98,7 +89,7 @@ def _version_from_release_file(executable: Path) -> int | None:
 def _version_from_running(executable: Path) -> int:
     try:
         _, output = run_to_end([str(executable), "-version"], timeout_s=60)
-    except (OSError, subprocess.TimeoutExpired) as failure:
+    except (OSError, TimeoutExpired) as failure:
         raise KafkaEosError("JAVA_NOT_FOUND", f"{executable} does not run ({failure}); {_INSTALL}.") from failure
     match = re.search(r'version "([^"]+)"', output)
     version = _feature_version(match.group(1)) if match else None

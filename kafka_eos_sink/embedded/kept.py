@@ -75,14 +75,11 @@ def read_description(folder: Path, *, brokers: int, transaction_version: int | N
             NodeAddress(**each | {"broker_port": each["broker_port"] or each["port"]}) for each in content["nodes"]
         ),
     )
-    for name, wanted, made in (
-        ("nodes", brokers, len(found.nodes)),
-        ("transaction.version", transaction_version, found.transaction_version),
-    ):
+    version = ("transaction.version", transaction_version, found.transaction_version)
+    for name, wanted, made in (("nodes", brokers, len(found.nodes)), version):
         if wanted is not None and wanted != made:
-            raise _failed(
-                f"The folder {folder} was made with {name} {made}, not {wanted}; use {made} or choose another folder."
-            )
+            other = f"The folder {folder} was made with {name} {made}, not {wanted}"
+            raise _failed(f"{other}; use {made} or choose another folder.")
     return found
 
 

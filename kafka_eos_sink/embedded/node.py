@@ -13,17 +13,6 @@ from typing import Literal
 from kafka_eos_sink.embedded.java import JavaRuntime
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
 
-__all__ = [
-    "HOST",
-    "JvmSettings",
-    "KafkaNode",
-    "NodeAddress",
-    "class_archive",
-    "failure_lines",
-    "server_properties",
-    "write_properties",
-]
-
 HOST = "127.0.0.1"
 
 _FAILURE_LINES = 12

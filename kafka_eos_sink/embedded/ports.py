@@ -9,8 +9,6 @@ from pathlib import Path
 
 from kafka_eos_sink.errors import KafkaEosError
 
-__all__ = ["choose_free_ports", "is_free"]
-
 _LOWEST = 20_000
 _ATTEMPTS = 1_000
 

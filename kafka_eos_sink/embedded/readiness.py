@@ -12,8 +12,6 @@ from kafka_eos_sink.embedded.node import HOST, NodeAddress
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import MetadataRequest
 
-__all__ = ["wait_until_ready"]
-
 _ATTEMPT_MS = 1_000
 _RECONNECT_MS = 50
 
