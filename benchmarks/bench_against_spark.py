@@ -1,4 +1,4 @@
-"""Measures this sink, Spark's own and none at all, side by side on one broker in one Spark application.
+"""Measures this sink, Spark's own and none at all, in one Spark application.
 
     make bench BENCH="--rows 1000000 --rounds 5"
 
@@ -62,7 +62,7 @@ def bench(
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
     print_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """Measure kafka-eos, Spark's own Kafka sink and a writer that discards its rows, side by side.
+    """Measure kafka-eos, Spark's own Kafka sink and a writer that discards its rows.
 
     All three write the same cached rows from one Spark application to one embedded broker, in turns. Their settings are
     the defaults except for the compression.
@@ -102,7 +102,7 @@ def bench(
 
 
 def cached_records(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
-    """Cache rows of a key (16 bytes, one of 100,000) and a value (100 bytes, JSON of an order)."""
+    """Cache rows of a key (16 bytes) and a value (100 bytes, JSON of an order)."""
     from pyspark.sql import functions as f
 
     # A hash of the row's number, so that neighbours do not compress unrealistically well.
@@ -155,6 +155,7 @@ class _Course:
             KafkaEosError: ``BENCH_FAILED`` if not all rows are visible afterwards.
         """
         topic = _topic(contender, codec)
+        # Counted before and after each run, because a topic serves all rounds.
         before = 0 if contender == DISCARD else self._visible(topic)
         writer = self.records.write.mode("append")
         if contender == DISCARD:
@@ -196,6 +197,7 @@ def _topic(contender: str, codec: str) -> str:
 def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) -> list[Measured]:
     course.records.sparkSession.dataSource.register(DiscardDataSource)
     runs = [(codec, contender) for codec in codecs for contender in (KAFKA_EOS, BUILT_IN, DISCARD)]
+    # Before the first run: no contender pays for the creation of a topic.
     for codec, contender in runs:
         course.create_topic(contender, codec)
     seconds: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
@@ -226,7 +228,8 @@ def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) 
 
 
 def _turns(runs: Sequence[tuple[str, str]], rounds: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield every run once per round. Round 0 warms up. Each round begins with another run: no run is always first."""
+    """Yield every run once per round; round 0 warms up."""
+    # Each round begins with another run, because the first run of a round may be slower.
     for round_number in range(rounds + 1):
         start = round_number % len(runs)
         order: Iterable[tuple[str, str]] = (*runs[start:], *runs[:start])

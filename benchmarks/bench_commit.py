@@ -1,4 +1,4 @@
-"""The cost of a commit without Spark: the driver's part of a micro-batch, and a commit of very many transactions.
+"""The cost of a commit without Spark, in micro-batches and of many transactions.
 
     python -m benchmarks.bench_commit [--tasks 8] [--batches 40] [--many 1000] [--transaction-version 2]
 
@@ -84,6 +84,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
         for task in range(tasks)
     ]
     written = time.perf_counter()
+    # The failpoints mark the boundary between decision and ends inside one call of commit.
     with marks() as reached:
         session.commit(given, plan, messages)
     ended = time.perf_counter()

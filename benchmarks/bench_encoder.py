@@ -1,4 +1,4 @@
-"""Speed of encoding, digesting, compressing and partitioning records: CPU time of one core per record.
+"""CPU time per record of encoding, digesting, compressing and partitioning.
 
     python -m benchmarks.bench_encoder
 
@@ -42,7 +42,7 @@ def binary_column(lengths: np.ndarray, random: np.random.Generator) -> pa.Array:
 def seconds(run: Callable[[], object]) -> float:
     """Return the shortest CPU time of a run."""
     times = []
-    run()
+    run()  # imports, caches and the allocator warm up
     for _ in range(ROUNDS):
         started = time.thread_time_ns()
         run()

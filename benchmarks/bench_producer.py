@@ -1,4 +1,4 @@
-"""The producer alone: records per second of one process, Arrow batches to an embedded Kafka, one transaction a run.
+"""The producer alone: one process writes Arrow batches in one transaction per run.
 
     python -m benchmarks.bench_producer [--rows N] [--value-bytes B] [--partitions P] [--batch-size B] [--runs R]
 
@@ -51,7 +51,8 @@ def arrow_batches(value_bytes: int, *, keyed: bool) -> list[RecordColumns]:
 def run(
     client: NetworkClient, config: ProducerConfig, topic: str, batches: list[RecordColumns], rows: int
 ) -> tuple[float, float]:
-    """Write one transaction; return records per second, and this process's CPU seconds per million records."""
+    """Write one transaction; return records/s, and CPU seconds per million records."""
+    # The same id in each run: the producer takes it over, as a restarted one does.
     producer = Producer(client, config, transactional_id="bench-producer")
     producer.init_producer_id(client.clock() + DEADLINE_MS)
     producer.begin()
@@ -64,6 +65,7 @@ def run(
     result = producer.end(True, client.clock() + DEADLINE_MS)
     producer.close()
     if written != rows or result.error_code != 0:
+        # A run that lost records would look fast.
         raise AssertionError(
             f"{written} of {rows} records acknowledged, EndTxn returned error code {result.error_code}"
         )

@@ -1,4 +1,4 @@
-"""The cost of exactly-once per micro-batch: kafka-eos beside an Arrow writer that discards its rows, in one Spark.
+"""The cost of exactly-once per micro-batch, beside a writer that discards rows.
 
     python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
 
@@ -34,7 +34,7 @@ TIMED_FORMAT = "kafka-eos-timed"
 
 
 class TimedWriter(KafkaEosStreamWriter):
-    """Appends the duration of its plan and of its commit to a file, in ms, one per line."""
+    """Appends the milliseconds of its plans and commits to a file, one per line."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, notes: str) -> None:
         super().__init__(options, schema)
@@ -54,6 +54,7 @@ class TimedWriter(KafkaEosStreamWriter):
         self._note("commit", began)
 
     def _note(self, what: str, began: float) -> None:
+        # A file, because Spark copies the writer and calls the copies.
         with open(self._notes, "a") as notes:
             notes.write(f"{what} {(time.perf_counter() - began) * 1_000}\n")
 
@@ -69,11 +70,12 @@ class Timed(KafkaEosDataSource):
 
 
 def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
-    """Run a query of ``count`` micro-batches; return the milliseconds of each one after the warm-up."""
+    """Run ``count`` micro-batches; return the milliseconds of each after the warm-up."""
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = frame.writeStream.format(name).options(**options).option("checkpointLocation", checkpoint)
         query = writer.start()
         try:
+            # The query has no end of its own: stop it once it has progressed past the last batch that counts.
             while (progress := query.lastProgress) is None or progress["batchId"] < count:
                 if query.exception() is not None:
                     raise RuntimeError(str(query.exception()))
@@ -85,7 +87,7 @@ def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) 
 
 
 def driver_ms(notes: str) -> list[float]:
-    """Return the milliseconds of plan and commit together, of each micro-batch after the warm-up."""
+    """Return the milliseconds of plan and commit per micro-batch after the warm-up."""
     lines = [line.split() for line in notes.splitlines()]
     plans, commits = ([float(ms) for what, ms in lines if what == wanted] for wanted in ("plan", "commit"))
     return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:]

@@ -1,4 +1,4 @@
-"""CPU time by process from Linux's /proc: unlike elapsed time it excludes other programs on the machine."""
+"""CPU time by process from Linux's /proc, which excludes other programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CpuSeconds", "cpu_seconds", "total_cpu_seconds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """CPU seconds of Spark's JVM, of the Python processes that it started, and of Kafka."""
+    """CPU seconds of Spark's JVM, of the Python processes it started, and of Kafka."""
 
     spark: float
     python: float
@@ -47,7 +47,7 @@ class _Process:
 
 
 def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
-    """Return the CPU time of the processes since their start, None on a system without /proc."""
+    """Return the CPU time of the processes since their start, None without /proc."""
     if not Path("/proc/self/stat").exists():
         return None
     processes = _processes()
@@ -62,6 +62,7 @@ def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
     for pid in descendants:
         if pid in processes:
             python += processes[pid].of_ended_children + (0 if pid == spark_pid else processes[pid].own)
+    # Kafka starts no processes that count; a process that has ended counts nothing.
     kafka = sum(processes[pid].own for pid in kafka_pids if pid in processes)
     spark = processes[spark_pid].own if spark_pid in processes else 0
     return CpuSeconds(spark=spark / tick, python=python / tick, kafka=kafka / tick)

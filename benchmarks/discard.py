@@ -35,6 +35,7 @@ class _DiscardWriter(DataSourceArrowWriter):
         return _Count(sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        # A task that Spark lost would make the comparison too fast.
         rows = sum(message.rows for message in messages if isinstance(message, _Count))
         if rows != self._rows:
             raise RuntimeError(f"Spark delivered {rows} rows instead of {self._rows}")
@@ -52,7 +53,7 @@ class _DiscardStreamWriter(DataSourceStreamArrowWriter):
 
 
 class DiscardDataSource(DataSource):
-    """Discard all rows; a batch write fails unless their number is the option ``rows``."""
+    """Discards all rows; a batch fails unless their number is the option ``rows``."""
 
     @classmethod
     def name(cls) -> str:

@@ -23,7 +23,7 @@ _GUARANTEES = {KAFKA_EOS: "exactly once", BUILT_IN: "at least once", DISCARD: ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measured rounds of one contender with one codec, each a ``save()`` of ``rows`` rows.
+    """The rounds of one contender with one codec, each a ``save()`` of ``rows`` rows.
 
     Attributes:
         seconds: Elapsed time of each round.
@@ -60,7 +60,8 @@ class Measured:
 
 
 def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> float | None:
-    """Divide by the median speed of Spark's sink with the same codec; None if that was not measured."""
+    """Return the ratio to Spark's sink with the same codec, None without its result."""
+    # Only the same codec compares: the codec costs more than the rest of a sink.
     for other in all_measured:
         if other.contender == BUILT_IN and other.codec == measured.codec:
             return measured.rows_per_second / other.rows_per_second

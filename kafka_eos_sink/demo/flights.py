@@ -1,4 +1,4 @@
-"""The demo's data and its Spark jobs: the flights that left New York in 2013, as records of a topic."""
+"""The demo's data, flights that left New York in 2013, and its Spark jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_flights(file: Path, rows: int) -> int:
-    """Write the first ``rows`` flights as parquet, each with its row number; return their number."""
+    """Write the first ``rows`` flights as parquet; return their number."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -41,15 +41,13 @@ def write_flights(file: Path, rows: int) -> int:
 
 
 def flight_records(spark: SparkSession, file: Path, partitions: int) -> DataFrame:
-    """Return key (carrier and flight number) and value (the row as JSON) of each flight.
-
-    All rows of a key are in one Spark partition, in their order.
-    """
+    """Return key (carrier and flight number) and value (JSON) of each flight."""
     from pyspark.sql import functions as f
 
     flights = spark.read.parquet(str(file))
     key = f.concat(f.col("carrier"), f.col("flight").cast("string"))
     value = f.to_json(f.struct(*(f.col(name) for name in flights.columns)))
+    # All rows of a key are in one Spark partition, in their order, so that a partition of the topic keeps the order.
     ordered = flights.repartition(partitions, "carrier", "flight").sortWithinPartitions("row")
     return ordered.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
 
@@ -61,7 +59,7 @@ def sent_records(records: DataFrame) -> Counter[bytes]:
 
 
 def failing_once(records: DataFrame, flag: Path) -> DataFrame:
-    """Return the same records from tasks of which one fails after its first batch and creates the file ``flag``."""
+    """Return the same records from tasks of which the first to create ``flag`` fails."""
     return records.mapInArrow(_failing_once(str(flag)), "key binary, value binary")
 
 

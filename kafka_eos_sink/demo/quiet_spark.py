@@ -1,4 +1,4 @@
-"""A local Spark that logs to a file, for commands that start a Spark application of their own."""
+"""A local Spark that logs to a file, for the demo and the benchmarks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _END_PATIENCE_S = 15.0
 
 @contextmanager
 def spark_folder(prefix: str, show: Callable[[str], object]) -> Iterator[Path]:
-    """Make a temporary folder for the body. If the body fails after Spark logged, keep it and show the log's path."""
+    """Make a temporary folder for the body; show the path of Spark's log after an error."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     keep = False
     try:
@@ -63,7 +63,7 @@ def spark_folder(prefix: str, show: Callable[[str], object]) -> Iterator[Path]:
 def quiet_spark(
     master: str, folder: Path, jars: Sequence[Path], settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered, until the body ends.
+    """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered.
 
     This process must have no other Spark.
 
@@ -130,7 +130,10 @@ def _launch(master: str, folder: Path, jars: Sequence[Path], settings: Mapping[s
 
 
 def run_watched(spark: SparkSession, action: Callable[[], object], update: Callable[[int, int, str], None]) -> None:
-    """Run a Spark action; meanwhile call ``update(done, total, what)`` with the numbers of its tasks.
+    """Run a Spark action, and show the progress of its tasks.
+
+    Args:
+        update: Called with the numbers of ended tasks and of all tasks, and a text about failed ones.
 
     Raises:
         KafkaEosError: The action failed; see ``in_one_sentence``.
@@ -164,10 +167,8 @@ def _watch(spark: SparkSession, ended: threading.Event, update: Callable[[int, i
 
 
 def in_one_sentence(error: Exception) -> KafkaEosError:
-    """Turn Spark's error into one of ours: with our code and sentence if it holds one, else ``SPARK_FAILED``.
-
-    Call it while the JVM lives: the text of Spark's errors comes from there.
-    """
+    """Return our error inside Spark's error, else ``SPARK_FAILED`` with its first line."""
+    # The text of Spark's errors comes from the JVM, so this works only while the JVM lives.
     code, sentence = code_and_sentence(error)
     return KafkaEosError(code or "SPARK_FAILED", sentence or "Spark raised an error without a text.")
 

@@ -16,7 +16,7 @@ _BAR_WIDTH = 52
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWrite:
-    """One of the demo's writes. ``in_log`` counts the records in the topic's log, visible or not."""
+    """One of the demo's writes; ``in_log`` counts visible and hidden records."""
 
     name: str
     sink: str
@@ -26,7 +26,7 @@ class DemoWrite:
 
 
 def plain_table(*headings: str, numbers: Collection[str] = ()) -> Table:
-    """Make a table without lines; the columns whose headings are in ``numbers`` are aligned right."""
+    """Make a table without lines; the columns in ``numbers`` are aligned right."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in headings:
         is_number = heading in numbers
@@ -51,7 +51,7 @@ def census_table(writes: Sequence[DemoWrite]) -> Table:
 
 
 def chart(writes: Sequence[DemoWrite]) -> RenderableType:
-    """Draw one bar per write: records visible once, then missing records, then duplicates."""
+    """Draw a bar per write: records visible once, missing records, duplicates."""
     widest = max((max(write.census.visible, write.census.sent) for write in writes), default=0) or 1
     names = max((len(write.name) for write in writes), default=0)
     lines: list[RenderableType] = []

@@ -1,4 +1,4 @@
-"""The course of the demo: a write whose task and commit are killed, another write beside it, and a count of both."""
+"""The course of the demo: a write with kills, another one beside it, and counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DEADLINE_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """The demo's result. ``first_save`` is the error of the killed write; ``problems`` lists what went wrong."""
+    """The demo's result; ``first_save`` is the error of the killed write."""
 
     exactly_once: DemoWrite
     at_least_once: DemoWrite
@@ -81,6 +81,7 @@ class Demo:
             with connected(servers) as admin:
                 commits = read_commit_history(admin, timeout_ms=_DEADLINE_MS)
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
+        # A demo in which nothing failed would show nothing: check the failures as well as the result.
         problems = [*_problems(exactly_once, at_least_once), *self._missed_events()]
         if left_open:
             problems.append(f"open transactions remain: {', '.join(entry.transactional_id for entry in left_open)}")
@@ -95,7 +96,8 @@ class Demo:
         )
 
     def _built_in_sink(self) -> list[Path]:
-        """Return the jars of Spark's own Kafka sink; without them the demo compares with our at-least-once mode."""
+        """Return the jars of Spark's own Kafka sink, none if they cannot be downloaded."""
+        # Without them the demo compares with this sink's at-least-once mode.
         try:
             with shown_progress() as progress:
                 return resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
@@ -121,6 +123,7 @@ class Demo:
 
     @contextmanager
     def _spark(self, jars: list[Path]) -> Iterator[SparkSession]:
+        # The failpoints kill once: the first task and the first commit that create the files.
         kills = f"task.writing=kill:{self._task_killed};commit.between_ends=kill:{self._commit_killed}"
         settings = {
             "spark.sql.shuffle.partitions": str(_SPARK_PARTITIONS),
@@ -143,7 +146,7 @@ class Demo:
         return records, sent
 
     def _write_with_kills(self, spark: SparkSession, records: DataFrame, servers: str) -> str:
-        """Write while a task and the commit are killed; return the error of ``save()``, empty if it succeeded."""
+        """Write while a task and the commit are killed; return the error of ``save()``."""
         with self._steps.step("Exactly once, killing a task, then the commit") as step:
             try:
                 run_watched(spark, lambda: self._write_exactly_once(records, servers), step.update)

@@ -1,4 +1,4 @@
-"""Steps of a longer command: a live line with a bar while a step runs, a finished line after it."""
+"""Steps of a command: a bar while a step runs, a finished line after it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Step:
         self._task = None if bar is None else bar.add_task(title, total=None)
 
     def update(self, done: int, total: int | None, what: str = "") -> None:
-        """Show ``done`` of ``total`` (None: unknown) as a bar, with ``what`` behind the title."""
+        """Show ``done`` of ``total`` (None: unknown), with ``what`` behind the title."""
         if self._bar is not None and self._task is not None:
             title = f"{self._title} [dim]{escape(what)}[/]" if what else self._title
             self._bar.update(self._task, completed=done, total=total, description=title)
 
 
 class Steps:
-    """Shows steps one after the other on ``console``: bars on a terminal, plain lines elsewhere."""
+    """Shows steps on ``console``: bars on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Show ``title`` while the body runs, then its note and duration, with a cross if the body raised."""
+        """Show ``title`` while the body runs, then the note, duration and success."""
         bar = None
         if self.console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())

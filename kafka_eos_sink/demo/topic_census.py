@@ -89,6 +89,7 @@ def read_topic(
         "enable.partition.eof": True,
         "queued.max.messages.kbytes": 65_536,
     }
+    # Without the end-of-partition events the consumer could not distinguish the end from a slow broker.
     consumer = Consumer(settings)
     seen: Counter[bytes] = Counter()
     try:

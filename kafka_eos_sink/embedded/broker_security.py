@@ -1,4 +1,4 @@
-"""TLS and SASL of an embedded Kafka: server properties of the clients' listener, and the properties clients need.
+"""TLS and SASL of an embedded Kafka, for its listener and for its clients.
 
 Clients have a listener of their own. The nodes and the readiness check use a plaintext listener on the loopback
 interface, so tests can give the clients' listener any certificate and any user.
@@ -85,7 +85,7 @@ def new_password() -> Secret:
 def listener_properties(
     security: BrokerSecurity, users: Mapping[str, Secret], key_store: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the server properties of the clients' listener; ``key_store`` comes from ``make_key_store``."""
+    """Return the server properties of the clients' listener."""
     properties: dict[str, str] = {}
     if security.uses_tls:
         properties |= {f"ssl.keystore.{name}": value for name, value in key_store.items()}
@@ -109,7 +109,8 @@ def listener_properties(
 
 
 def scram_arguments(users: Mapping[str, Secret]) -> list[str]:
-    """Return StorageTool's arguments for the users (KIP-900), salted because any user can read a command line."""
+    """Return StorageTool's arguments for the users (KIP-900)."""
+    # Salted passwords only, because any user of the machine can read a command line.
     arguments = []
     for name, password in users.items():
         for mechanism, hash_name in _HASHES.items():
@@ -124,7 +125,7 @@ def scram_arguments(users: Mapping[str, Secret]) -> list[str]:
 
 
 def make_key_store(security: BrokerSecurity, java: Path, trusted: Path) -> dict[str, str]:
-    """Make the brokers' key store, and write the PEM file ``trusted`` with the certificate that clients trust.
+    """Make the brokers' key store, and the PEM file ``trusted`` for clients.
 
     Without a given certificate, Java's keytool makes a self-signed one in the folder of ``trusted``, once.
 
@@ -183,7 +184,7 @@ def _root_certificate(file: Path) -> str:
 def client_properties(
     security: BrokerSecurity, users: Mapping[str, Secret], bootstrap_servers: str, trusted: Path
 ) -> dict[str, str]:
-    """Return the properties of a client, Java's or ours, for the first user and the strongest mechanism.
+    """Return client properties for the first user and the strongest mechanism.
 
     Args:
         trusted: PEM file with the certificates that the client trusts.

@@ -1,4 +1,4 @@
-"""An embedded Kafka: a real Apache Kafka of one or three KRaft nodes on the loopback interface, started from Python."""
+"""A real Apache Kafka of one or three KRaft nodes on the loopback interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal
 
 from kafka_eos_sink.client.security import Secret
@@ -49,7 +48,7 @@ def random_kafka_id(random_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EmbeddedKafka:
-    """A Kafka of 1 or 3 nodes, each broker and controller. Use it as a context manager.
+    """A Kafka of 1 or 3 nodes, each broker and controller; a context manager.
 
     The nodes die with this process, however it ends. An instance is not thread-safe.
 
@@ -99,7 +98,9 @@ class EmbeddedKafka:
         self.cluster_id = ""
 
     def start(self) -> EmbeddedKafka:
-        """Download, format and start; return when every node is ready. An error leaves no process and no folder.
+        """Download, format and start; return when every node is ready.
+
+        An error leaves no process and no temporary folder.
 
         Raises:
             KafkaEosError: ``EMBEDDED_KAFKA_FAILED``, ``DISTRIBUTION_UNAVAILABLE``, ``JAVA_NOT_FOUND`` or
@@ -121,7 +122,8 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """End all nodes and remove a temporary folder. A second call does nothing, and so does a forked child."""
+        """End all nodes and remove a temporary folder; a second call does nothing."""
+        # A forked child inherits the atexit handler, and must not end the nodes of its parent.
         if self._folder is None or self._owner != os.getpid():
             return
         atexit.unregister(self.stop)
@@ -143,9 +145,7 @@ class EmbeddedKafka:
     def __enter__(self) -> EmbeddedKafka:
         return self.start()
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # ---- what clients and tests need to know
@@ -157,7 +157,7 @@ class EmbeddedKafka:
 
     @property
     def plaintext_servers(self) -> str:
-        """``host:port,...`` of the listener without TLS and SASL, which the nodes use among themselves."""
+        """``host:port,...`` of the nodes' own listener without TLS and SASL."""
         return ",".join(f"{HOST}:{node.address.broker_port}" for node in self._nodes.values())
 
     @property
@@ -182,7 +182,7 @@ class EmbeddedKafka:
 
     @property
     def log_files(self) -> tuple[Path, ...]:
-        """The log file of each node, in the order of ``node_ids``. A temporary folder's files go with ``stop``."""
+        """The log file of each node; ``stop`` removes those of a temporary folder."""
         return tuple(node.log_file for node in self._nodes.values())
 
     @property
@@ -205,11 +205,11 @@ class EmbeddedKafka:
         self._end([self._node(node_id)], signal.SIGKILL)
 
     def stop_node(self, node_id: int) -> None:
-        """Send SIGTERM: the node moves its leaderships and ends. If that takes too long, it is killed."""
+        """Send SIGTERM: the node moves its leaderships and ends; kill it after 15 s."""
         self._end([self._node(node_id)], signal.SIGTERM)
 
     def start_node(self, node_id: int) -> None:
-        """Start a killed or stopped node on its data and ports, and wait until it is ready."""
+        """Start a killed or stopped node on its data and ports; return when it is ready."""
         node = self._node(node_id)
         if node.process_id is None:
             self._launch([node])
@@ -340,7 +340,7 @@ class EmbeddedKafka:
         return server_properties(node.address, quorum, folder, overrides, protocol)
 
     def _secure(self, security: BrokerSecurity) -> dict[str, str]:
-        """Write the files with which clients connect; return the properties of their listener."""
+        """Write the client properties and stores; return the server properties."""
         assert self._jvm is not None
         java = self._jvm.java.executable
         key_store = broker_security.make_key_store(security, java, self._cluster_folder / _TRUSTSTORE)

@@ -45,7 +45,7 @@ _IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of a download: ``done`` of ``total`` jars (0 while unknown), and the newest jar's name."""
+    """``done`` of ``total`` jars (0: unknown), and the name of the newest one."""
 
     stage: Literal["waiting", "resolving", "downloading"]
     done: int = 0
@@ -57,7 +57,7 @@ Report = Callable[[Progress], None]
 
 
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder that keeps the downloads between runs, for all projects of this user."""
+    """Return the folder that keeps the downloads for all projects of this user."""
     environment = os.environ if environment is None else environment
     if chosen := environment.get("KAFKA_EOS_CACHE"):
         return Path(chosen).expanduser().absolute()
@@ -69,12 +69,12 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
 def resolve(
     version: str = DEFAULT_KAFKA_VERSION, *, artifact: str = "kafka_2.13", progress: Report | None = None
 ) -> Path:
-    """Return the folder with the jars of ``org.apache.kafka:<artifact>:<version>`` and of its dependencies.
+    """Return the folder with the jars of a Kafka and of its dependencies.
 
     The first call downloads about 44 MB; later calls only check that all files are there.
 
     Args:
-        artifact: ``kafka_2.13`` is the broker, ``kafka-tools`` the console tools.
+        artifact: In the group ``org.apache.kafka``; ``kafka_2.13`` is the broker, ``kafka-tools`` the console tools.
 
     Raises:
         KafkaEosError: ``DISTRIBUTION_UNAVAILABLE`` if the package index cannot be reached or has no such version;
@@ -130,7 +130,7 @@ def _checked(coordinate: str) -> str:
 def _cached(
     name: str, main_jar: str, what: str, download: Callable[[_Ivy, Path], None], progress: Report | None
 ) -> Path:
-    """Return the folder ``name`` of the cache; if it is missing or incomplete, fill it with ``download`` first."""
+    """Return the folder ``name`` of the cache, downloaded if it is not complete."""
     cache = cache_directory()
     folder = cache / name
     if _is_complete(folder):
@@ -182,7 +182,7 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ivy:
-    """Runs of PySpark's Ivy; ``cache`` keeps its downloads, ``scratch`` its input files."""
+    """Runs PySpark's Ivy; ``cache`` keeps its downloads, ``scratch`` its input."""
 
     cache: Path
     scratch: Path

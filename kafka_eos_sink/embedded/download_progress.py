@@ -1,4 +1,4 @@
-"""Shows the progress of a download: a bar on a terminal, a few plain lines elsewhere."""
+"""Progress of a download: a bar on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABELS = {
 
 @contextmanager
 def shown_progress(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
-    """Yield a ``progress`` callback for ``distribution``; without a download nothing appears on ``stream``."""
+    """Yield a callback that shows the progress of ``distribution`` on ``stream``."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
         yield _plain_lines(stream)

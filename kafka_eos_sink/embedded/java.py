@@ -1,4 +1,4 @@
-"""Finds Java 17 or newer as Spark does (``JAVA_HOME``, then ``PATH``), and runs its programs."""
+"""Finds Java 17 or newer, first in ``JAVA_HOME``, then on ``PATH``, as Spark does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JavaRuntime:
     version: int
 
     def command(self, class_path: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """Build the command that runs ``main_class`` with these JVM options and program arguments."""
+        """Build the command that runs ``main_class`` with JVM options and arguments."""
         return [str(self.executable), *options, "-cp", str(class_path), main_class, *arguments]
 
 

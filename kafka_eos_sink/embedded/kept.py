@@ -1,4 +1,4 @@
-"""The folder of a cluster, and what a later start reads from it if the folder was kept (``--dir``).
+"""The folder of a cluster, and what a later start reads from a kept one.
 
 ``lock`` is locked while a cluster runs. ``cluster/`` appears by one rename when every node is formatted; it holds
 ``cluster.json``, ``users`` and a folder per node.
@@ -36,7 +36,7 @@ class Description:
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Create the folder if it is missing, and lock it until the returned file is closed."""
+    """Create the folder and lock it until the returned file is closed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")

@@ -1,4 +1,4 @@
-"""One node of an embedded Kafka: its ports, its server properties, its Java process and its log."""
+"""One node of an embedded Kafka: ports, server properties, process and log."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def server_properties(
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Write a Java properties file that only this user can read, because it may hold passwords."""
+    """Write a Java properties file that only this user can read."""
+    # It may hold passwords, so its mode is set before its content is written.
     # Kafka reads the file as UTF-8, so only backslashes and line ends need escaping.
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in sorted(properties.items()))
     path.touch(mode=0o600)
@@ -121,13 +122,14 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 
 def failure_lines(output: Sequence[str]) -> str:
-    """Return the last lines of a Java program's output that name an error; without any, its last lines."""
+    """Return the last lines that name an error; without any, the last lines."""
     errors = [line for line in output if _FAILURE.search(line) and not line.startswith("\tat ")]
     return "\n".join((errors or list(output))[-_FAILURE_LINES:])
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Return the path of the archive of Kafka's classes (JEP 350). Nodes start faster if a program has made one."""
+    """Return the path of the archive of Kafka's classes (JEP 350)."""
+    # Nodes start faster if a program has made one. A Java that it does not fit ignores it.
     return jars / f"classes-java-{java.version}.jsa"
 
 
@@ -161,7 +163,7 @@ class JvmSettings:
 
 
 class KafkaNode:
-    """The process of one node; ``directory`` holds its properties, its data and its log."""
+    """The process of one node; ``directory`` holds its properties, data and log."""
 
     def __init__(self, address: NodeAddress, directory: Path) -> None:
         self.address = address
@@ -178,13 +180,14 @@ class KafkaNode:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status of a process that ended by itself (negative: the signal), else None."""
+        """The exit status of a process that ended by itself, else None."""
         return None if self._process is None else self._process.poll()
 
     def start(self, jvm: JvmSettings, guard: ProcessGuard) -> None:
         """Start the process without waiting until Kafka is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = jvm.command("kafka.Kafka", str(self.directory / "server.properties"))
+        # One log file for all starts: remember where this one begins.
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = guard.start(command, output=log, directory=self.directory)
@@ -195,7 +198,7 @@ class KafkaNode:
             self._process.send_signal(number)
 
     def wait_for_end(self, guard: ProcessGuard, *, patience_s: float) -> None:
-        """Wait until the process has ended; kill it if that takes longer than ``patience_s`` seconds."""
+        """Wait until the process has ended; kill it after ``patience_s`` seconds."""
         process = self._process
         if process is None:
             return

@@ -26,7 +26,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def choose_free_ports(host: str, count: int, *, avoid: Collection[int] = ()) -> tuple[int, ...]:
-    """Choose ``count`` different free ports below the kernel's range for outgoing connections.
+    """Choose ``count`` free ports below the kernel's range for outgoing connections.
 
     A port from that range (bind to 0) is unsafe. The kernel may give it to another process while the broker is down,
     and a client that keeps connecting to it can even connect to itself.
@@ -46,7 +46,7 @@ def choose_free_ports(host: str, count: int, *, avoid: Collection[int] = ()) -> 
 
 
 def _first_ephemeral_port() -> int:
-    """Return the first port of the kernel's range: 32768 on Linux by default, higher on other systems."""
+    # 32768 on Linux by default, higher on other systems.
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Ends child processes when their parent ends, whether by return, by exception or by SIGKILL.
+"""Ends child processes when their parent ends, even by SIGKILL.
 
 A context manager and ``atexit`` do nothing for a killed parent, and each broker left running holds half a gigabyte.
 So the guard, a small process of its own, reads a pipe from the parent. When the parent ends, the kernel closes the
@@ -27,7 +27,7 @@ _KILL_PATIENCE_S = 10.0
 
 
 class ProcessGuard:
-    """Starts processes that cannot outlive this one; the guard removes the folder ``scratch`` with them."""
+    """Starts processes that cannot outlive this one, nor can the folder ``scratch``."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self._process = subprocess.Popen(
@@ -39,7 +39,7 @@ class ProcessGuard:
         _open_guards.add(self)
 
     def start(self, command: Sequence[str], *, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
-        """Start ``command`` in a session of its own, with its output appended to ``output``."""
+        """Start ``command`` in a session of its own; append its output to ``output``."""
         # The new process waits for a line before it becomes the command, and the line comes only after the guard has
         # its id. If the parent dies in between, the line never comes and the process ends: it never runs unguarded.
         process = subprocess.Popen(
@@ -57,11 +57,12 @@ class ProcessGuard:
         return process
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """Remove an ended process from the guard's list, because the kernel may give its id to another process."""
+        """Remove an ended process from the guard's list."""
+        # Otherwise the guard could kill another process to which the kernel has given the same id.
         self._send(f"forget {process.pid}")
 
     def close(self) -> None:
-        """End the guard without touching processes and folder; call it after the processes have ended in order."""
+        """End the guard, which then touches no process and no folder."""
         if self._process.returncode is None:
             self._send("close")
             assert self._process.stdin is not None

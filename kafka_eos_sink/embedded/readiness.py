@@ -19,7 +19,7 @@ _RECONNECT_MS = 50
 def wait_until_ready(
     nodes: Sequence[NodeAddress], cluster_id: str, *, timeout_ms: int, check_alive: Callable[[], None]
 ) -> bool:
-    """Wait until the metadata of each node lists all ``nodes``; return False if that takes longer than ``timeout_ms``.
+    """Wait until the metadata of each node lists all ``nodes``; return False if late.
 
     A node serves Metadata once it has caught up with the controllers, and lists only brokers that are registered and
     not fenced. Afterwards any of the nodes can lead partitions and serve any request.
