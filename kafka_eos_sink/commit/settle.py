@@ -45,20 +45,12 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.messages import EndTxnRequest
+from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED, Reaction, reaction
 
 Written = tuple[ProducerIdentity, OffsetRange]
 """What a transaction has in one data partition."""
 
-ASK_THE_WITNESS = frozenset(
-    {
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.TRANSACTION_ABORTABLE,
-    }
-)
 HIDDEN_READERS_MS = 10_000
 """How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
 POLL_MS = 20
@@ -154,11 +146,7 @@ def settle(
             if outcome not in (Outcome.ABORTED, Outcome.COMMITTED)
         ]
         if unresolved:
-            raise unresolved_error(
-                decision,
-                f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
-                f"{unresolved[0].identity.transactional_id}, its records: {describe_ranges(unresolved)})",
-            )
+            raise _unproven_error(decision, named, results, unresolved)
     try:
         yield from _require_not_readable(decision, lost)
         yield from _verify_markers(decision, answered, deadline)
@@ -214,7 +202,7 @@ def _sort_answers(
     for prepared, result in zip(named, results, strict=False):
         if result.error == ErrorCode.NONE:
             answered.append(prepared)
-        elif result.error in ASK_THE_WITNESS:
+        elif result.error is not None and reaction(EndTxnRequest, result.error) is Reaction.UNKNOWN:
             doubtful.append(prepared)
         else:
             code = "no answer" if result.error is None else ErrorCode.of(result.error).name
@@ -224,6 +212,28 @@ def _sort_answers(
                 f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline{detail}",
             )
     return answered, doubtful
+
+
+def _unproven_error(
+    decision: Decision,
+    named: Sequence[PreparedTransaction],
+    results: Sequence[EndResult],
+    unresolved: Sequence[PreparedTransaction],
+) -> DecisionPendingError:
+    """The error for transactions whose end the commit log does not prove."""
+    for prepared, result in zip(named, results, strict=False):
+        if prepared in unresolved and result.error is not None and result.error not in END_TXN_REJECTED:
+            # A code without a row does not say that the transaction has ended. It may be open still, so the next run can end it.
+            return pending_error(
+                decision,
+                f"EndTxn of {prepared.identity.transactional_id} returned {ErrorCode.of(result.error).name}, and the commit log holds no "
+                "proof of its end yet",
+            )
+    return unresolved_error(
+        decision,
+        f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
+        f"{unresolved[0].identity.transactional_id}, its records: {describe_ranges(unresolved)})",
+    )
 
 
 def ask_witnesses(

@@ -26,13 +26,14 @@ from kafka_eos_sink.commit.operator.missing_markers import (
 )
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, SettledDecision
-from kafka_eos_sink.commit.settle import ASK_THE_WITNESS, POLL_MS, Look, SettleLimits, look_at
+from kafka_eos_sink.commit.settle import POLL_MS, Look, SettleLimits, look_at
 from kafka_eos_sink.commit.steps import Append, EndResult, EndTransactions
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.protocol.record_batch import first_batch_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
@@ -71,8 +72,8 @@ class EndedTransaction:
 
     @property
     def had_ended(self) -> bool:
-        """Whether it was refused as a transaction is that is not open any more under this identity."""
-        return self.error in ASK_THE_WITNESS
+        """True if the broker rejected EndTxn because this transaction had already ended."""
+        return self.error in END_TXN_REJECTED
 
     @property
     def is_over(self) -> bool:
@@ -397,10 +398,12 @@ def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
     """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along. None
     where that batch is gone."""
     where, offset = part.where, part.first_offset
-    result = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
-    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+    fetched = admin.fetch(
+        *where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline
+    )
+    if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return None
-    first, identity = first_batch_of(result.records), part.identity
+    first, identity = first_batch_of(fetched.records or b""), part.identity
     return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
         offset,
         identity.producer_id,

@@ -142,7 +142,7 @@ class RealCluster:
             name: None
             if state is None
             else (
-                state.state,
+                state.transaction_state,
                 state.producer_id,
                 state.producer_epoch,
                 tuple(sorted(partition for _, partition in state.partitions)),
