@@ -2,8 +2,8 @@
 
 A `Call` describes one kind of request. `Requests.perform` runs it in rounds. Each round finds the node of every open key, sends
 one request per node (pipelined per node, concurrent over nodes), and reacts to each key's error code by the table in
-`protocol/reactions.py`. Keys that may succeed later stay open for the next round, after a back-off. A retry rebuilds the request
-from the same keys, so its bytes are identical.
+`protocol/reactions.py`. Keys that may succeed later stay open for the next round, after a back-off. A request that changes
+something is built from its keys alone, so a resend has identical bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.connection import LostAnswer
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import Coordinator, FindCoordinatorRequest, MetadataRequest
-from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 
 K = TypeVar("K")
@@ -116,75 +115,6 @@ class Outcome(Generic[V]):
     def after_lost_response(self) -> Outcome[V]:
         """The outcome once a later try was sent and its response lost."""
         return Outcome(earlier_code=self.earlier_code if self.code is None else self.code)
-
-
-class Retry:
-    """The back-off, the deadline and the last problem of one operation.
-
-    Args:
-        what: Names the operation in messages.
-        deadline_ms: Absolute time of the client's clock.
-        first_ms: The first back-off, if ``retry.backoff.ms`` is too long for what is awaited.
-    """
-
-    def __init__(self, client: NetworkClient, what: str, deadline_ms: int, *, first_ms: int | None = None) -> None:
-        self.what = what
-        self.deadline_ms = deadline_ms
-        self.reason = "no response"
-        self._client = client
-        self._attempts = 0
-        self._has_code = False
-        self._metadata_is_old = False
-        self._node: int | None = None
-        config = client.config
-        self._backoff = ExponentialBackoff(
-            config.retry_backoff_ms if first_ms is None else min(first_ms, config.retry_backoff_ms),
-            config.retry_backoff_max_ms,
-        )
-
-    def on_error(self, error: KafkaEosError, node_id: int | None = None) -> None:
-        """Note that a request got no response. Raises the error if no retry can mend it."""
-        if not isinstance(error, (LostAnswer, BrokerUnavailableError)):
-            raise error
-        # A try that the deadline itself cut short says less about the cluster than the code before it.
-        if not (self._has_code and self.expired):
-            self.reason = error.message
-            self._node = node_id
-        self._client.request_metadata_update()
-
-    def on_code(self, request: type[Request[Any]], code: int, what: str, node_id: int | None = None) -> Reaction:
-        """Note a code of the reaction table's retries; return the table's reaction to any code."""
-        asked_for = reaction(request, code)
-        if asked_for in RETRIES:
-            self._has_code = True
-            self.reason = f"{what} returned {ErrorCode.of(code).name}"
-            self._node = node_id
-            # A retry of Metadata is itself the refresh.
-            self._metadata_is_old |= asked_for is Reaction.REFRESH_METADATA and request is not MetadataRequest
-        return asked_for
-
-    @property
-    def expired(self) -> bool:
-        """Whether the deadline has passed."""
-        return self._client.clock() >= self.deadline_ms
-
-    def timeout(self) -> BrokerUnavailableError:
-        """The error for a passed deadline, which names the last problem."""
-        return BrokerUnavailableError(
-            "REQUEST_DEADLINE", f"{self.what} did not succeed before its deadline; last: {self.reason}"
-        )
-
-    def pause(self) -> None:
-        """Back off before the next try while the client keeps pumping. Raises `timeout()` once the deadline has passed."""
-        delay_ms = self._backoff.delay_ms(self._attempts)
-        log.debug("%s: retry in %d ms (broker %s): %s", self.what, delay_ms, self._node, self.reason)
-        self._client.wait(delay_ms, self.deadline_ms)
-        self._attempts += 1
-        if self._metadata_is_old:
-            # Without metadata newer than the rejection, the next try would go to the same wrong node.
-            self._metadata_is_old = not self._client.wait_for_metadata(self.deadline_ms)
-        if self.expired:
-            raise self.timeout()
 
 
 class _Operation(Generic[K, V]):
@@ -386,16 +316,16 @@ class Requests:
             operation.settle(key, outcome)
             return
         what = call.describe([key])
-        asked_for = operation.retry.on_code(call.api, code, what, node_id)
-        if asked_for in RETRIES:
+        action = operation.retry.on_code(call.api, code, what, node_id)
+        if action in RETRIES:
             operation.outcomes[key] = outcome
-            if asked_for is Reaction.FIND_COORDINATOR:
+            if action is Reaction.FIND_COORDINATOR:
                 self._forget_keys(call, [key])
             return
-        if asked_for not in COMPLETES and call.on_code is not OnCode.RETURN:
+        if action not in COMPLETES and call.on_code is not OnCode.RETURN:
             error = refusal(call.api, code, what, message)
             # A missing right is for the user even if the table calls it a newer owner: the next run would meet it again.
-            if call.on_code is OnCode.RAISE or asked_for in CONFIGURATION or isinstance(error, AuthorizationError):
+            if call.on_code is OnCode.RAISE or action in CONFIGURATION or isinstance(error, AuthorizationError):
                 raise error
         operation.settle(key, outcome)
 

@@ -7,15 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import (
-    MARKERS_FIRST_BACKOFF_MS,
-    Call,
-    OnCode,
-    Outcome,
-    Requests,
-    Retry,
-    Route,
-)
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route
+from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.reactions import RETRIES, refusal

@@ -158,17 +158,17 @@ _STRICTEST: dict[type[Request[Any]], Reaction] = {
 }
 
 REACTIONS: dict[tuple[type[Request[Any]], ErrorCode], Reaction] = {
-    (request, ErrorCode[name]): asked_for
+    (request, ErrorCode[name]): action
     for request, rows in _ROWS.items()
-    for asked_for, names in rows.items()
+    for action, names in rows.items()
     for name in names.split()
 }
 """(API, code) -> reaction, for the codes that have a row."""
 
 
-def codes_with(request: type[Request[Any]], asked_for: Reaction) -> frozenset[ErrorCode]:
+def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[ErrorCode]:
     """The codes that have a row with this reaction."""
-    return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is asked_for)
+    return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is action)
 
 
 # Groups of codes that other modules test for
@@ -235,9 +235,9 @@ def refusal(request: type[Request[Any]], code: int, what: str, broker_message: s
     failure = f"{what} returned {error.name}: {broker_message or error.message}"
     if error in MISSING_RIGHT:
         return AuthorizationError(error.name, f"{failure} The principal lacks {MISSING_RIGHT[error]}: grant it.")
-    asked_for = reaction(request, code)
-    if asked_for is Reaction.FENCED:
+    action = reaction(request, code)
+    if action is Reaction.FENCED:
         return FencedError("PRODUCER_FENCED", f"{failure} Another process has taken over the transactional id.")
-    if asked_for is Reaction.ABORT:
+    if action is Reaction.ABORT:
         return TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
     return BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)

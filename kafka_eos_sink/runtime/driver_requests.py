@@ -7,11 +7,11 @@ missing right must mend is raised. None stands for a request whose response was 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Route
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Route
 from kafka_eos_sink.commit.steps import Appended, LogRecord
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -24,22 +24,25 @@ MAX_BATCH_BYTES = 500_000
 PRODUCE_TIMEOUT_MS = 30_000
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""
+_Read = tuple[int, str | None, Any]
 
 
 def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> int | None:
     """Add a partition to the transaction (AddPartitionsToTxn); return the error code."""
-    topic = m.AddPartitionsToTxnTopic(name=where[0], partitions=(where[1],))
     request = m.AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=(topic,),
+        v3_and_below_topics=(m.AddPartitionsToTxnTopic(name=where[0], partitions=(where[1],)),),
     )
 
-    def code(response: m.AddPartitionsToTxnResponse) -> int:
-        return response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+    def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
+        for topic in response.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                yield each.partition_error_code, None, None
 
-    return _of_coordinator(admin, identity, request, code, deadline_ms)
+    call = _call(request, Route.TRANSACTION_COORDINATOR, "transactional id", read)
+    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
 
 
 def commit_group_offsets(
@@ -54,15 +57,20 @@ def commit_group_offsets(
     Args:
         offsets: (topic, partition, offset of the next record to read).
     """
+    producer: dict[str, Any] = {
+        "transactional_id": identity.transactional_id,
+        "group_id": group_id,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.producer_epoch,
+    }
+    # From version 5 on TxnOffsetCommit adds the group to the transaction by itself, which needs transaction version 2.
     implicit = identity.transaction_version >= 2
     if not implicit:
-        add = m.AddOffsetsToTxnRequest(
-            transactional_id=identity.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            group_id=group_id,
+        add = m.AddOffsetsToTxnRequest(**producer)
+        call = _call(
+            add, Route.TRANSACTION_COORDINATOR, "transactional id", lambda response: [(response.error_code, None, None)]
         )
-        error = _of_coordinator(admin, identity, add, lambda response: int(response.error_code), deadline_ms)
+        error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
         if error != ErrorCode.NONE:
             return error
     topics: dict[str, list[m.TxnOffsetCommitRequestPartition]] = {}
@@ -70,31 +78,16 @@ def commit_group_offsets(
         committed = m.TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         topics.setdefault(topic, []).append(committed)
     request = m.TxnOffsetCommitRequest(
-        transactional_id=identity.transactional_id,
-        group_id=group_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
-        topics=tuple(
-            m.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions))
-            for topic, partitions in topics.items()
-        ),
+        **producer,
+        topics=tuple(m.TxnOffsetCommitRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
     )
 
-    def first_error(response: m.TxnOffsetCommitResponse) -> int:
+    def read(response: m.TxnOffsetCommitResponse) -> list[_Read]:
         codes = [each.error_code for topic in response.topics for each in topic.partitions]
-        return next((code for code in codes if code), ErrorCode.NONE.value)
+        return [(next((code for code in codes if code), ErrorCode.NONE.value), None, None)]
 
-    call: Call[str, None] = Call(
-        api=m.TxnOffsetCommitRequest,
-        route=Route.GROUP_COORDINATOR,
-        request=lambda _groups, _node: request,
-        read=lambda response, groups: [(groups[0], first_error(response), None, None)],
-        about=lambda group: f"consumer group {group!r} (source.offsets.group)",
-        first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
-        on_code=OnCode.RAISE_CONFIGURATION,
-        # From version 5 on the broker adds the group to the transaction by itself, which needs transaction version 2.
-        max_version=5 if implicit else 4,
-    )
+    about = "source.offsets.group"
+    call = _call(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4)
     return admin.perform(call, [group_id], deadline_ms)[group_id].code
 
 
@@ -104,86 +97,73 @@ def append(
     base_sequence: int,
     records: Sequence[LogRecord],
     where: TopicPartition,
-    deadline_ms: Callable[[], int],
+    timeout_ms: int,
 ) -> Appended:
     """Append records to a partition, in the transaction of ``identity`` or, for `NO_PRODUCER`, without one.
 
     Args:
-        deadline_ms: Returns the deadline of the next batch.
+        timeout_ms: Bounds each batch.
 
     Returns:
-        The offset of the first record; or the error, without the batches behind it.
+        The offset of the first record; or the error of a batch, behind which none was sent.
     """
     first = -1
     size = sum(len(record.value or b"") for record in records)
-    batches = [records] if size < MAX_BATCH_BYTES else [(record,) for record in records]
-    for batch in batches:
-        outcome = _append_batch(admin, identity, base_sequence, batch, where, deadline_ms())
+    for batch in [records] if size < MAX_BATCH_BYTES else [(record,) for record in records]:
+        request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
+        # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
+        max_version = 12 if identity.transaction_version >= 2 else 11
+        call = _call(request, Route.LEADER, "commit log", _read_produce, max_version=max_version)
+        outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         if outcome.code != ErrorCode.NONE:
             return Appended(error=outcome.code)
-        first = outcome.value if first < 0 and outcome.value is not None else first
+        first = first if first >= 0 else outcome.value or 0
         base_sequence += len(batch)
     return Appended(error=ErrorCode.NONE.value, offset=first)
 
 
-def _append_batch(
-    admin: Admin,
-    identity: ProducerIdentity,
-    base_sequence: int,
-    records: Sequence[LogRecord],
-    where: TopicPartition,
-    deadline_ms: int,
-) -> Outcome[int]:
+def _produce_request(
+    identity: ProducerIdentity, base_sequence: int, records: Sequence[LogRecord], where: TopicPartition, timeout_ms: int
+) -> m.ProduceRequest:
     transactional = identity is not NO_PRODUCER
-    rows = [(record.key, record.value, ()) for record in records]
     batch = seal(
-        encode_rows(rows, timestamp_ms=time.time_ns() // 1_000_000),
+        encode_rows([(each.key, each.value, ()) for each in records], timestamp_ms=time.time_ns() // 1_000_000),
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
         base_sequence=base_sequence if transactional else -1,
         transactional=transactional,
     )
     data = m.PartitionProduceData(index=where[1], records=b"".join(batch))
-    request = m.ProduceRequest(
+    return m.ProduceRequest(
         transactional_id=identity.transactional_id if transactional else None,
         acks=-1,
-        timeout_ms=max(0, min(deadline_ms - admin.client.clock(), PRODUCE_TIMEOUT_MS)),
+        timeout_ms=min(timeout_ms, PRODUCE_TIMEOUT_MS),
         topic_data=(m.TopicProduceData(name=where[0], partition_data=(data,)),),
     )
 
-    def read(response: m.ProduceResponse, keys: Sequence[TopicPartition]) -> Any:
-        (result,) = response.responses[0].partition_responses
-        yield keys[0], result.error_code, result.error_message, result.base_offset
 
-    call: Call[TopicPartition, int] = Call(
-        api=m.ProduceRequest,
-        route=Route.LEADER,
-        request=lambda _keys, _node: request,
-        read=read,
-        about=lambda key: f"commit log {key[0]}-{key[1]}",
-        first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
-        on_code=OnCode.RAISE_CONFIGURATION,
-        # From version 12 on the broker adds the partition to the transaction by itself, which needs transaction version 2.
-        max_version=12 if identity.transaction_version >= 2 else 11,
-    )
-    return admin.perform(call, [where], deadline_ms)[where]
+def _read_produce(response: m.ProduceResponse) -> Iterator[_Read]:
+    for topic in response.responses:
+        for each in topic.partition_responses:
+            yield each.error_code, each.error_message, each.base_offset
 
 
-def _of_coordinator(
-    admin: Admin,
-    identity: ProducerIdentity,
+def _call(
     request: Request[Any],
-    code_of: Callable[[Any], int],
-    deadline_ms: int,
-) -> int | None:
-    """Send one request to the transaction's coordinator; return the error code."""
-    call: Call[str, None] = Call(
+    route: Route,
+    about: str,
+    read: Callable[[Any], Iterable[_Read]],
+    *,
+    max_version: int | None = None,
+) -> Call[Any, Any]:
+    """The call of one request with one key, whose response is read as (error code, broker's message, value)."""
+    return Call(
         api=type(request),
-        route=Route.TRANSACTION_COORDINATOR,
-        request=lambda _ids, _node: request,
-        read=lambda response, ids: [(ids[0], code_of(response), None, None)],
-        about=lambda each: f"transactional id {each!r}",
+        route=route,
+        request=lambda _keys, _node: request,
+        read=lambda response, keys: ((keys[0], *each) for each in read(response)),
+        about=lambda key: f"{about} {key!r}",
         first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
         on_code=OnCode.RAISE_CONFIGURATION,
+        max_version=max_version,
     )
-    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code

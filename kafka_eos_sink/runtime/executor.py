@@ -214,7 +214,7 @@ class Executor:
     def _produce(
         self, identity: ProducerIdentity, base_sequence: int, records: tuple[steps.LogRecord, ...]
     ) -> steps.Appended:
-        return driver_requests.append(self.admin, identity, base_sequence, records, self._log, lambda: self._deadline)
+        return driver_requests.append(self.admin, identity, base_sequence, records, self._log, self.timeout_ms)
 
     def _add_partition(self, step: steps.AddPartition) -> int | None:
         return driver_requests.add_partition(self.admin, step.identity, self._log, self._deadline)

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import RequestTimedOut
-from kafka_eos_sink.client.requests import Retry
+from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
