@@ -27,7 +27,7 @@ from kafka_eos_sink.runtime import driver_requests, failpoints
 from kafka_eos_sink.runtime.data_proofs import DataProofs
 
 T = TypeVar("T")
-log = logging.getLogger("kafka_eos_sink")
+log = logging.getLogger(__name__)
 
 LOG_FETCH_WAIT_MS = 100
 MAX_BLOCK_MS = 60_000
