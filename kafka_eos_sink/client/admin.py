@@ -11,10 +11,27 @@ from contextlib import contextmanager
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation, TopicsAdmin
+from kafka_eos_sink.client.topics_admin import (
+    EARLIEST,
+    LATEST,
+    AbortedTransaction,
+    FetchedPartition,
+    Isolation,
+    TopicsAdmin,
+)
 from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult, TransactionsAdmin
 
-__all__ = ["EARLIEST", "LATEST", "Admin", "EndTransaction", "EndTxnResult", "Isolation", "connected"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AbortedTransaction",
+    "Admin",
+    "EndTransaction",
+    "EndTxnResult",
+    "FetchedPartition",
+    "Isolation",
+    "connected",
+]
 
 
 class Admin(TransactionsAdmin, TopicsAdmin):

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import AbortedTransaction, Admin
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import AbortedTransaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 
 _PATIENCE_MS = 60_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 NO_NODE = -1
@@ -190,7 +190,7 @@ class MetadataUpdater:
         self._unasked.difference_update(topics)
         self._update_requested = False
         return MetadataRequest(
-            topics=tuple(MetadataRequestTopic(name=name) for name in topics),
+            topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
             allow_auto_topic_creation=self._asked_to_create,
         )
 

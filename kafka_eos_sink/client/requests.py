@@ -19,7 +19,7 @@ from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.protocol.messages import Coordinator, FindCoordinatorRequest, MetadataRequest
+from kafka_eos_sink.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
 from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 
@@ -344,7 +344,9 @@ class Requests:
         key = (route, each)
         return None if key in self._stale else self._coordinators.get(key)
 
-    def _learn_coordinators(self, route: Route, found: Mapping[str, Outcome[Coordinator]]) -> None:
+    def _learn_coordinators(
+        self, route: Route, found: Mapping[str, Outcome[FindCoordinatorResponse.Coordinator]]
+    ) -> None:
         for each, outcome in found.items():
             coordinator = outcome.value
             if outcome.code or coordinator is None:
@@ -367,7 +369,7 @@ class Requests:
             raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
 
 
-def _find_call(route: Route, on_code: OnCode) -> Call[str, Coordinator]:
+def _find_call(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
     """FindCoordinator, many keys per request (KIP-699)."""
     return Call(
         api=FindCoordinatorRequest,

@@ -13,11 +13,13 @@ from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
 
 V = TypeVar("V")
+FetchedPartition = m.FetchResponse.Topic.Partition
+AbortedTransaction = FetchedPartition.AbortedTransaction
 Isolation = Literal["read_committed", "read_uncommitted"]
 EARLIEST = -2
 LATEST = -1
 
-_NOTHING_FETCHED = m.FetchPartitionData(
+_NOTHING_FETCHED = FetchedPartition(
     partition_index=-1, error_code=-1, high_watermark=-1, aborted_transactions=None, records=None
 )
 """Stands in for the partition in a Fetch response that rejects the whole request."""
@@ -35,7 +37,7 @@ class TopicsAdmin(Requests):
             api=m.MetadataRequest,
             route=Route.ANY,
             request=lambda names, _node: m.MetadataRequest(
-                topics=tuple(m.MetadataRequestTopic(name=each) for each in names), allow_auto_topic_creation=False
+                topics=tuple(m.MetadataRequest.Topic(name=each) for each in names), allow_auto_topic_creation=False
             ),
             read=lambda response, names: (
                 (name, each.error_code, None, None if each.error_code else topic_metadata(each))
@@ -60,11 +62,11 @@ class TopicsAdmin(Requests):
         Raises:
             AuthorizationError, BrokerRefusedError: With the command that creates the topic by hand.
         """
-        topic = m.CreatableTopic(
+        topic = m.CreateTopicsRequest.Topic(
             name=name,
             num_partitions=partitions,
             replication_factor=replication_factor,
-            configs=tuple(m.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
+            configs=tuple(m.CreateTopicsRequest.Topic.Config(name=key, value=value) for key, value in configs.items()),
         )
         call = Call(
             api=m.CreateTopicsRequest,
@@ -108,7 +110,7 @@ class TopicsAdmin(Requests):
         any_broker = Route.ANY_IDENTIFIED if name is None else Route.ANY
 
         def request(_keys: Sequence[int | None], node: int) -> m.DescribeConfigsRequest:
-            resource = m.DescribeConfigsResource(
+            resource = m.DescribeConfigsRequest.Resource(
                 resource_type=_RESOURCE_TYPES[resource_type],
                 resource_name=str(node) if name is None else name,
                 configuration_keys=None if keys is None else tuple(keys),
@@ -151,15 +153,17 @@ class TopicsAdmin(Requests):
             AuthorizationError, BrokerUnavailableError.
         """
 
-        def wanted(topic: str, index: int) -> m.ListOffsetsPartition:
+        def wanted(topic: str, index: int) -> m.ListOffsetsRequest.Topic.Partition:
             epoch = self._leader_epoch(topic, index)
-            return m.ListOffsetsPartition(partition_index=index, current_leader_epoch=epoch, timestamp=timestamp)
+            return m.ListOffsetsRequest.Topic.Partition(
+                partition_index=index, current_leader_epoch=epoch, timestamp=timestamp
+            )
 
         def request(of_node: Sequence[TopicPartition], _node: int) -> m.ListOffsetsRequest:
             return m.ListOffsetsRequest(
                 isolation_level=_ISOLATION_LEVELS[isolation],
                 topics=tuple(
-                    m.ListOffsetsTopic(name=topic, partitions=tuple(wanted(topic, index) for index in indexes))
+                    m.ListOffsetsRequest.Topic(name=topic, partitions=tuple(wanted(topic, index) for index in indexes))
                     for topic, indexes in _by_topic(of_node).items()
                 ),
                 timeout_ms=self.client.config.request_timeout_ms,
@@ -180,7 +184,7 @@ class TopicsAdmin(Requests):
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         max_bytes: int = 4 << 20,
-    ) -> m.FetchPartitionData:
+    ) -> FetchedPartition:
         """Fetch records of one partition from its leader.
 
         Args:
@@ -198,7 +202,7 @@ class TopicsAdmin(Requests):
         where = (topic, partition)
 
         def request(_keys: Sequence[TopicPartition], _node: int) -> m.FetchRequest:
-            wanted = m.FetchPartition(
+            wanted = m.FetchRequest.Topic.Partition(
                 partition=partition,
                 current_leader_epoch=self._leader_epoch(topic, partition),
                 fetch_offset=offset,
@@ -209,10 +213,10 @@ class TopicsAdmin(Requests):
                 min_bytes=min_bytes,
                 max_bytes=max_bytes,
                 isolation_level=_ISOLATION_LEVELS[isolation],
-                topics=(m.FetchTopic(topic=topic, partitions=(wanted,)),),
+                topics=(m.FetchRequest.Topic(topic=topic, partitions=(wanted,)),),
             )
 
-        def read(response: m.FetchResponse, _keys: Any) -> Iterator[Result[TopicPartition, m.FetchPartitionData]]:
+        def read(response: m.FetchResponse, _keys: Any) -> Iterator[Result[TopicPartition, FetchedPartition]]:
             if response.error_code:
                 yield where, response.error_code, None, _NOTHING_FETCHED
                 return
@@ -237,7 +241,7 @@ class TopicsAdmin(Requests):
         def request(of_node: Sequence[TopicPartition], _node: int) -> m.DescribeProducersRequest:
             return m.DescribeProducersRequest(
                 topics=tuple(
-                    m.DescribeProducersTopicRequest(name=topic, partition_indexes=tuple(indexes))
+                    m.DescribeProducersRequest.Topic(name=topic, partition_indexes=tuple(indexes))
                     for topic, indexes in _by_topic(of_node).items()
                 )
             )
@@ -322,18 +326,18 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-def _writable(marker: TransactionMarker) -> m.WritableTxnMarker:
-    return m.WritableTxnMarker(
+def _writable(marker: TransactionMarker) -> m.WriteTxnMarkersRequest.Marker:
+    return m.WriteTxnMarkersRequest.Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=(m.WritableTxnMarkerTopic(name=marker.topic, partition_indexes=(marker.partition,)),),
+        topics=(m.WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )
 
 
-def _create_command(bootstrap_servers: str, topic: m.CreatableTopic) -> str:
+def _create_command(bootstrap_servers: str, topic: m.CreateTopicsRequest.Topic) -> str:
     configs = "".join(f" --config {config.name}={config.value}" for config in topic.configs)
     partitions = f" --partitions {topic.num_partitions}" if topic.num_partitions > 0 else ""
     replication = f" --replication-factor {topic.replication_factor}" if topic.replication_factor > 0 else ""

@@ -161,7 +161,7 @@ class TransactionsAdmin(Requests):
 
     def list_transactions(
         self, *, states: Sequence[str] = ("Ongoing",), id_pattern: str | None = None, deadline_ms: int
-    ) -> tuple[m.ListedTransactionState, ...]:
+    ) -> tuple[m.ListTransactionsResponse.Transaction, ...]:
         """Return the transactions that any coordinator of the cluster holds in one of ``states`` (empty: all).
 
         All brokers must respond in one round. A list without a broker that loads its part of the state, or that went away
@@ -185,11 +185,11 @@ class TransactionsAdmin(Requests):
 
     def _list_round(
         self, states: Sequence[str], id_pattern: str | None, retry: Retry
-    ) -> tuple[m.ListedTransactionState, ...] | None:
+    ) -> tuple[m.ListTransactionsResponse.Transaction, ...] | None:
         """List at all brokers of the snapshot; None if one did not respond."""
         # This loop is not a `Call`: a broker that is gone must not be retried, its part has moved to others.
         waiting = [node_id for node_id in self.client.metadata.brokers if node_id >= 0]
-        found: dict[str, m.ListedTransactionState] = {}
+        found: dict[str, m.ListTransactionsResponse.Transaction] = {}
         while waiting:
             patterns = {node_id: id_pattern if self._filters_by_pattern(node_id) else None for node_id in waiting}
             requests = [

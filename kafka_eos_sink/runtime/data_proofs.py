@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin
+from kafka_eos_sink.client.admin import EARLIEST, Admin, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.protocol.messages import FetchPartitionData
 from kafka_eos_sink.protocol.record_batch import first_batch_of
 
 T = TypeVar("T")
@@ -112,9 +111,7 @@ class DataProofs:
             offset, wait_ms = first.last_offset + 1, 0
         return steps.Unseen.GONE
 
-    def _fetch_one_batch(
-        self, where: TopicPartition, offset: int, wait_ms: int, deadline_ms: int
-    ) -> FetchPartitionData:
+    def _fetch_one_batch(self, where: TopicPartition, offset: int, wait_ms: int, deadline_ms: int) -> FetchedPartition:
         # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
         return self._admin.fetch(
             *where, offset, isolation="read_committed", max_wait_ms=wait_ms, max_bytes=1, deadline_ms=deadline_ms

@@ -33,7 +33,7 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=(m.AddPartitionsToTxnTopic(name=where[0], partitions=(where[1],)),),
+        v3_and_below_topics=(m.AddPartitionsToTxnRequest.Topic(name=where[0], partitions=(where[1],)),),
     )
 
     def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
@@ -73,13 +73,15 @@ def commit_group_offsets(
         error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
         if error != ErrorCode.NONE:
             return error
-    topics: dict[str, list[m.TxnOffsetCommitRequestPartition]] = {}
+    topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
     for topic, partition, offset in offsets:
-        committed = m.TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+        committed = m.TxnOffsetCommitRequest.Topic.Partition(partition_index=partition, committed_offset=offset)
         topics.setdefault(topic, []).append(committed)
     request = m.TxnOffsetCommitRequest(
         **producer,
-        topics=tuple(m.TxnOffsetCommitRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
+        topics=tuple(
+            m.TxnOffsetCommitRequest.Topic(name=name, partitions=tuple(each)) for name, each in topics.items()
+        ),
     )
 
     def read(response: m.TxnOffsetCommitResponse) -> list[_Read]:
@@ -133,12 +135,12 @@ def _produce_request(
         base_sequence=base_sequence if transactional else -1,
         transactional=transactional,
     )
-    data = m.PartitionProduceData(index=where[1], records=b"".join(batch))
+    data = m.ProduceRequest.Topic.Partition(index=where[1], records=b"".join(batch))
     return m.ProduceRequest(
         transactional_id=identity.transactional_id if transactional else None,
         acks=-1,
         timeout_ms=min(timeout_ms, PRODUCE_TIMEOUT_MS),
-        topic_data=(m.TopicProduceData(name=where[0], partition_data=(data,)),),
+        topic_data=(m.ProduceRequest.Topic(name=where[0], partition_data=(data,)),),
     )
 
 

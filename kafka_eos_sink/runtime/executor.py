@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction
+from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, FetchedPartition
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecor
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.protocol.messages import FetchPartitionData, ProduceRequest
+from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import driver_requests, failpoints
@@ -224,7 +224,7 @@ class Executor:
             self.admin, step.identity, step.group_id, step.offsets, self._deadline
         )
 
-    def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> FetchPartitionData:
+    def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> FetchedPartition:
         return self.admin.fetch(
             *self._log,
             offset,

@@ -20,17 +20,10 @@ from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    ListedTransactionState,
+    ListTransactionsResponse,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    PartitionProduceData,
     ProduceRequest,
-    TopicProduceData,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
@@ -78,7 +71,7 @@ class Transaction:
                 v3_and_below_transactional_id=self.transactional_id,
                 v3_and_below_producer_id=self.producer_id,
                 v3_and_below_producer_epoch=self.producer_epoch,
-                v3_and_below_topics=(AddPartitionsToTxnTopic(name=topic, partitions=partitions),),
+                v3_and_below_topics=(AddPartitionsToTxnRequest.Topic(name=topic, partitions=partitions),),
             )
         )
         codes = [
@@ -104,12 +97,12 @@ class Transaction:
             base_sequence=sequence,
             transactional=True,
         )
-        data = PartitionProduceData(index=partition, records=b"".join(bytes(part) for part in batch))
+        data = ProduceRequest.Topic.Partition(index=partition, records=b"".join(bytes(part) for part in batch))
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=30_000,
-            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+            topic_data=(ProduceRequest.Topic(name=topic, partition_data=(data,)),),
         )
         retry = Retry(self.admin.client, "Produce", deadline(self.admin))
         while True:
@@ -237,7 +230,7 @@ def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, tra
     pattern = transactional_id.replace(".", r"\.")
     assert admin.list_transactions(id_pattern=pattern, deadline_ms=deadline(admin)) == ()
     transaction.add(topic, 0)
-    listed = ListedTransactionState(
+    listed = ListTransactionsResponse.Transaction(
         transactional_id=transactional_id, producer_id=transaction.producer_id, transaction_state="Ongoing"
     )
     assert admin.list_transactions(id_pattern=pattern, deadline_ms=deadline(admin)) == (listed,)
@@ -380,8 +373,8 @@ def test_a_partition_tells_its_producers_and_takes_a_marker_by_hand(
 
 def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int], int] | int:
     """The group's offsets without those of open transactions (KIP-447), or UNSTABLE_OFFSET_COMMIT."""
-    partitions = OffsetFetchRequestTopics(name=topic, partition_indexes=(0, 1, 2))
-    asked = OffsetFetchRequestGroup(group_id=group, topics=(partitions,))
+    partitions = OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=(0, 1, 2))
+    asked = OffsetFetchRequest.Group(group_id=group, topics=(partitions,))
     request = OffsetFetchRequest(groups=(asked,), require_stable=True)
     until = deadline(admin)
     while admin.client.clock() < until:
@@ -412,9 +405,9 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
         "producer_epoch": transaction.producer_epoch,
     }
     assert transaction.call(AddOffsetsToTxnRequest(**identity)).error_code == 0
-    committed = TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=42, committed_metadata=None)
+    committed = TxnOffsetCommitRequest.Topic.Partition(partition_index=1, committed_offset=42, committed_metadata=None)
     request = TxnOffsetCommitRequest(
-        **identity, topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(committed,)),)
+        **identity, topics=(TxnOffsetCommitRequest.Topic(name=topic, partitions=(committed,)),)
     )
     node_id = admin.find_group_coordinator(group, deadline(admin))
     answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))

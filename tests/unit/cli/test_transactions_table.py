@@ -5,7 +5,7 @@ from rich.console import Console
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.transactions import duration, transactions_table
-from kafka_eos_sink.protocol.messages import DescribedTransactionTopic, TransactionState
+from kafka_eos_sink.protocol.messages import TransactionState
 
 
 def state(**given: object) -> TransactionState:
@@ -17,7 +17,7 @@ def state(**given: object) -> TransactionState:
         "producer_epoch": 2,
         "transaction_timeout_ms": 900_000,
         "transaction_start_time_ms": 1_000_000,
-        "topics": (DescribedTransactionTopic(topic="orders", partitions=(2, 0)),),
+        "topics": (TransactionState.Topic(topic="orders", partitions=(2, 0)),),
     }
     return TransactionState(**(fields | given))  # type: ignore[arg-type]
 
@@ -51,7 +51,7 @@ def test_an_ending_transaction_has_no_time_left_and_an_unstarted_one_no_age() ->
 
 
 def test_many_partitions_are_counted() -> None:
-    many = (DescribedTransactionTopic(topic="big", partitions=tuple(range(30))),)
+    many = (TransactionState.Topic(topic="big", partitions=tuple(range(30))),)
     assert "big (30 partitions)" in shown(state(topics=many))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
-from kafka_eos_sink.protocol.messages import DescribedTransactionTopic, TransactionState
+from kafka_eos_sink.protocol.messages import TransactionState
 
 NOW = 5_000
 
@@ -38,7 +38,7 @@ def state(name: str, *partitions: tuple[str, int]) -> TransactionState:
         producer_epoch=2,
         transaction_timeout_ms=60_000,
         transaction_start_time_ms=-1,
-        topics=tuple(DescribedTransactionTopic(topic=topic, partitions=(index,)) for topic, index in partitions),
+        topics=tuple(TransactionState.Topic(topic=topic, partitions=(index,)) for topic, index in partitions),
     )
 
 

@@ -67,7 +67,9 @@ def admin(handler: Handler, coordinators: Callable[[str], int] = lambda _: 1) ->
         found = [(key, coordinators(key)) for key in request.coordinator_keys]
         return SimpleNamespace(
             coordinators=[
-                m.Coordinator(key=key, node_id=node, host="h", port=1, error_code=max(0, -node), error_message=None)
+                m.FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=node, host="h", port=1, error_code=max(0, -node), error_message=None
+                )
                 for key, node in found
             ]
         )
