@@ -57,7 +57,7 @@ def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
     config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bench.kafka.bootstrap_servers))
     with NetworkClient(config) as client:
         found = Admin(client).describe_transactions(transactional_ids, client.clock() + 20_000)
-    return [None if (each := found[name]) is None else each.state for name in transactional_ids]
+    return [None if (each := found[name]) is None else each.transaction_state for name in transactional_ids]
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -164,7 +164,7 @@ def states(stream: Stream, ids: Sequence[str]) -> list[str | None]:
     """What the coordinators say of transactional ids, None of those that they do not know."""
     with connected(stream.servers) as admin:
         found = admin.describe_transactions(ids, admin.client.clock() + 30_000)
-    return [None if found[each] is None else found[each].state for each in ids]
+    return [None if found[each] is None else found[each].transaction_state for each in ids]
 
 
 def await_states(stream: Stream, ids: Sequence[str], wanted: set[str | None]) -> None:
