@@ -351,7 +351,7 @@ def test_a_peer_that_keeps_silent_is_given_up_after_the_request_timeout() -> Non
     with (
         peer(None) as server,
         NetworkClient(config(server, request_timeout_ms=200)) as client,
-        pytest.raises(BrokerUnavailableError, match="no answer within the request timeout"),
+        pytest.raises(BrokerUnavailableError, match="no response within the request timeout"),
     ):
         client.any_node(deadline(client, 1_000))
 
@@ -396,7 +396,7 @@ def test_all_addresses_of_a_host_are_tried_without_waiting_in_between(
 ) -> None:
     ((_, port),) = parse_bootstrap_servers(kafka.bootstrap_servers.split(",")[0])
     addresses = tuple(Address(socket.AF_INET, ("127.0.0.1", each)) for each in (free_port(), free_port(), port))
-    monkeypatch.setattr(node_module, "resolve", lambda _host, _port: addresses)
+    monkeypatch.setattr(node_module, "resolve_host", lambda _host, _port: addresses)
     settings = config("kafka.example:9092", reconnect_backoff_ms=600_000, reconnect_backoff_max_ms=600_000)
     with NetworkClient(settings) as client:
         assert client.any_node(deadline(client)) < 0

@@ -21,6 +21,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import Connection
 from kafka_eos_sink.client.network_client import ConnectionLost, NetworkClient
+from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -385,21 +386,21 @@ def test_a_session_is_prolonged_on_the_same_connection(
 ) -> None:
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
         while len(prolonged) < 3:
             assert time.monotonic() < give_up_at
             assert describe(client, node_id).transaction_states
-        assert client._nodes[node_id].connection is connection
+        assert client.nodes[node_id].connection is connection
 
 
 def test_a_session_that_is_not_prolonged_is_ended_by_the_broker(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     """What the tests around this one would see if nothing were prolonged."""
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         assert connection is not None
-        connection._reauthenticate_at = None
+        connection.reauthenticate_at = None
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
         while not isinstance(describe(client, node_id), ConnectionLost):
             assert time.monotonic() < give_up_at
@@ -426,10 +427,9 @@ def test_a_password_that_is_no_longer_right_ends_the_session_and_what_is_in_flig
     properties = scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256")
     with NetworkClient(config(properties)) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         assert connection is not None
-        with NetworkClient(config({**properties, "sasl.password": WRONG})) as other:
-            connection._authentication = other._authentication
+        connection.authentication = authentication_for(config({**properties, "sasl.password": WRONG}).security)
         with pytest.raises(AuthenticationError, match="invalid credentials"):
             describe_for(client, node_id, PATIENCE_MS / 1_000)
         assert client.in_flight(node_id) == 0

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from certificates import Authority
-from kafka_eos_sink.client.oauth_token import REFRESH_AT, Tokens
+from kafka_eos_sink.client.oauth import REFRESH_AT, Tokens
 from kafka_eos_sink.client.security import ClientCredentials, Secret, TlsConfig, TokenProvider, UnsecuredToken
 from kafka_eos_sink.errors import AuthenticationError
 
@@ -26,7 +26,7 @@ SECRET = "hunter2/+&="
 @pytest.fixture(autouse=True)
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process keeps tokens by address, and an endpoint may get the port of an earlier test's."""
-    monkeypatch.setattr("kafka_eos_sink.client.oauth_token._tokens", {})
+    monkeypatch.setattr("kafka_eos_sink.client.oauth._tokens", {})
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -142,14 +142,14 @@ def test_a_token_whose_life_is_not_known_is_used_once(endpoint: Endpoint, author
     ("status", "headers", "body", "reason"),
     [
         (400, {}, b'{"error":"invalid_client","error_description":"no hunter2/+&= here"}', "invalid_client no \\[hidden\\]"),
-        (401, {}, b"", "status 401: nothing more"),
+        (401, {}, b"", "status 401: no further detail"),
         (302, {"Location": "https://evil.example/"}, b"", "redirects are not followed"),
         (307, {"Location": "/elsewhere"}, b"", "redirects are not followed"),
-        (200, {}, b"<html>", "without an access_token"),
-        (200, {}, b"[1]", "without an access_token"),
-        (200, {}, b'{"access_token": 7}', "without an access_token"),
-        (200, {}, b'{"access_token": "a\\u0001auth=Bearer b"}', "no bearer token"),
-        (200, {}, b'{"access_token": ""}', "no bearer token"),
+        (200, {}, b"<html>", "returned no access_token"),
+        (200, {}, b"[1]", "returned no access_token"),
+        (200, {}, b'{"access_token": 7}', "returned no access_token"),
+        (200, {}, b'{"access_token": "a\\u0001auth=Bearer b"}', "no valid bearer token"),
+        (200, {}, b'{"access_token": ""}', "no valid bearer token"),
     ],
 )  # fmt: skip
 def test_an_answer_that_is_no_token_is_not_asked_for_again(
@@ -167,7 +167,7 @@ def test_an_answer_that_is_no_token_is_not_asked_for_again(
 def test_an_endpoint_that_is_not_well_may_be_asked_again(endpoint: Endpoint, authority: Authority, status: int) -> None:
     endpoint.says(status)
     source = tokens(endpoint, authority)
-    with pytest.raises(OSError, match=f"answered with status {status}"):
+    with pytest.raises(OSError, match=f"returned status {status}"):
         source.current()
     endpoint.says(access_token="abc", expires_in=10)
     assert source.current() == Secret("abc")
@@ -209,7 +209,7 @@ def test_a_function_gives_the_token_and_when_it_expires() -> None:
 
 @pytest.mark.parametrize("given", [None, "abc", ("abc",), ("abc", "soon"), (b"abc", 1), ("abc", True), ("a\n", 1)])
 def test_a_function_that_gives_something_else_is_named(given: object) -> None:
-    with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no bearer token") as error:
+    with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no valid bearer token") as error:
         provided(lambda: given).current()
     assert "abc" not in str(error.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Generator
 from typing import Any
@@ -148,7 +149,7 @@ def test_a_broker_that_refuses_the_version_it_names_does_not_make_a_loop() -> No
     peer = connection()
     named = (ApiVersion(api_key=18, min_version=0, max_version=4),)
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
-    with pytest.raises(ProtocolError, match="refused ApiVersions 4 and offers 4"):
+    with pytest.raises(ProtocolError, match="rejected ApiVersions 4 and offers 4"):
         events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False))
 
 
@@ -175,12 +176,12 @@ def test_an_answer_out_of_order_is_a_broken_peer() -> None:
 
 
 def test_an_answer_that_nothing_asked_for_is_a_broken_peer() -> None:
-    with pytest.raises(ProtocolError, match="nothing asked for"):
+    with pytest.raises(ProtocolError, match="a response to no request"):
         events(ready_connection(), end_txn_answer(1))
 
 
 def test_bytes_behind_the_handshake_that_nothing_asked_for_are_a_broken_peer() -> None:
-    with pytest.raises(ProtocolError, match="nothing asked for"):
+    with pytest.raises(ProtocolError, match="a response to no request"):
         events(connection(), api_versions() + b"\0")
 
 
@@ -245,7 +246,7 @@ def test_what_is_in_flight_when_it_breaks_is_told_and_the_handshake_is_not() -> 
 
 def test_a_correlation_id_wraps_without_becoming_negative() -> None:
     peer = ready_connection()
-    peer._next_correlation_id = 2**31 - 1
+    peer.next_correlation_id = 2**31 - 1
     assert [send(peer).correlation_id, send(peer).correlation_id] == [2**31 - 1, 0]
 
 
@@ -317,7 +318,7 @@ def test_a_session_is_prolonged_in_the_last_part_of_its_life() -> None:
     peer = session(10_000)
     due = next(now for now in range(20_000) if peer.reauthentication_due(now))
     assert 8_500 <= due <= 9_501
-    assert len({peer._reauthenticate_at for peer in (session(10_000_000) for _ in range(20))}) > 1
+    assert len({peer.reauthenticate_at for peer in (session(10_000_000) for _ in range(20))}) > 1
     assert not session(0).reauthentication_due(10**12)
 
 
@@ -357,3 +358,51 @@ def test_versions_are_asked_for_with_the_name_of_the_client() -> None:
     (buffer,) = [b"".join(bytes(part) for part in connection().data_to_send())]
     assert b"kafka-eos-sink" in buffer
     assert ApiVersionsRequest.VERSIONS[-1] == 4
+
+
+def test_request_whose_response_is_malformed_counts_as_lost() -> None:
+    peer = ready_connection()
+    sent = send(peer), send(peer)
+    body = bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=0), 5))
+    with pytest.raises(ProtocolError):
+        events(peer, frame(1, body + b"\0"))
+    assert peer.abandon() == sent
+
+
+# the log
+
+
+def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
+    peer = ready_connection()
+    send(peer, max_version=4)
+    send(peer)
+    events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
+    peer.abandon("closed by the broker")
+    assert [record.getMessage() for record in caplog.records] == [
+        "[test] request: ApiVersions v4, node 1, id 0",
+        "[test] response: ApiVersions v4, node 1, id 0, 1 ms: no error",
+        "[test] request: EndTxn v4, node 1, id 1",
+        "[test] request: EndTxn v5, node 1, id 2",
+        "[test] response: EndTxn v4, node 1, id 1, 3 ms: NOT_COORDINATOR",
+        "[test] lost response: EndTxn v5, node 1, id 2: closed by the broker",
+    ]
+
+
+def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    peer = connection(plain_dialogue)
+    events(peer, api_versions())
+    events(peer, handshake_answer())
+    with pytest.raises(BrokerRefusedError):
+        events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
+    assert "response: SaslAuthenticate v2, node 1, id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_log_of_requests_is_silent_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kafka_eos_sink")
+    peer = ready_connection()
+    send(peer)
+    peer.abandon("closed by the broker")
+    assert caplog.records == []

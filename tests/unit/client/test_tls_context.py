@@ -10,7 +10,8 @@ import pytest
 
 from certificates import Authority
 from kafka_eos_sink.client.security import Secret, TlsConfig
-from kafka_eos_sink.client.transport import TlsContext, resolve
+from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.transport import resolve_host
 from kafka_eos_sink.errors import ConfigurationError
 
 PASSWORD = "hunter2"
@@ -68,10 +69,10 @@ def test_each_cipher_suite_must_be_known(config: TlsConfig) -> None:
 def test_a_host_name_that_none_can_be_is_an_error_of_the_connection(name: str) -> None:
     """A broker says by which names the others are reached: that must not break more than a connection to them."""
     with pytest.raises(OSError, match=r"is no host name|not known|No address|Name|name"):
-        resolve(name, 9092)
+        resolve_host(name, 9092)
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65_536, 2**31 - 1])
 def test_a_port_that_none_can_be_is_an_error_of_the_connection(port: int) -> None:
     with pytest.raises(OSError, match=f"{port} is no port"):
-        resolve("localhost", port)
+        resolve_host("localhost", port)
