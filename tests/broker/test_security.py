@@ -5,6 +5,9 @@ Topics are made and looked at over the brokers' plaintext listener; what is test
 
 from __future__ import annotations
 
+import base64
+import logging
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -458,6 +461,23 @@ def test_a_transactional_write_is_read_back_through_sasl_and_tls(
     found = read_committed(sasl_ssl.bootstrap_servers, topic, security=librdkafka(sasl_ssl, authority))
     assert sorted(int(record.value or b"") for record in found) == list(range(30))
     assert_nothing_open(sasl_ssl.plaintext_servers)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_debug_log_of_authentication_holds_no_secret(
+    sasl_ssl: EmbeddedKafka, authority: Authority, caplog: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    properties = scram(sasl_ssl, authority)
+    if mechanism == "OAUTHBEARER":
+        properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
+    with caplog.at_level(logging.DEBUG):
+        assert reached(properties) == 2
+    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, id \d+, \d+ ms: no error\n", caplog.text)
+    assert PASSWORD not in caplog.text
+    assert base64.b64encode(PASSWORD.encode()).decode().rstrip("=") not in caplog.text
+    # Every JWT begins with '{"' in base 64; a SCRAM proof follows "p=".
+    assert "eyJ" not in caplog.text
+    assert "p=" not in caplog.text
 
 
 def test_sessions_are_prolonged_while_a_task_writes(
