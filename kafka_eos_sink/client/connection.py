@@ -303,6 +303,7 @@ class Connection:
     # inside
 
     def _send(self, request: Request[Any], version: int, now: int, timeout_ms: int) -> PendingRequest:
+        # Kafka's clients keep correlation ids non-negative when they wrap.
         correlation_id = self.next_correlation_id
         self.next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         buffers = encode_request(request, version, correlation_id, self._client_id)

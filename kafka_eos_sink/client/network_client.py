@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
@@ -89,7 +89,7 @@ class NetworkClient:
         self._features: Mapping[str, int] = MappingProxyType({})
         self._features_epoch = -1
         self._updater = MetadataUpdater(
-            bootstrap_brokers(self.config),
+            bootstrap_brokers(config),
             backoff=ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
             max_age_ms=config.metadata_max_age_ms,
             max_idle_ms=config.metadata_max_idle_ms,
@@ -329,9 +329,7 @@ class NetworkClient:
     def __enter__(self) -> NetworkClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # the pump
@@ -403,6 +401,7 @@ class NetworkClient:
         # A bootstrap connection has no use once metadata names the brokers by their ids.
         forgotten = node.broker.node_id < 0 and node.broker.node_id not in self.metadata.brokers
         if forgotten or now - node.last_active_at > self.config.connections_max_idle_ms:
+            log.debug("[%s] %s: closing an idle connection", self.config.client_id, node.broker)
             node.close()
 
     # metadata
@@ -416,7 +415,8 @@ class NetworkClient:
             return wait
         node_id = self.least_loaded_node()
         if node_id is None:
-            if self._all_brokers_are_gone(now):
+            # Brokers that back off may still come back; only if each has failed do the bootstrap servers help.
+            if self._all_brokers_are_gone():
                 self._rebootstrap(now)
             return NEVER
         if self.ready(node_id):
@@ -433,11 +433,12 @@ class NetworkClient:
             self._rebootstrap(now)
             return
         self._updater.handle_response(response, now)
+        # A moved broker keeps its connection until that breaks; the next attempt uses the new address.
         for broker in self.metadata.brokers.values():
             if broker.node_id in self._nodes:
                 self._nodes[broker.node_id].broker = broker
 
-    def _all_brokers_are_gone(self, now: int) -> bool:
+    def _all_brokers_are_gone(self) -> bool:
         nodes = [node for node_id in self.metadata.brokers if (node := self.node(node_id)) is not None]
         return all(node.state is ConnectionState.DISCONNECTED and node.failures > 0 for node in nodes)
 

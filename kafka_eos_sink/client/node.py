@@ -283,6 +283,7 @@ class Node:
             if data is None:
                 return
             self.last_active_at = now
+            # Each read is decoded before the next one: a break behind it must not lose the responses before it.
             self.connection.receive_data(data, now)
             while (event := self.connection.next_event()) is not None:
                 if isinstance(event, ConnectionReady):
@@ -325,6 +326,7 @@ class Node:
         self.close()
         self.last_error = reason
         if was_established:
+            # A connection that worked gets no exponential backoff: a restarted broker closes many at once.
             log.info("[%s] connection lost, %d in flight: %s", self._config.client_id, in_flight, reason)
             self._next_attempt_at = now + self._backoff.delay_ms(0)
         else:

@@ -90,6 +90,7 @@ class Tokens:
 
 
 def _from_provider(source: TokenProvider) -> tuple[str, float]:
+    # The result comes from a user's function, so its types are not what the annotation promises.
     try:
         given = source.provide()
     except Exception as error:  # the user's function may raise anything
@@ -106,6 +107,7 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
 
 
 def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tuple[str, float]:
+    # Java's client sends id and secret unencoded unless told otherwise; RFC 6749 (2.3.1) requires the encoding.
     user, password = source.client_id, source.client_secret.reveal()
     if source.url_encoded:
         user, password = quote_plus(user), quote_plus(password)
@@ -127,6 +129,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     except TlsError as error:
         _fail(f"{where}: {error}")
     except OSError as error:
+        # Network errors and 5xx stay OSError: the node backs off and the next attempt fetches again.
         raise OSError(f"{where}: {error}") from None
     if status in _TEMPORARY_STATUS or status >= 500:
         raise OSError(f"{where} returned status {status}")

@@ -63,14 +63,17 @@ def authenticate(
         hidden = [token()]
         messages = oauthbearer(hidden[0], config.credentials)
     message = next(messages)
+    # The number of rounds depends on the mechanism: PLAIN has one, SCRAM two, a rejected token one more.
     while True:
         response: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
         if response.error_code:
+            # A cached token must not be used again by other connections of this process.
             token_refused()
             raise _refused(config.mechanism, response, hidden)
         try:
             message = messages.send(bytes(response.auth_bytes))
         except StopIteration:
+            # The mechanism has verified the server's last message; only now is the broker authenticated.
             return response.session_lifetime_ms
 
 
@@ -109,6 +112,7 @@ def _refused(mechanism: str, response: SaslAuthenticateResponse, hidden: Iterabl
 def without(hidden: Iterable[Secret], text: str) -> str:
     """Return a peer's text for a message: short, printable, and without secrets that the peer may have echoed."""
     for secret in hidden:
+        # Replacing an empty text would insert the placeholder between all characters.
         if secret.reveal():
             text = text.replace(secret.reveal(), repr(secret))
     return _printable(text)
@@ -170,6 +174,7 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
             "SASL_AUTHENTICATION_FAILED",
             f"the broker rejected SCRAM: {without([credentials.password], found[2])}; check user name and password",
         )
+    # Only a server that holds a key derived from this password can make this signature (RFC 5802, 3).
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     if not hmac.compare_digest(_base64(found[2]), expected):
         raise _untrusted("its signature is wrong, so it does not know the password")

@@ -138,6 +138,7 @@ class Transport:
         except (BlockingIOError, InterruptedError):
             return None
         if not data:
+            # End of stream: a broker that has closed its side reads no requests either.
             raise closed_by_broker()
         return data
 
@@ -170,6 +171,7 @@ class Poller:
 
     def poll(self, timeout_ms: int) -> list[tuple[int, bool, bool]]:
         """Wait at most ``timeout_ms``; return (node id, readable, writable) of each node that is either."""
+        # Watch for writability only while output is queued: an idle socket is always writable.
         for node_id, (transport, events) in self._registered.items():
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if transport.wants_write else 0)
             if wanted != events:
