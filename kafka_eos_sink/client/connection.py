@@ -91,6 +91,15 @@ class ResponseReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The end of a request: exactly one of ``response`` and ``error`` is set."""
+
+    pending: PendingRequest
+    response: Any | None = None
+    error: LostAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionReady:
     """Versions are negotiated and the principal is authenticated: requests may be sent."""
 

@@ -7,7 +7,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from kafka_eos_sink.client.calls import Call, Calls
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
     BrokerVersions,
+    Completion,
     ConnectionLost,
     ConnectionState,
     LostAnswer,
@@ -46,15 +46,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """The end of a request: exactly one of ``response`` and ``error`` is set."""
-
-    pending: PendingRequest
-    response: Any | None = None
-    error: LostAnswer | None = None
 
 
 def monotonic_ms() -> int:
