@@ -13,12 +13,7 @@ from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import (
-    ApiVersionsRequest,
-    DescribeClusterRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-)
+from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.topics import MAX_REPLICATION_FACTOR
 
@@ -219,7 +214,7 @@ def _allows(operations: int, operation: Operation) -> bool | None:
 def _topic(admin: Admin, name: str, role: str, cluster: int, deadline: int) -> list[Finding]:
     client = admin.client
     request = MetadataRequest(
-        topics=(MetadataRequestTopic(name=name),),
+        topics=(MetadataRequest.Topic(name=name),),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=True,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class MetadataUpdater:
         self._never_requested.difference_update(topics)
         self._update_requested = False
         return MetadataRequest(
-            topics=tuple(MetadataRequestTopic(name=name) for name in topics),
+            topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
             allow_auto_topic_creation=self._may_create,
         )
 

@@ -13,27 +13,14 @@ from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import (
-    CreatableTopic,
-    CreatableTopicConfig,
     CreateTopicsRequest,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeProducersRequest,
-    DescribeProducersTopicRequest,
-    FetchPartition,
     FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsTopic,
     MetadataRequest,
-    MetadataRequestTopic,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     ProducerState,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction, refusal
@@ -75,7 +62,7 @@ class TopicsAdmin(Coordinators):
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
         """The topic as a broker knows it now, None where it does not exist (or may not be described)."""
         retry = Retry(self.client, f"Metadata of topic {name!r}", deadline_ms)
-        request = MetadataRequest(topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=(MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
         while True:
             (answer,) = ask_any_node(self.client, request, retry).topics
             if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -96,11 +83,13 @@ class TopicsAdmin(Coordinators):
         retry = Retry(self.client, f"CreateTopics of {name!r}", deadline_ms)
         request = CreateTopicsRequest(
             topics=(
-                CreatableTopic(
+                CreateTopicsRequest.Topic(
                     name=name,
                     num_partitions=partitions,
                     replication_factor=replication_factor,
-                    configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
+                    configs=tuple(
+                        CreateTopicsRequest.Topic.Config(name=key, value=value) for key, value in configs.items()
+                    ),
                 ),
             ),
             timeout_ms=self.client.config.request_timeout_ms,
@@ -141,7 +130,7 @@ class TopicsAdmin(Coordinators):
         )
         while True:
             node_id = self._config_node(resource_type, name, deadline_ms)
-            resource = DescribeConfigsResource(
+            resource = DescribeConfigsRequest.Resource(
                 resource_type=_RESOURCE_TYPES[resource_type],
                 resource_name=str(node_id) if name is None else name,
                 configuration_keys=None if keys is None else tuple(keys),
@@ -199,10 +188,10 @@ class TopicsAdmin(Coordinators):
             return ListOffsetsRequest(
                 isolation_level=_isolation_level(isolation),
                 topics=tuple(
-                    ListOffsetsTopic(
+                    ListOffsetsRequest.Topic(
                         name=topic,
                         partitions=tuple(
-                            ListOffsetsPartition(
+                            ListOffsetsRequest.Topic.Partition(
                                 partition_index=index,
                                 current_leader_epoch=self._leader_epoch(topic, index),
                                 timestamp=timestamp,
@@ -251,10 +240,10 @@ class TopicsAdmin(Coordinators):
                 max_bytes=max_bytes,
                 isolation_level=_isolation_level(isolation),
                 topics=(
-                    FetchTopic(
+                    FetchRequest.Topic(
                         topic=topic,
                         partitions=(
-                            FetchPartition(
+                            FetchRequest.Topic.Partition(
                                 partition=partition,
                                 current_leader_epoch=self._leader_epoch(topic, partition),
                                 fetch_offset=offset,
@@ -304,7 +293,7 @@ class TopicsAdmin(Coordinators):
         def request_for(of_node: list[TopicPartition]) -> DescribeProducersRequest:
             return DescribeProducersRequest(
                 topics=tuple(
-                    DescribeProducersTopicRequest(name=topic, partition_indexes=tuple(indexes))
+                    DescribeProducersRequest.Topic(name=topic, partition_indexes=tuple(indexes))
                     for topic, indexes in _by_topic(of_node).items()
                 )
             )
@@ -351,12 +340,12 @@ class TopicsAdmin(Coordinators):
         topics = None if partitions is None else _by_topic(partitions)
         request = OffsetFetchRequest(
             groups=(
-                OffsetFetchRequestGroup(
+                OffsetFetchRequest.Group(
                     group_id=group,
                     topics=None
                     if topics is None
                     else tuple(
-                        OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(indexes))
+                        OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=tuple(indexes))
                         for topic, indexes in topics.items()
                     ),
                 ),
@@ -480,18 +469,18 @@ def _isolation_level(isolation: Isolation) -> int:
     return 1 if isolation == "read_committed" else 0
 
 
-def _writable(marker: TransactionMarker) -> WritableTxnMarker:
-    return WritableTxnMarker(
+def _writable(marker: TransactionMarker) -> WriteTxnMarkersRequest.Marker:
+    return WriteTxnMarkersRequest.Marker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=(WritableTxnMarkerTopic(name=marker.topic, partition_indexes=(marker.partition,)),),
+        topics=(WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )
 
 
-def _create_command(bootstrap_servers: str, topic: CreatableTopic) -> str:
+def _create_command(bootstrap_servers: str, topic: CreateTopicsRequest.Topic) -> str:
     configs = "".join(f" --config {config.name}={config.value}" for config in topic.configs)
     partitions = f" --partitions {topic.num_partitions}" if topic.num_partitions > 0 else ""
     replication = f" --replication-factor {topic.replication_factor}" if topic.replication_factor > 0 else ""

@@ -20,13 +20,7 @@ from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerB
 from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.protocol.messages import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
 log = logging.getLogger(__name__)
@@ -198,19 +192,19 @@ class Sender:
 
     def _produce(self, leader: int, batches: list[tuple[PartitionQueue, ProducerBatch]]) -> None:
         transactions = self._transactions
-        topics: dict[str, list[PartitionProduceData]] = {}
+        topics: dict[str, list[ProduceRequest.Topic.Partition]] = {}
         for queue, batch in batches:
             queue.sent(batch, transactional=transactions.transactional)
             transactions.produced_to((batch.topic, batch.partition))
             self._accumulator.served(queue)
-            data = PartitionProduceData(index=batch.partition, records=batch.sealed)
+            data = ProduceRequest.Topic.Partition(index=batch.partition, records=batch.sealed)
             topics.setdefault(batch.topic, []).append(data)
         request = ProduceRequest(
             transactional_id=transactions.transactional_id,
             acks=self._config.acks,
             timeout_ms=self._client.config.request_timeout_ms,
             topic_data=tuple(
-                TopicProduceData(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
+                ProduceRequest.Topic(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
             ),
         )
         lowest: int | None = None
@@ -281,7 +275,7 @@ class Sender:
             self._answered(batch, answer, now, leader_learned=learned)
 
     def _answered(
-        self, batch: ProducerBatch, answer: PartitionProduceResponse, now: int, *, leader_learned: bool
+        self, batch: ProducerBatch, answer: ProduceResponse.Topic.Partition, now: int, *, leader_learned: bool
     ) -> None:
         code = ErrorCode.of(answer.error_code)
         if batch.sealed is None:
@@ -380,7 +374,7 @@ class Sender:
         else:
             self.fail(error)
 
-    def _refusal(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> KafkaEosError:
+    def _refusal(self, batch: ProducerBatch, answer: ProduceResponse.Topic.Partition) -> KafkaEosError:
         where = f"topic {batch.topic} partition {batch.partition}"
         if not answer.record_errors:
             return refusal(ProduceRequest, answer.error_code, f"Produce to {where}", answer.error_message)

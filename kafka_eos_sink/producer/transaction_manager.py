@@ -24,13 +24,10 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
@@ -325,7 +322,7 @@ class TransactionManager:
                 v3_and_below_producer_id=self.producer_id,
                 v3_and_below_producer_epoch=self.producer_epoch,
                 v3_and_below_topics=tuple(
-                    AddPartitionsToTxnTopic(
+                    AddPartitionsToTxnRequest.Topic(
                         name=topic, partitions=tuple(sorted(p for t, p in self.pending if t == topic))
                     )
                     for topic in sorted({topic for topic, _ in self.pending})
@@ -356,10 +353,10 @@ class TransactionManager:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 topics=tuple(
-                    TxnOffsetCommitRequestTopic(
+                    TxnOffsetCommitRequest.Topic(
                         name=topic,
                         partitions=tuple(
-                            TxnOffsetCommitRequestPartition(
+                            TxnOffsetCommitRequest.Topic.Partition(
                                 partition_index=partition, committed_offset=offset, committed_metadata=""
                             )
                             for (name, partition), offset in sorted(self.offsets.items())

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct as _struct
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
@@ -84,13 +85,42 @@ def struct(cls: type[T]) -> type[T]:
 
 
 class Request(Generic[Response]):
-    """A request, with what is needed to send it and to read its answer."""
+    """A request, with what is needed to send it and to decode its response."""
 
     __slots__ = ()
 
     API_KEY: ClassVar[int]
     VERSIONS: ClassVar[range]
     RESPONSE: ClassVar[type[Any]]
+
+
+R = TypeVar("R", bound=Request[Any])
+
+registered: list[type[Request[Any]]] = []
+"""All classes that ``@request`` has made, in the order of their imports."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
+def request(*, key: int, versions: range) -> Callable[[type[R]], type[R]]:
+    """Make a class a protocol struct and register it as a request.
+
+    The response class is the type argument of the base: ``class EndTxnRequest(Request[EndTxnResponse])``.
+
+    Args:
+        key: The API key (``apiKey`` in Kafka's definition).
+        versions: The versions that this client can encode, in the order of their numbers.
+    """
+
+    def register(cls: type[R]) -> type[R]:
+        # A dataclass with slots is a copy of the class that it decorates, so only the copy may be registered:
+        # ``__init_subclass__`` would see both.
+        made = struct(cls)
+        (base,) = vars(made)["__orig_bases__"]
+        made.API_KEY, made.VERSIONS, (made.RESPONSE,) = key, versions, typing.get_args(base)
+        registered.append(made)
+        return made
+
+    return register
 
 
 class Field(NamedTuple):
@@ -161,7 +191,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
         for name, default in absent:
             if getattr(value, name) != default:
                 raise ProtocolError(
-                    f"{cls.__name__}.{name} is {getattr(value, name)!r}, but version {version} has no such field"
+                    f"{cls.__qualname__}.{name} is {getattr(value, name)!r}, but version {version} has no such field"
                 )
         name = "?"
         try:
@@ -182,9 +212,9 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
                     write_uvarint(out, len(body))
                     out += body
         except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__}.{name}: {error.message}") from None
+            raise ProtocolError(f"{cls.__qualname__}.{name}: {error.message}") from None
         except (_struct.error, AttributeError, TypeError, UnicodeEncodeError) as error:
-            raise ProtocolError(f"{cls.__name__}.{name} cannot be encoded: {error}") from None
+            raise ProtocolError(f"{cls.__qualname__}.{name} cannot be encoded: {error}") from None
 
     def read(data: memoryview, at: int) -> tuple[Any, int]:
         values: dict[str, Any] = {}
@@ -196,9 +226,9 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
                 name = "tagged fields"
                 at = read_tagged_fields(data, at, values)
         except ProtocolError as error:
-            raise ProtocolError(f"{cls.__name__}.{name}: {error.message}") from None
+            raise ProtocolError(f"{cls.__qualname__}.{name}: {error.message}") from None
         except (_struct.error, IndexError):
-            raise ProtocolError(f"{cls.__name__}.{name}: the data ends before the value does") from None
+            raise ProtocolError(f"{cls.__qualname__}.{name}: the data ends before the value does") from None
         return cls(**values), at
 
     def read_tagged_fields(data: memoryview, at: int, values: dict[str, Any]) -> int:
@@ -221,7 +251,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
         return at
 
     smallest = sum(codec.minimum for _, codec in plain) + (1 if flexible else 0)
-    return Codec(cls.__name__, write, read, smallest)
+    return Codec(cls.__qualname__, write, read, smallest)
 
 
 # Encoding and decoding
@@ -252,7 +282,7 @@ def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
     """The message that `data` holds, all of it. Raises `ProtocolError`, and nothing else, where it holds none."""
     value, end = read_message(cls, version, memoryview(data), 0)
     if end != len(data):
-        raise ProtocolError(f"{cls.__name__} v{version}: {len(data) - end} bytes left after the message")
+        raise ProtocolError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left after the message")
     return value
 
 

@@ -216,7 +216,7 @@ class Executor:
 
     def _add_partition(self, step: steps.AddPartition) -> int | None:
         identity = step.identity
-        topic = messages.AddPartitionsToTxnTopic(name=self.log_topic, partitions=(self.log_partition,))
+        topic = messages.AddPartitionsToTxnRequest.Topic(name=self.log_topic, partitions=(self.log_partition,))
         request = messages.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=identity.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
@@ -244,10 +244,10 @@ class Executor:
             error = self._ask_coordinator(identity, add, lambda response: int(response.error_code))
             if error != ErrorCode.NONE:
                 return error
-        topics: dict[str, list[messages.TxnOffsetCommitRequestPartition]] = {}
+        topics: dict[str, list[messages.TxnOffsetCommitRequest.Topic.Partition]] = {}
         for topic, partition, offset in step.offsets:
             topics.setdefault(topic, []).append(
-                messages.TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+                messages.TxnOffsetCommitRequest.Topic.Partition(partition_index=partition, committed_offset=offset)
             )
         request = messages.TxnOffsetCommitRequest(
             transactional_id=identity.transactional_id,
@@ -255,7 +255,7 @@ class Executor:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             topics=tuple(
-                messages.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(partitions))
+                messages.TxnOffsetCommitRequest.Topic(name=topic, partitions=tuple(partitions))
                 for topic, partitions in topics.items()
             ),
         )
@@ -370,9 +370,9 @@ class Executor:
             acks=-1,
             timeout_ms=min(self.timeout_ms, 30_000),
             topic_data=(
-                messages.TopicProduceData(
+                messages.ProduceRequest.Topic(
                     name=self.log_topic,
-                    partition_data=(messages.PartitionProduceData(index=self.log_partition, records=sealed),),
+                    partition_data=(messages.ProduceRequest.Topic.Partition(index=self.log_partition, records=sealed),),
                 ),
             ),
         )

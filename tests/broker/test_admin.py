@@ -19,13 +19,8 @@ from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    PartitionProduceData,
     ProduceRequest,
-    TopicProduceData,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
@@ -73,7 +68,7 @@ class Transaction:
                 v3_and_below_transactional_id=self.transactional_id,
                 v3_and_below_producer_id=self.producer_id,
                 v3_and_below_producer_epoch=self.producer_epoch,
-                v3_and_below_topics=(AddPartitionsToTxnTopic(name=topic, partitions=partitions),),
+                v3_and_below_topics=(AddPartitionsToTxnRequest.Topic(name=topic, partitions=partitions),),
             )
         )
         codes = [
@@ -99,12 +94,12 @@ class Transaction:
             base_sequence=sequence,
             transactional=True,
         )
-        data = PartitionProduceData(index=partition, records=b"".join(bytes(part) for part in batch))
+        data = ProduceRequest.Topic.Partition(index=partition, records=b"".join(bytes(part) for part in batch))
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=30_000,
-            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+            topic_data=(ProduceRequest.Topic(name=topic, partition_data=(data,)),),
         )
         retry = Retry(self.admin.client, "Produce", deadline(self.admin))
         while True:
@@ -387,9 +382,9 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
         "producer_epoch": transaction.producer_epoch,
     }
     assert transaction.call(AddOffsetsToTxnRequest(**identity)).error_code == 0
-    committed = TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=42, committed_metadata=None)
+    committed = TxnOffsetCommitRequest.Topic.Partition(partition_index=1, committed_offset=42, committed_metadata=None)
     request = TxnOffsetCommitRequest(
-        **identity, topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(committed,)),)
+        **identity, topics=(TxnOffsetCommitRequest.Topic(name=topic, partitions=(committed,)),)
     )
     node_id = admin.find_group_coordinator(group, deadline(admin))
     answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))

@@ -27,7 +27,7 @@ from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
@@ -78,12 +78,12 @@ def produce_without_adding(
             transactional=True,
         )
     )
-    data = (PartitionProduceData(index=partition, records=records),)
+    data = (ProduceRequest.Topic.Partition(index=partition, records=records),)
     request = ProduceRequest(
         transactional_id=identity.transactional_id,
         acks=-1,
         timeout_ms=30_000,
-        topic_data=(TopicProduceData(name=topic, partition_data=data),),
+        topic_data=(ProduceRequest.Topic(name=topic, partition_data=data),),
     )
     deadline = admin.client.clock() + 30_000
     while True:  # the switch reaches the broker through its metadata log

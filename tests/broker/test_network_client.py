@@ -27,13 +27,7 @@ from kafka_eos_sink.client.network_client import (
 from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.protocol.messages import (
-    DescribeTransactionsRequest,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListTransactionsRequest,
-)
+from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest, FetchRequest, ListTransactionsRequest
 from kafka_eos_sink.protocol.schema import Request, struct
 from kafka_eos_sink.protocol.wire_types import Boolean, Int16, Int32, String, fixed
 
@@ -95,8 +89,10 @@ def wait_until_ready(client: NetworkClient, node_id: int) -> None:
 
 def long_fetch(topic: str) -> FetchRequest:
     """A request that the broker answers only after 20 s: the topic is empty."""
-    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
-    return FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=(FetchTopic(topic=topic, partitions=(partition,)),))
+    partition = FetchRequest.Topic.Partition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    return FetchRequest(
+        max_wait_ms=20_000, min_bytes=1, topics=(FetchRequest.Topic(topic=topic, partitions=(partition,)),)
+    )
 
 
 def describe(*ids: str) -> DescribeTransactionsRequest:

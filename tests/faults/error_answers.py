@@ -74,7 +74,7 @@ def metadata_with_code(answer: m.MetadataResponse, code: int, *, of_partitions: 
 def refused_records(request: m.ProduceRequest, code: int, index: int, reason: str) -> m.ProduceResponse:
     """A Produce answer that names the record at `index` of every batch (KIP-467)."""
     answer = error_answer(request, m.ProduceRequest.VERSIONS[-1], code)
-    error = m.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+    error = m.ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=reason)
     return replace(
         answer,
         responses=tuple(
@@ -90,10 +90,10 @@ def refused_records(request: m.ProduceRequest, code: int, index: int, reason: st
 def _produce(request: m.ProduceRequest, _version: int, codes: Codes) -> m.ProduceResponse:
     return m.ProduceResponse(
         responses=tuple(
-            m.TopicProduceResponse(
+            m.ProduceResponse.Topic(
                 name=topic.name,
                 partition_responses=tuple(
-                    m.PartitionProduceResponse(index=data.index, error_code=codes(), base_offset=-1)
+                    m.ProduceResponse.Topic.Partition(index=data.index, error_code=codes(), base_offset=-1)
                     for data in topic.partition_data
                 ),
             )
@@ -107,10 +107,10 @@ def _fetch(request: m.FetchRequest, _version: int, codes: Codes) -> m.FetchRespo
         throttle_time_ms=0,
         error_code=0,
         responses=tuple(
-            m.FetchableTopicResponse(
+            m.FetchResponse.Topic(
                 topic=topic.topic,
                 partitions=tuple(
-                    m.FetchPartitionData(
+                    m.FetchResponse.Topic.Partition(
                         partition_index=each.partition,
                         error_code=codes(),
                         high_watermark=-1,
@@ -129,10 +129,10 @@ def _list_offsets(request: m.ListOffsetsRequest, _version: int, codes: Codes) ->
     return m.ListOffsetsResponse(
         throttle_time_ms=0,
         topics=tuple(
-            m.ListOffsetsTopicResponse(
+            m.ListOffsetsResponse.Topic(
                 name=topic.name,
                 partitions=tuple(
-                    m.ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=codes())
+                    m.ListOffsetsResponse.Topic.Partition(partition_index=each.partition_index, error_code=codes())
                     for each in topic.partitions
                 ),
             )
@@ -145,7 +145,9 @@ def _find_coordinator(request: m.FindCoordinatorRequest, _version: int, codes: C
     return m.FindCoordinatorResponse(
         throttle_time_ms=0,
         coordinators=tuple(
-            m.Coordinator(key=key, node_id=-1, host="", port=-1, error_code=codes(), error_message=None)
+            m.FindCoordinatorResponse.Coordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=codes(), error_message=None
+            )
             for key in request.coordinator_keys
         ),
     )
@@ -159,10 +161,12 @@ def _add_partitions(request: m.AddPartitionsToTxnRequest, _version: int, codes: 
     return m.AddPartitionsToTxnResponse(
         throttle_time_ms=0,
         results_by_topic_v3_and_below=tuple(
-            m.AddPartitionsToTxnTopicResult(
+            m.AddPartitionsToTxnResponse.Topic(
                 name=topic.name,
                 results_by_partition=tuple(
-                    m.AddPartitionsToTxnPartitionResult(partition_index=partition, partition_error_code=codes())
+                    m.AddPartitionsToTxnResponse.Topic.Partition(
+                        partition_index=partition, partition_error_code=codes()
+                    )
                     for partition in topic.partitions
                 ),
             )
@@ -179,10 +183,10 @@ def _txn_offset_commit(request: m.TxnOffsetCommitRequest, _version: int, codes: 
     return m.TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(
-            m.TxnOffsetCommitResponseTopic(
+            m.TxnOffsetCommitResponse.Topic(
                 name=topic.name,
                 partitions=tuple(
-                    m.TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=codes())
+                    m.TxnOffsetCommitResponse.Topic.Partition(partition_index=each.partition_index, error_code=codes())
                     for each in topic.partitions
                 ),
             )
@@ -199,7 +203,7 @@ def _create_topics(request: m.CreateTopicsRequest, _version: int, codes: Codes) 
     return m.CreateTopicsResponse(
         throttle_time_ms=0,
         topics=tuple(
-            m.CreatableTopicResult(name=topic.name, error_code=codes(), error_message=None, configs=())
+            m.CreateTopicsResponse.Topic(name=topic.name, error_code=codes(), error_message=None, configs=())
             for topic in request.topics
         ),
     )
@@ -209,7 +213,7 @@ def _describe_configs(request: m.DescribeConfigsRequest, _version: int, codes: C
     return m.DescribeConfigsResponse(
         throttle_time_ms=0,
         results=tuple(
-            m.DescribeConfigsResult(
+            m.DescribeConfigsResponse.Result(
                 error_code=codes(),
                 error_message=None,
                 resource_type=resource.resource_type,
@@ -227,10 +231,12 @@ def _describe_producers(
     return m.DescribeProducersResponse(
         throttle_time_ms=0,
         topics=tuple(
-            m.DescribeProducersTopicResponse(
+            m.DescribeProducersResponse.Topic(
                 name=topic.name,
                 partitions=tuple(
-                    m.DescribeProducersPartitionResponse(partition_index=each, error_code=codes(), active_producers=())
+                    m.DescribeProducersResponse.Topic.Partition(
+                        partition_index=each, error_code=codes(), active_producers=()
+                    )
                     for each in topic.partition_indexes
                 ),
             )
@@ -269,13 +275,13 @@ def _list_transactions(_request: m.ListTransactionsRequest, _version: int, codes
 def _write_txn_markers(request: m.WriteTxnMarkersRequest, _version: int, codes: Codes) -> m.WriteTxnMarkersResponse:
     return m.WriteTxnMarkersResponse(
         markers=tuple(
-            m.WritableTxnMarkerResult(
+            m.WriteTxnMarkersResponse.Marker(
                 producer_id=marker.producer_id,
                 topics=tuple(
-                    m.WritableTxnMarkerTopicResult(
+                    m.WriteTxnMarkersResponse.Marker.Topic(
                         name=topic.name,
                         partitions=tuple(
-                            m.WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes())
+                            m.WriteTxnMarkersResponse.Marker.Topic.Partition(partition_index=index, error_code=codes())
                             for index in topic.partition_indexes
                         ),
                     )
@@ -290,7 +296,9 @@ def _write_txn_markers(request: m.WriteTxnMarkersRequest, _version: int, codes: 
 def _api_versions(_request: m.ApiVersionsRequest, version: int, codes: Codes) -> m.ApiVersionsResponse:
     """With UNSUPPORTED_VERSION the versions of this API that would do, the one below that was asked for (KIP-511)."""
     code = codes()
-    known = m.ApiVersion(api_key=m.ApiVersionsRequest.API_KEY, min_version=0, max_version=version - 1)
+    known = m.ApiVersionsResponse.ApiVersion(
+        api_key=m.ApiVersionsRequest.API_KEY, min_version=0, max_version=version - 1
+    )
     return m.ApiVersionsResponse(error_code=code, api_keys=(known,) if code == ErrorCode.UNSUPPORTED_VERSION else ())
 
 
@@ -311,7 +319,7 @@ def _offset_fetch(request: m.OffsetFetchRequest, _version: int, codes: Codes) ->
     return m.OffsetFetchResponse(
         throttle_time_ms=0,
         groups=tuple(
-            m.OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=codes())
+            m.OffsetFetchResponse.Group(group_id=group.group_id, topics=(), error_code=codes())
             for group in request.groups
         ),
     )

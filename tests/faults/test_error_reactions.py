@@ -335,7 +335,7 @@ def for_ever(
 
 def held_by_orders(answer: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
     """As if a transaction of the id were committed but for its marker in partition 3 of `orders`."""
-    topics = (m.DescribedTransactionTopic(topic="orders", partitions=(3,)),)
+    topics = (m.TransactionState.Topic(topic="orders", partitions=(3,)),)
     held = {"error_code": 0, "transaction_state": "PrepareCommit", "topics": topics}
     return replace(answer, transaction_states=tuple(replace(each, **held) for each in answer.transaction_states))
 

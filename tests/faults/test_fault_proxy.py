@@ -193,8 +193,9 @@ def _example(api: Any) -> Any:
             acks=-1,
             timeout_ms=1,
             topic_data=(
-                m.TopicProduceData(
-                    name="t", partition_data=tuple(m.PartitionProduceData(index=at, records=None) for at in (0, 1))
+                m.ProduceRequest.Topic(
+                    name="t",
+                    partition_data=tuple(m.ProduceRequest.Topic.Partition(index=at, records=None) for at in (0, 1)),
                 ),
             ),
         ),
@@ -202,10 +203,11 @@ def _example(api: Any) -> Any:
             max_wait_ms=0,
             min_bytes=0,
             topics=(
-                m.FetchTopic(
+                m.FetchRequest.Topic(
                     topic="t",
                     partitions=tuple(
-                        m.FetchPartition(partition=at, fetch_offset=0, partition_max_bytes=1) for at in (0, 1)
+                        m.FetchRequest.Topic.Partition(partition=at, fetch_offset=0, partition_max_bytes=1)
+                        for at in (0, 1)
                     ),
                 ),
             ),
@@ -213,15 +215,17 @@ def _example(api: Any) -> Any:
         m.ListOffsetsRequest: lambda: m.ListOffsetsRequest(
             isolation_level=0,
             topics=(
-                m.ListOffsetsTopic(
+                m.ListOffsetsRequest.Topic(
                     name="t",
-                    partitions=tuple(m.ListOffsetsPartition(partition_index=at, timestamp=-1) for at in (0, 1)),
+                    partitions=tuple(
+                        m.ListOffsetsRequest.Topic.Partition(partition_index=at, timestamp=-1) for at in (0, 1)
+                    ),
                 ),
             ),
         ),
         m.MetadataRequest: lambda: m.MetadataRequest(topics=()),
         m.OffsetFetchRequest: lambda: m.OffsetFetchRequest(
-            groups=tuple(m.OffsetFetchRequestGroup(group_id=name, topics=None) for name in "ab")
+            groups=tuple(m.OffsetFetchRequest.Group(group_id=name, topics=None) for name in "ab")
         ),
         m.SaslHandshakeRequest: lambda: m.SaslHandshakeRequest(mechanism="PLAIN"),
         m.SaslAuthenticateRequest: lambda: m.SaslAuthenticateRequest(auth_bytes=b""),
@@ -229,14 +233,16 @@ def _example(api: Any) -> Any:
         m.FindCoordinatorRequest: lambda: m.FindCoordinatorRequest(coordinator_keys=("a", "b")),
         m.ApiVersionsRequest: lambda: m.ApiVersionsRequest(client_software_name="", client_software_version=""),
         m.CreateTopicsRequest: lambda: m.CreateTopicsRequest(
-            topics=tuple(m.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in "ab")
+            topics=tuple(
+                m.CreateTopicsRequest.Topic(name=name, num_partitions=1, replication_factor=1) for name in "ab"
+            )
         ),
         m.InitProducerIdRequest: lambda: take_id("a"),
         m.AddPartitionsToTxnRequest: lambda: m.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="a",
             v3_and_below_producer_id=1,
             v3_and_below_producer_epoch=1,
-            v3_and_below_topics=(m.AddPartitionsToTxnTopic(name="t", partitions=(0, 1)),),
+            v3_and_below_topics=(m.AddPartitionsToTxnRequest.Topic(name="t", partitions=(0, 1)),),
         ),
         m.AddOffsetsToTxnRequest: lambda: m.AddOffsetsToTxnRequest(
             transactional_id="a", producer_id=1, producer_epoch=1, group_id="g"
@@ -244,11 +250,11 @@ def _example(api: Any) -> Any:
         m.EndTxnRequest: lambda: m.EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=1, committed=True),
         m.WriteTxnMarkersRequest: lambda: m.WriteTxnMarkersRequest(
             markers=(
-                m.WritableTxnMarker(
+                m.WriteTxnMarkersRequest.Marker(
                     producer_id=1,
                     producer_epoch=1,
                     transaction_result=True,
-                    topics=(m.WritableTxnMarkerTopic(name="t", partition_indexes=(0, 1)),),
+                    topics=(m.WriteTxnMarkersRequest.Marker.Topic(name="t", partition_indexes=(0, 1)),),
                     coordinator_epoch=1,
                 ),
             )
@@ -259,21 +265,23 @@ def _example(api: Any) -> Any:
             producer_id=1,
             producer_epoch=1,
             topics=(
-                m.TxnOffsetCommitRequestTopic(
+                m.TxnOffsetCommitRequest.Topic(
                     name="t",
                     partitions=tuple(
-                        m.TxnOffsetCommitRequestPartition(partition_index=at, committed_offset=1) for at in (0, 1)
+                        m.TxnOffsetCommitRequest.Topic.Partition(partition_index=at, committed_offset=1)
+                        for at in (0, 1)
                     ),
                 ),
             ),
         ),
         m.DescribeConfigsRequest: lambda: m.DescribeConfigsRequest(
             resources=tuple(
-                m.DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None) for name in "ab"
+                m.DescribeConfigsRequest.Resource(resource_type=2, resource_name=name, configuration_keys=None)
+                for name in "ab"
             )
         ),
         m.DescribeProducersRequest: lambda: m.DescribeProducersRequest(
-            topics=(m.DescribeProducersTopicRequest(name="t", partition_indexes=(0, 1)),)
+            topics=(m.DescribeProducersRequest.Topic(name="t", partition_indexes=(0, 1)),)
         ),
         m.DescribeTransactionsRequest: lambda: describe("a", "b"),
         m.ListTransactionsRequest: m.ListTransactionsRequest,

@@ -24,7 +24,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import key_partitions
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.messages import FetchPartition, FetchRequest, FetchTopic
+from kafka_eos_sink.protocol.messages import FetchRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_eos_sink.runtime.operator import OperatorSettings, recover
@@ -209,8 +209,8 @@ def test_of_several_nodes_the_one_with_least_to_do_is_asked(three: EmbeddedKafka
             wait_until(lambda client=client: are_at_rest(client), "connections to all nodes")
             busy = [node for node in NODES if node != idle]
             for node in busy:  # which keeps silent for as long as there is nothing to fetch
-                partition = FetchPartition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
-                wanted = (FetchTopic(topic=topic, partitions=(partition,)),)
+                partition = FetchRequest.Topic.Partition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
+                wanted = (FetchRequest.Topic(topic=topic, partitions=(partition,)),)
                 client.send(node, FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted))
             assert client.least_loaded_node() == idle
             # So it is the one that is asked for metadata.

@@ -64,7 +64,7 @@ class RealCluster:
             v3_and_below_transactional_id=identity.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.producer_epoch,
-            v3_and_below_topics=(messages.AddPartitionsToTxnTopic(name=self.topic, partitions=(partition,)),),
+            v3_and_below_topics=(messages.AddPartitionsToTxnRequest.Topic(name=self.topic, partitions=(partition,)),),
         )
 
         def code(response: Any) -> int:
@@ -88,12 +88,12 @@ class RealCluster:
                 transactional=identity is not None,
             )
         )
-        data = messages.PartitionProduceData(index=partition, records=sealed)
+        data = messages.ProduceRequest.Topic.Partition(index=partition, records=sealed)
         request = messages.ProduceRequest(
             transactional_id=identity.transactional_id if identity else None,
             acks=-1,
             timeout_ms=30_000,
-            topic_data=(messages.TopicProduceData(name=self.topic, partition_data=(data,)),),
+            topic_data=(messages.ProduceRequest.Topic(name=self.topic, partition_data=(data,)),),
         )
 
         def code(response: Any) -> int:

@@ -56,11 +56,12 @@ class SimulatedBrokers(BrokerState):
         return m.ApiVersionsResponse(
             error_code=0,
             api_keys=tuple(
-                m.ApiVersion(api_key=api.API_KEY, min_version=0, max_version=api.VERSIONS[-1]) for api in m.REQUESTS
+                m.ApiVersionsResponse.ApiVersion(api_key=api.API_KEY, min_version=0, max_version=api.VERSIONS[-1])
+                for api in m.REQUESTS
             ),
             finalized_features_epoch=1,
             finalized_features=(
-                m.FinalizedFeatureKey(
+                m.ApiVersionsResponse.FinalizedFeature(
                     name="transaction.version", max_version_level=self.version, min_version_level=self.version
                 ),
             ),
@@ -71,18 +72,18 @@ class SimulatedBrokers(BrokerState):
         return m.MetadataResponse(
             throttle_time_ms=0,
             brokers=tuple(
-                m.MetadataResponseBroker(node_id=each, host=host, port=port)
+                m.MetadataResponse.Broker(node_id=each, host=host, port=port)
                 for each, (host, port) in ADDRESSES.items()
                 if each not in self.down
             ),
             cluster_id="simulated",
             controller_id=1,
             topics=tuple(
-                m.MetadataResponseTopic(
+                m.MetadataResponse.Topic(
                     error_code=ErrorCode.NONE if topic.name == TOPIC else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     name=topic.name,
                     partitions=tuple(
-                        m.MetadataResponsePartition(
+                        m.MetadataResponse.Topic.Partition(
                             error_code=0,
                             partition_index=index,
                             leader_id=leader,
@@ -104,7 +105,9 @@ class SimulatedBrokers(BrokerState):
         return m.FindCoordinatorResponse(
             throttle_time_ms=0,
             coordinators=tuple(
-                m.Coordinator(key=key, node_id=node, host=host, port=port, error_code=0, error_message=None)
+                m.FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=node, host=host, port=port, error_code=0, error_message=None
+                )
                 for key in request.coordinator_keys
             ),
         )
@@ -136,10 +139,10 @@ class SimulatedBrokers(BrokerState):
         return m.AddPartitionsToTxnResponse(
             throttle_time_ms=0,
             results_by_topic_v3_and_below=tuple(
-                m.AddPartitionsToTxnTopicResult(
+                m.AddPartitionsToTxnResponse.Topic(
                     name=topic.name,
                     results_by_partition=tuple(
-                        m.AddPartitionsToTxnPartitionResult(
+                        m.AddPartitionsToTxnResponse.Topic.Partition(
                             partition_index=index, partition_error_code=self._add(node, identity, index)
                         )
                         for index in topic.partitions
@@ -182,10 +185,10 @@ class SimulatedBrokers(BrokerState):
         return m.TxnOffsetCommitResponse(
             throttle_time_ms=0,
             topics=tuple(
-                m.TxnOffsetCommitResponseTopic(
+                m.TxnOffsetCommitResponse.Topic(
                     name=topic.name,
                     partitions=tuple(
-                        m.TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                        m.TxnOffsetCommitResponse.Topic.Partition(partition_index=each.partition_index, error_code=code)
                         for each in topic.partitions
                     ),
                 )
@@ -259,13 +262,14 @@ class SimulatedBrokers(BrokerState):
                 elif version >= 10:
                     moved, hint = True, m.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
                 answers.append(
-                    m.PartitionProduceResponse(
+                    m.ProduceResponse.Topic.Partition(
                         index=data.index, error_code=code, base_offset=offset, current_leader=hint
                     )
                 )
-            topics.append(m.TopicProduceResponse(name=topic.name, partition_responses=tuple(answers)))
+            topics.append(m.ProduceResponse.Topic(name=topic.name, partition_responses=tuple(answers)))
         endpoints = tuple(
-            m.NodeEndpoint(node_id=each, host=host, port=port) for each, (host, port) in ADDRESSES.items()
+            m.ProduceResponse.NodeEndpoint(node_id=each, host=host, port=port)
+            for each, (host, port) in ADDRESSES.items()
         )
         return m.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints if moved else ())
 

@@ -2,104 +2,88 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from kafka_eos_sink.protocol.schema import Request, struct, versions
+from kafka_eos_sink.protocol.schema import Request, request, struct, versions
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Int8, Int16, Int32, String, Uuid
 
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 """The bit field of authorized operations where it was not asked for."""
-
-# Metadata
-
-
-@struct
-class MetadataResponseBroker:
-    """A broker and where the listener that was asked reaches it."""
-
-    node_id: Int32
-    host: String
-    port: Int32
-    rack: String | None = None
-
-
-@struct
-class MetadataResponsePartition:
-    """A partition; `leader_id` -1 where there is no leader."""
-
-    error_code: Int16
-    partition_index: Int32
-    leader_id: Int32
-    leader_epoch: Int32 = -1
-    replica_nodes: tuple[Int32, ...]
-    isr_nodes: tuple[Int32, ...]
-    offline_replicas: tuple[Int32, ...]
-
-
-@struct
-class MetadataResponseTopic:
-    """A topic; `name` may be null from version 12 on, where it was asked for by an id that does not exist."""
-
-    error_code: Int16
-    name: String | None = versions(nullable_from=12)
-    topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
-    is_internal: Boolean = False
-    partitions: tuple[MetadataResponsePartition, ...]
-    topic_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
 
 
 @struct
 class MetadataResponse:
     """Brokers, controller and topics. `error_code` (version 13): REBOOTSTRAP_REQUIRED (KIP-1102)."""
 
+    @struct
+    class Broker:
+        """A broker and where the listener that was asked reaches it."""
+
+        node_id: Int32
+        host: String
+        port: Int32
+        rack: String | None = None
+
+    @struct
+    class Topic:
+        """A topic; `name` may be null from version 12 on, where it was asked for by an id that does not exist."""
+
+        @struct
+        class Partition:
+            """A partition; `leader_id` -1 where there is no leader."""
+
+            error_code: Int16
+            partition_index: Int32
+            leader_id: Int32
+            leader_epoch: Int32 = -1
+            replica_nodes: tuple[Int32, ...]
+            isr_nodes: tuple[Int32, ...]
+            offline_replicas: tuple[Int32, ...]
+
+        error_code: Int16
+        name: String | None = versions(nullable_from=12)
+        topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
+        is_internal: Boolean = False
+        partitions: tuple[Partition, ...]
+        topic_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
+
     throttle_time_ms: Int32
-    brokers: tuple[MetadataResponseBroker, ...]
+    brokers: tuple[Broker, ...]
     cluster_id: String | None = None
     controller_id: Int32 = -1
-    topics: tuple[MetadataResponseTopic, ...]
+    topics: tuple[Topic, ...]
     cluster_authorized_operations: Int32 = versions(0, 10, default=UNKNOWN_AUTHORIZED_OPERATIONS)
     error_code: Int16 = versions(13, default=0, ignorable=True)
 
 
-@struct
-class MetadataRequestTopic:
-    """A topic by name; by id, with a null name, only from version 12 on (earlier brokers do not do it)."""
-
-    topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
-    name: String | None = versions(nullable_from=10)
-
-
-@struct
+@request(key=3, versions=range(9, 14))
 class MetadataRequest(Request[MetadataResponse]):
     """Asks for topics: null for all of them, empty for none."""
 
-    API_KEY: ClassVar[int] = 3
-    VERSIONS: ClassVar[range] = range(9, 14)
-    RESPONSE: ClassVar[type[MetadataResponse]] = MetadataResponse
+    @struct
+    class Topic:
+        """A topic by name; by id, with a null name, only from version 12 on (earlier brokers do not do it)."""
 
-    topics: tuple[MetadataRequestTopic, ...] | None
+        topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
+        name: String | None = versions(nullable_from=10)
+
+    topics: tuple[Topic, ...] | None
     allow_auto_topic_creation: Boolean = True
     include_cluster_authorized_operations: Boolean = versions(0, 10, default=False)
     include_topic_authorized_operations: Boolean = False
 
 
-# DescribeCluster
-
-
-@struct
-class DescribeClusterBroker:
-    """A broker; `is_fenced` only where fenced brokers were asked for (KIP-1073)."""
-
-    broker_id: Int32
-    host: String
-    port: Int32
-    rack: String | None = None
-    is_fenced: Boolean = versions(2, default=False)
-
-
 @struct
 class DescribeClusterResponse:
     """The cluster's id, controller and brokers. `endpoint_type`: 1 brokers, 2 controllers."""
+
+    @struct
+    class Broker:
+        """A broker; `is_fenced` only where fenced brokers were asked for (KIP-1073)."""
+
+        broker_id: Int32
+        host: String
+        port: Int32
+        rack: String | None = None
+        is_fenced: Boolean = versions(2, default=False)
 
     throttle_time_ms: Int32
     error_code: Int16
@@ -107,53 +91,41 @@ class DescribeClusterResponse:
     endpoint_type: Int8 = versions(1, default=1)
     cluster_id: String
     controller_id: Int32 = -1
-    brokers: tuple[DescribeClusterBroker, ...]
+    brokers: tuple[Broker, ...]
     cluster_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
 
 
-@struct
+@request(key=60, versions=range(3))
 class DescribeClusterRequest(Request[DescribeClusterResponse]):
     """Asks for the cluster (KIP-700)."""
-
-    API_KEY: ClassVar[int] = 60
-    VERSIONS: ClassVar[range] = range(3)
-    RESPONSE: ClassVar[type[DescribeClusterResponse]] = DescribeClusterResponse
 
     include_cluster_authorized_operations: Boolean = False
     endpoint_type: Int8 = versions(1, default=1)
     include_fenced_brokers: Boolean = versions(2, default=False)
 
 
-# FindCoordinator
-
-
-@struct
-class Coordinator:
-    """The broker that coordinates `key`, or why there is none."""
-
-    key: String
-    node_id: Int32
-    host: String
-    port: Int32
-    error_code: Int16
-    error_message: String | None
-
-
 @struct
 class FindCoordinatorResponse:
     """One coordinator per key."""
+
+    @struct
+    class Coordinator:
+        """The broker that coordinates `key`, or why there is none."""
+
+        key: String
+        node_id: Int32
+        host: String
+        port: Int32
+        error_code: Int16
+        error_message: String | None
 
     throttle_time_ms: Int32
     coordinators: tuple[Coordinator, ...]
 
 
-@struct
+@request(key=10, versions=range(4, 7))
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """Asks who coordinates these keys (KIP-699). `key_type`: 0 group, 1 transaction, 2 share group."""
-
-    API_KEY: ClassVar[int] = 10
-    VERSIONS: ClassVar[range] = range(4, 7)
-    RESPONSE: ClassVar[type[FindCoordinatorResponse]] = FindCoordinatorResponse
 
     key_type: Int8 = 0
     coordinator_keys: tuple[String, ...]

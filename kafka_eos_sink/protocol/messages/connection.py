@@ -4,37 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, struct, tagged, versions
+from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, request, struct, tagged, versions
 from kafka_eos_sink.protocol.wire_types import Boolean, Bytes, Int16, Int32, Int64, String
-
-# ApiVersions
-
-
-@struct
-class ApiVersion:
-    """The versions of one API that the broker speaks, both ends included."""
-
-    api_key: Int16
-    min_version: Int16
-    max_version: Int16
-
-
-@struct
-class SupportedFeatureKey:
-    """The levels of a feature that this broker could run."""
-
-    name: String
-    min_version: Int16
-    max_version: Int16
-
-
-@struct
-class FinalizedFeatureKey:
-    """The level of a feature that the cluster runs at, such as ``transaction.version`` (KIP-584, KIP-890)."""
-
-    name: String
-    max_version_level: Int16
-    min_version_level: Int16
 
 
 @struct
@@ -45,31 +16,49 @@ class ApiVersionsResponse:
     request; its error code then is UNSUPPORTED_VERSION and `api_keys` tells what it does know (KIP-511).
     """
 
+    @struct
+    class ApiVersion:
+        """The versions of one API that the broker speaks, both ends included."""
+
+        api_key: Int16
+        min_version: Int16
+        max_version: Int16
+
+    @struct
+    class SupportedFeature:
+        """The levels of a feature that this broker could run."""
+
+        name: String
+        min_version: Int16
+        max_version: Int16
+
+    @struct
+    class FinalizedFeature:
+        """The level of a feature that the cluster runs at, such as ``transaction.version`` (KIP-584, KIP-890)."""
+
+        name: String
+        max_version_level: Int16
+        min_version_level: Int16
+
     FIRST_FLEXIBLE: ClassVar[int] = 3
 
     error_code: Int16
     api_keys: tuple[ApiVersion, ...]
     throttle_time_ms: Int32 = versions(1, default=0, ignorable=True)
-    supported_features: tuple[SupportedFeatureKey, ...] = tagged(0, 3, default=(), ignorable=True)
+    supported_features: tuple[SupportedFeature, ...] = tagged(0, 3, default=(), ignorable=True)
     finalized_features_epoch: Int64 = tagged(1, 3, default=-1, ignorable=True)
-    finalized_features: tuple[FinalizedFeatureKey, ...] = tagged(2, 3, default=(), ignorable=True)
+    finalized_features: tuple[FinalizedFeature, ...] = tagged(2, 3, default=(), ignorable=True)
     zk_migration_ready: Boolean = tagged(3, 3, default=False, ignorable=True)
 
 
-@struct
+@request(key=18, versions=range(3, 5))
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Asks what the broker speaks; the first request on every connection."""
 
-    API_KEY: ClassVar[int] = 18
-    VERSIONS: ClassVar[range] = range(3, 5)
-    RESPONSE: ClassVar[type[ApiVersionsResponse]] = ApiVersionsResponse
     FIRST_FLEXIBLE: ClassVar[int] = 3
 
     client_software_name: String
     client_software_version: String
-
-
-# SaslHandshake
 
 
 @struct
@@ -82,19 +71,13 @@ class SaslHandshakeResponse:
     mechanisms: tuple[String, ...]
 
 
-@struct
+@request(key=17, versions=range(1, 2))
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
     """Names the SASL mechanism; in version 1 the tokens follow as SaslAuthenticate requests (KIP-152)."""
 
-    API_KEY: ClassVar[int] = 17
-    VERSIONS: ClassVar[range] = range(1, 2)
-    RESPONSE: ClassVar[type[SaslHandshakeResponse]] = SaslHandshakeResponse
     FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
 
     mechanism: String
-
-
-# SaslAuthenticate
 
 
 @struct
@@ -107,12 +90,8 @@ class SaslAuthenticateResponse:
     session_lifetime_ms: Int64 = 0
 
 
-@struct
+@request(key=36, versions=range(2, 3))
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
     """A token of the mechanism that the handshake named."""
-
-    API_KEY: ClassVar[int] = 36
-    VERSIONS: ClassVar[range] = range(2, 3)
-    RESPONSE: ClassVar[type[SaslAuthenticateResponse]] = SaslAuthenticateResponse
 
     auth_bytes: Bytes

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from kafka_eos_sink.protocol.schema import Request, struct, versions
+from kafka_eos_sink.protocol.schema import Request, request, struct, versions
 from kafka_eos_sink.protocol.wire_types import Boolean, Int8, Int16, Int32, Int64, String
-
-# DescribeTransactions
-
-
-@struct
-class DescribedTransactionTopic:
-    """Partitions of one topic that are part of a transaction; once it ends, those still without a marker."""
-
-    topic: String
-    partitions: tuple[Int32, ...]
 
 
 @struct
@@ -26,6 +14,13 @@ class TransactionState:
     PrepareEpochFence. `transaction_start_time_ms` is -1 where nothing is open.
     """
 
+    @struct
+    class Topic:
+        """Partitions of one topic that are part of a transaction; once it ends, those still without a marker."""
+
+        topic: String
+        partitions: tuple[Int32, ...]
+
     error_code: Int16
     transactional_id: String
     transaction_state: String
@@ -33,7 +28,7 @@ class TransactionState:
     transaction_start_time_ms: Int64
     producer_id: Int64
     producer_epoch: Int16
-    topics: tuple[DescribedTransactionTopic, ...]
+    topics: tuple[Topic, ...]
 
 
 @struct
@@ -44,40 +39,32 @@ class DescribeTransactionsResponse:
     transaction_states: tuple[TransactionState, ...]
 
 
-@struct
+@request(key=65, versions=range(1))
 class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
     """Asks the coordinator of these transactional ids for their states."""
 
-    API_KEY: ClassVar[int] = 65
-    VERSIONS: ClassVar[range] = range(1)
-    RESPONSE: ClassVar[type[DescribeTransactionsResponse]] = DescribeTransactionsResponse
-
     transactional_ids: tuple[String, ...]
-
-
-# ListTransactions
-
-
-@struct
-class ListedTransactionState:
-    """A transaction that one coordinator knows."""
-
-    transactional_id: String
-    producer_id: Int64
-    transaction_state: String
 
 
 @struct
 class ListTransactionsResponse:
     """The transactions of the coordinator that was asked, without those that the principal may not see."""
 
+    @struct
+    class Transaction:
+        """A transaction that one coordinator knows."""
+
+        transactional_id: String
+        producer_id: Int64
+        transaction_state: String
+
     throttle_time_ms: Int32
     error_code: Int16
     unknown_state_filters: tuple[String, ...]
-    transaction_states: tuple[ListedTransactionState, ...]
+    transaction_states: tuple[Transaction, ...]
 
 
-@struct
+@request(key=66, versions=range(3))
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
     """Asks one coordinator for its transactions; a filter that is empty lets all through.
 
@@ -85,17 +72,10 @@ class ListTransactionsRequest(Request[ListTransactionsResponse]):
     `transactional_id_pattern`: an RE2 expression for the whole transactional id (KIP-1152).
     """
 
-    API_KEY: ClassVar[int] = 66
-    VERSIONS: ClassVar[range] = range(3)
-    RESPONSE: ClassVar[type[ListTransactionsResponse]] = ListTransactionsResponse
-
     state_filters: tuple[String, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()
     duration_filter: Int64 = versions(1, default=-1)
     transactional_id_pattern: String | None = versions(2, default=None)
-
-
-# DescribeProducers
 
 
 @struct
@@ -114,110 +94,91 @@ class ProducerState:
 
 
 @struct
-class DescribeProducersPartitionResponse:
-    """The producers of one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-    error_message: String | None = None
-    active_producers: tuple[ProducerState, ...]
-
-
-@struct
-class DescribeProducersTopicResponse:
-    """The producers of the partitions of one topic."""
-
-    name: String
-    partitions: tuple[DescribeProducersPartitionResponse, ...]
-
-
-@struct
 class DescribeProducersResponse:
     """The producers of the partitions that were asked for."""
 
+    @struct
+    class Topic:
+        """The producers of the partitions of one topic."""
+
+        @struct
+        class Partition:
+            """The producers of one partition."""
+
+            partition_index: Int32
+            error_code: Int16
+            error_message: String | None = None
+            active_producers: tuple[ProducerState, ...]
+
+        name: String
+        partitions: tuple[Partition, ...]
+
     throttle_time_ms: Int32
-    topics: tuple[DescribeProducersTopicResponse, ...]
+    topics: tuple[Topic, ...]
 
 
-@struct
-class DescribeProducersTopicRequest:
-    """Partitions of one topic."""
-
-    name: String
-    partition_indexes: tuple[Int32, ...]
-
-
-@struct
+@request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
     """Asks the leader of these partitions which producers it remembers. Needs Read on the topics."""
 
-    API_KEY: ClassVar[int] = 61
-    VERSIONS: ClassVar[range] = range(1)
-    RESPONSE: ClassVar[type[DescribeProducersResponse]] = DescribeProducersResponse
+    @struct
+    class Topic:
+        """Partitions of one topic."""
 
-    topics: tuple[DescribeProducersTopicRequest, ...]
+        name: String
+        partition_indexes: tuple[Int32, ...]
 
-
-# WriteTxnMarkers
-
-
-@struct
-class WritableTxnMarkerPartitionResult:
-    """What became of the marker for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-@struct
-class WritableTxnMarkerTopicResult:
-    """What became of the markers for one topic."""
-
-    name: String
-    partitions: tuple[WritableTxnMarkerPartitionResult, ...]
-
-
-@struct
-class WritableTxnMarkerResult:
-    """What became of the markers of one producer."""
-
-    producer_id: Int64
-    topics: tuple[WritableTxnMarkerTopicResult, ...]
+    topics: tuple[Topic, ...]
 
 
 @struct
 class WriteTxnMarkersResponse:
     """What became of the markers."""
 
-    markers: tuple[WritableTxnMarkerResult, ...]
+    @struct
+    class Marker:
+        """What became of the markers of one producer."""
+
+        @struct
+        class Topic:
+            """What became of the markers for one topic."""
+
+            @struct
+            class Partition:
+                """What became of the marker for one partition."""
+
+                partition_index: Int32
+                error_code: Int16
+
+            name: String
+            partitions: tuple[Partition, ...]
+
+        producer_id: Int64
+        topics: tuple[Topic, ...]
+
+    markers: tuple[Marker, ...]
 
 
-@struct
-class WritableTxnMarkerTopic:
-    """Partitions of one topic that shall get the marker."""
-
-    name: String
-    partition_indexes: tuple[Int32, ...]
-
-
-@struct
-class WritableTxnMarker:
-    """The end of one producer's transaction; `transaction_result` is true for COMMIT, false for ABORT."""
-
-    producer_id: Int64
-    producer_epoch: Int16
-    transaction_result: Boolean
-    topics: tuple[WritableTxnMarkerTopic, ...]
-    coordinator_epoch: Int32
-    transaction_version: Int8 = versions(2, default=0, ignorable=True)
-
-
-@struct
+@request(key=27, versions=range(1, 3))
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
     """Writes markers past the coordinator, to the leader of the partitions. Needs ClusterAction or Alter."""
 
-    API_KEY: ClassVar[int] = 27
-    VERSIONS: ClassVar[range] = range(1, 3)
-    RESPONSE: ClassVar[type[WriteTxnMarkersResponse]] = WriteTxnMarkersResponse
+    @struct
+    class Marker:
+        """The end of one producer's transaction; `transaction_result` is true for COMMIT, false for ABORT."""
 
-    markers: tuple[WritableTxnMarker, ...]
+        @struct
+        class Topic:
+            """Partitions of one topic that shall get the marker."""
+
+            name: String
+            partition_indexes: tuple[Int32, ...]
+
+        producer_id: Int64
+        producer_epoch: Int16
+        transaction_result: Boolean
+        topics: tuple[Topic, ...]
+        coordinator_epoch: Int32
+        transaction_version: Int8 = versions(2, default=0, ignorable=True)
+
+    markers: tuple[Marker, ...]

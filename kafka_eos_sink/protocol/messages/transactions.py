@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from kafka_eos_sink.protocol.schema import Request, struct, versions
+from kafka_eos_sink.protocol.schema import Request, request, struct, versions
 from kafka_eos_sink.protocol.wire_types import Boolean, Int16, Int32, Int64, String
-
-# InitProducerId
 
 
 @struct
@@ -20,7 +16,7 @@ class InitProducerIdResponse:
     producer_epoch: Int16
 
 
-@struct
+@request(key=22, versions=range(4, 6))
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
     """Asks for a producer id, and for a transactional id aborts what was open and fences older producers.
 
@@ -28,66 +24,49 @@ class InitProducerIdRequest(Request[InitProducerIdResponse]):
     idempotent. Version 5 may answer TRANSACTION_ABORTABLE.
     """
 
-    API_KEY: ClassVar[int] = 22
-    VERSIONS: ClassVar[range] = range(4, 6)
-    RESPONSE: ClassVar[type[InitProducerIdResponse]] = InitProducerIdResponse
-
     transactional_id: String | None
     transaction_timeout_ms: Int32
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1
 
 
-# AddPartitionsToTxn (versions 4 and up are for brokers only)
-
-
-@struct
-class AddPartitionsToTxnPartitionResult:
-    """What became of one partition."""
-
-    partition_index: Int32
-    partition_error_code: Int16
-
-
-@struct
-class AddPartitionsToTxnTopicResult:
-    """What became of the partitions of one topic."""
-
-    name: String
-    results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
-
-
 @struct
 class AddPartitionsToTxnResponse:
     """All partitions were added, or none was."""
 
+    @struct
+    class Topic:
+        """What became of the partitions of one topic."""
+
+        @struct
+        class Partition:
+            """What became of one partition."""
+
+            partition_index: Int32
+            partition_error_code: Int16
+
+        name: String
+        results_by_partition: tuple[Partition, ...]
+
     throttle_time_ms: Int32
-    results_by_topic_v3_and_below: tuple[AddPartitionsToTxnTopicResult, ...]
+    results_by_topic_v3_and_below: tuple[Topic, ...]
 
 
-@struct
-class AddPartitionsToTxnTopic:
-    """Partitions of one topic."""
-
-    name: String
-    partitions: tuple[Int32, ...]
-
-
-@struct
+@request(key=24, versions=range(3, 4))
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
     """Adds partitions to the transaction before the first record goes there (transaction version 0 and 1)."""
 
-    API_KEY: ClassVar[int] = 24
-    VERSIONS: ClassVar[range] = range(3, 4)
-    RESPONSE: ClassVar[type[AddPartitionsToTxnResponse]] = AddPartitionsToTxnResponse
+    @struct
+    class Topic:
+        """Partitions of one topic."""
+
+        name: String
+        partitions: tuple[Int32, ...]
 
     v3_and_below_transactional_id: String
     v3_and_below_producer_id: Int64
     v3_and_below_producer_epoch: Int16
-    v3_and_below_topics: tuple[AddPartitionsToTxnTopic, ...]
-
-
-# AddOffsetsToTxn
+    v3_and_below_topics: tuple[Topic, ...]
 
 
 @struct
@@ -98,13 +77,9 @@ class AddOffsetsToTxnResponse:
     error_code: Int16
 
 
-@struct
+@request(key=25, versions=range(3, 5))
 class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
     """Adds the offsets of a group to the transaction (transaction version 0 and 1)."""
-
-    API_KEY: ClassVar[int] = 25
-    VERSIONS: ClassVar[range] = range(3, 5)
-    RESPONSE: ClassVar[type[AddOffsetsToTxnResponse]] = AddOffsetsToTxnResponse
 
     transactional_id: String
     producer_id: Int64
@@ -112,61 +87,50 @@ class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
     group_id: String
 
 
-# TxnOffsetCommit
-
-
-@struct
-class TxnOffsetCommitResponsePartition:
-    """What became of one partition's offset."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-@struct
-class TxnOffsetCommitResponseTopic:
-    """What became of the offsets of one topic."""
-
-    name: String
-    partitions: tuple[TxnOffsetCommitResponsePartition, ...]
-
-
 @struct
 class TxnOffsetCommitResponse:
     """What became of the offsets."""
 
+    @struct
+    class Topic:
+        """What became of the offsets of one topic."""
+
+        @struct
+        class Partition:
+            """What became of one partition's offset."""
+
+            partition_index: Int32
+            error_code: Int16
+
+        name: String
+        partitions: tuple[Partition, ...]
+
     throttle_time_ms: Int32
-    topics: tuple[TxnOffsetCommitResponseTopic, ...]
+    topics: tuple[Topic, ...]
 
 
-@struct
-class TxnOffsetCommitRequestPartition:
-    """The offset to commit: that of the next record to read."""
-
-    partition_index: Int32
-    committed_offset: Int64
-    committed_leader_epoch: Int32 = -1
-    committed_metadata: String | None = None
-
-
-@struct
-class TxnOffsetCommitRequestTopic:
-    """Offsets of the partitions of one topic."""
-
-    name: String
-    partitions: tuple[TxnOffsetCommitRequestPartition, ...]
-
-
-@struct
+@request(key=28, versions=range(3, 6))
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
     """Commits a group's offsets with the transaction; goes to the group's coordinator.
 
     From version 5 on it adds the group to the transaction by itself (KIP-890), only for transaction version 2.
     """
 
-    API_KEY: ClassVar[int] = 28
-    VERSIONS: ClassVar[range] = range(3, 6)
-    RESPONSE: ClassVar[type[TxnOffsetCommitResponse]] = TxnOffsetCommitResponse
+    @struct
+    class Topic:
+        """Offsets of the partitions of one topic."""
+
+        @struct
+        class Partition:
+            """The offset to commit: that of the next record to read."""
+
+            partition_index: Int32
+            committed_offset: Int64
+            committed_leader_epoch: Int32 = -1
+            committed_metadata: String | None = None
+
+        name: String
+        partitions: tuple[Partition, ...]
 
     transactional_id: String
     group_id: String
@@ -175,10 +139,7 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
     generation_id: Int32 = -1
     member_id: String = ""
     group_instance_id: String | None = None
-    topics: tuple[TxnOffsetCommitRequestTopic, ...]
-
-
-# EndTxn
+    topics: tuple[Topic, ...]
 
 
 @struct
@@ -194,13 +155,9 @@ class EndTxnResponse:
     producer_epoch: Int16 = versions(5, default=-1, ignorable=True)
 
 
-@struct
+@request(key=26, versions=range(3, 6))
 class EndTxnRequest(Request[EndTxnResponse]):
     """Commits or aborts a transaction. Version 5, with its epoch bump, is for transaction version 2."""
-
-    API_KEY: ClassVar[int] = 26
-    VERSIONS: ClassVar[range] = range(3, 6)
-    RESPONSE: ClassVar[type[EndTxnResponse]] = EndTxnResponse
 
     transactional_id: String
     producer_id: Int64

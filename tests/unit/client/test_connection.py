@@ -20,12 +20,10 @@ from kafka_eos_sink.client.connection import (
 )
 from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
 from kafka_eos_sink.protocol.messages import (
-    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    FinalizedFeatureKey,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
@@ -68,10 +66,15 @@ def api_versions(correlation_id: int = 0, version: int = 4, **fields: Any) -> by
     response = ApiVersionsResponse(
         **{
             "error_code": 0,
-            "api_keys": tuple(ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in spoken),
+            "api_keys": tuple(
+                ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+                for key, low, high in spoken
+            ),
             "finalized_features_epoch": 7,
             "finalized_features": (
-                FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2),
+                ApiVersionsResponse.FinalizedFeature(
+                    name="transaction.version", max_version_level=2, min_version_level=2
+                ),
             ),
             **fields,
         }
@@ -129,15 +132,15 @@ def test_features_without_epoch_are_ignored() -> None:
 def test_api_versions_falls_back_to_version_of_broker() -> None:
     peer = connection()
     peer.data_to_send()
-    named = (ApiVersion(api_key=18, min_version=0, max_version=3),)
+    named = (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=3),)
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
     assert events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False)) == []
     assert sent_requests(peer) == [(18, 3, 1)]
     assert events(peer, api_versions(1, version=3)) == [ConnectionReady()]
 
 
-@pytest.mark.parametrize("named", [(), (ApiVersion(api_key=18, min_version=0, max_version=2),)])
-def test_broker_before_kafka_3_is_rejected_by_name(named: tuple[ApiVersion, ...]) -> None:
+@pytest.mark.parametrize("named", [(), (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2),)])
+def test_broker_before_kafka_3_is_rejected_by_name(named: tuple[ApiVersionsResponse.ApiVersion, ...]) -> None:
     peer = connection()
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
     with pytest.raises(BrokerRefusedError, match=r"broker 1 \(kafka:9092\) speaks ApiVersions") as too_old:
@@ -147,7 +150,7 @@ def test_broker_before_kafka_3_is_rejected_by_name(named: tuple[ApiVersion, ...]
 
 def test_broker_that_rejects_its_own_version_makes_no_loop() -> None:
     peer = connection()
-    named = (ApiVersion(api_key=18, min_version=0, max_version=4),)
+    named = (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4),)
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
     with pytest.raises(ProtocolError, match="rejected ApiVersions 4 and offers 4"):
         events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False))
@@ -217,7 +220,7 @@ def test_request_uses_highest_common_version_within_bounds() -> None:
 
 def test_api_unknown_to_broker_is_rejected_by_name() -> None:
     peer = connection()
-    events(peer, api_versions(api_keys=(ApiVersion(api_key=18, min_version=0, max_version=4),)))
+    events(peer, api_versions(api_keys=(ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4),)))
     with pytest.raises(BrokerRefusedError, match="EndTxn not at all") as too_old:
         send(peer)
     assert too_old.value.code == "BROKER_TOO_OLD"

@@ -10,14 +10,7 @@ import pytest
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.metadata import NEVER, Broker, MetadataUpdater
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    NodeEndpoint,
-)
+from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse, ProduceResponse
 
 BOOTSTRAP = (Broker(node_id=-1, host="seed", port=9092),)
 TOPIC_ID = uuid.UUID(int=7)
@@ -31,8 +24,8 @@ def updater(wanted: tuple[str, ...] = (), **options: Any) -> MetadataUpdater:
     return made
 
 
-def partition(index: int, leader: int, epoch: int, error: int = 0) -> MetadataResponsePartition:
-    return MetadataResponsePartition(
+def partition(index: int, leader: int, epoch: int, error: int = 0) -> MetadataResponse.Topic.Partition:
+    return MetadataResponse.Topic.Partition(
         error_code=error,
         partition_index=index,
         leader_id=leader,
@@ -44,17 +37,17 @@ def partition(index: int, leader: int, epoch: int, error: int = 0) -> MetadataRe
 
 
 def topic(
-    name: str, *partitions: MetadataResponsePartition, error: int = 0, topic_id: uuid.UUID = TOPIC_ID
-) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, partitions=partitions)
+    name: str, *partitions: MetadataResponse.Topic.Partition, error: int = 0, topic_id: uuid.UUID = TOPIC_ID
+) -> MetadataResponse.Topic:
+    return MetadataResponse.Topic(error_code=error, name=name, topic_id=topic_id, partitions=partitions)
 
 
 def answer(
-    *topics: MetadataResponseTopic, cluster_id: str = "c", brokers: tuple[int, ...] = (1, 2)
+    *topics: MetadataResponse.Topic, cluster_id: str = "c", brokers: tuple[int, ...] = (1, 2)
 ) -> MetadataResponse:
     return MetadataResponse(
         throttle_time_ms=0,
-        brokers=tuple(MetadataResponseBroker(node_id=each, host=f"host{each}", port=9092) for each in brokers),
+        brokers=tuple(MetadataResponse.Broker(node_id=each, host=f"host{each}", port=9092) for each in brokers),
         cluster_id=cluster_id,
         controller_id=1,
         topics=topics,
@@ -118,7 +111,7 @@ def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     assert not made.learn_leader("t", 0, 3, 6)
     assert not made.learn_leader("t", 0, -1, 6)
     assert made.snapshot.leader("t", 0) == 1
-    assert made.learn_leader("t", 0, 3, 6, [NodeEndpoint(node_id=3, host="host3", port=1, rack=None)])
+    assert made.learn_leader("t", 0, 3, 6, [ProduceResponse.NodeEndpoint(node_id=3, host="host3", port=1, rack=None)])
     assert made.snapshot.leader("t", 0) == 3
     assert made.snapshot.brokers[3].host == "host3"
 
@@ -195,7 +188,7 @@ def test_one_response_suffices_after_lost_request() -> None:
         topic("t", partition(0, -1, 5, error=ErrorCode.LEADER_NOT_AVAILABLE)),
     ],
 )
-def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponseTopic) -> None:
+def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponse.Topic) -> None:
     made = updater(("t",))
     waits = []
     for _ in range(6):

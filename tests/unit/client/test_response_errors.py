@@ -5,29 +5,22 @@ from __future__ import annotations
 import pytest
 
 from kafka_eos_sink.client.response_errors import describe_errors
-from kafka_eos_sink.protocol.messages import (
-    EndTxnResponse,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-    SaslAuthenticateResponse,
-)
+from kafka_eos_sink.protocol.messages import EndTxnResponse, MetadataResponse, SaslAuthenticateResponse
 
 
-def partition(error_code: int) -> MetadataResponsePartition:
-    return MetadataResponsePartition(
+def partition(error_code: int) -> MetadataResponse.Topic.Partition:
+    return MetadataResponse.Topic.Partition(
         error_code=error_code, partition_index=0, leader_id=1, replica_nodes=(), isr_nodes=(), offline_replicas=()
     )
 
 
 def metadata(*codes: int, topic_code: int = 0) -> MetadataResponse:
-    topic = MetadataResponseTopic(
+    topic = MetadataResponse.Topic(
         error_code=topic_code, name="orders", partitions=tuple(partition(code) for code in codes)
     )
     return MetadataResponse(
         throttle_time_ms=0,
-        brokers=(MetadataResponseBroker(node_id=1, host="kafka", port=9092),),
+        brokers=(MetadataResponse.Broker(node_id=1, host="kafka", port=9092),),
         cluster_id="c",
         controller_id=1,
         topics=(topic,),

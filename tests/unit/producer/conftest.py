@@ -19,12 +19,7 @@ from kafka_eos_sink.producer.record_accumulator import OpenRows, ProducerBatch, 
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.compression import Codec
-from kafka_eos_sink.protocol.messages import (
-    LeaderIdAndEpoch,
-    PartitionProduceResponse,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from kafka_eos_sink.protocol.messages import LeaderIdAndEpoch, ProduceResponse
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
 
@@ -144,10 +139,10 @@ def produced(
     answers = {0: codes} if isinstance(codes, int) else codes
     return ProduceResponse(
         responses=(
-            TopicProduceResponse(
+            ProduceResponse.Topic(
                 name=topic,
                 partition_responses=tuple(
-                    PartitionProduceResponse(
+                    ProduceResponse.Topic.Partition(
                         index=partition,
                         error_code=code,
                         base_offset=-1 if code else base_offset,

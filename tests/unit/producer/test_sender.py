@@ -17,15 +17,13 @@ from kafka_eos_sink.producer.record_accumulator import OpenRows
 from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
-    BatchIndexAndErrorMessage,
     FindCoordinatorRequest,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProduceRequest,
+    ProduceResponse,
 )
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
@@ -309,7 +307,11 @@ def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=10, first=100)
     b.sender.run_once(0)
-    errors = (BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message="Compacted topic needs a key"),)
+    errors = (
+        ProduceResponse.Topic.Partition.RecordError(
+            batch_index=3, batch_index_error_message="Compacted topic needs a key"
+        ),
+    )
     b.client.answer(answer(ErrorCode.INVALID_RECORD, record_errors=errors, message="One or more records rejected"))
     b.turn()
     assert isinstance(b.sender.failure, InvalidRowError)
@@ -352,11 +354,13 @@ def test_below_version_two_a_partition_is_added_before_it_is_written(bench: Any,
     assert isinstance(asked.request, AddPartitionsToTxnRequest)
     assert asked.node_id == 2
     assert asked.request.v3_and_below_topics[0].partitions == (0, 1)
-    results = tuple(AddPartitionsToTxnPartitionResult(partition_index=p, partition_error_code=0) for p in (0, 1))
+    results = tuple(
+        AddPartitionsToTxnResponse.Topic.Partition(partition_index=p, partition_error_code=0) for p in (0, 1)
+    )
     b.client.answer(
         AddPartitionsToTxnResponse(
             throttle_time_ms=0,
-            results_by_topic_v3_and_below=(AddPartitionsToTxnTopicResult(name="t", results_by_partition=results),),
+            results_by_topic_v3_and_below=(AddPartitionsToTxnResponse.Topic(name="t", results_by_partition=results),),
         )
     )
     b.turn()

@@ -13,11 +13,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
-    Coordinator,
     EndTxnRequest,
     EndTxnResponse,
     FindCoordinatorRequest,
@@ -26,8 +23,6 @@ from kafka_eos_sink.protocol.messages import (
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 
 LOST = ConnectionLost("CONNECTION_LOST", "gone")
@@ -57,19 +52,24 @@ class Dialogue:
             FindCoordinatorResponse(
                 throttle_time_ms=0,
                 coordinators=(
-                    Coordinator(key="tx", node_id=node, host="h", port=1, error_code=code, error_message=None),
+                    FindCoordinatorResponse.Coordinator(
+                        key="tx", node_id=node, host="h", port=1, error_code=code, error_message=None
+                    ),
                 ),
             )
         )
 
     def added(self, codes: dict[int, int]) -> None:
         results = tuple(
-            AddPartitionsToTxnPartitionResult(partition_index=p, partition_error_code=c) for p, c in codes.items()
+            AddPartitionsToTxnResponse.Topic.Partition(partition_index=p, partition_error_code=c)
+            for p, c in codes.items()
         )
         self.answer(
             AddPartitionsToTxnResponse(
                 throttle_time_ms=0,
-                results_by_topic_v3_and_below=(AddPartitionsToTxnTopicResult(name="t", results_by_partition=results),),
+                results_by_topic_v3_and_below=(
+                    AddPartitionsToTxnResponse.Topic(name="t", results_by_partition=results),
+                ),
             )
         )
 
@@ -334,10 +334,12 @@ def test_offsets_in_version_two_go_to_the_groups_coordinator_alone() -> None:
 
 def offsets_answered(d: Dialogue, codes: dict[int, int]) -> None:
     assert isinstance(d.ask(), TxnOffsetCommitRequest)
-    partitions = tuple(TxnOffsetCommitResponsePartition(partition_index=p, error_code=c) for p, c in codes.items())
+    partitions = tuple(
+        TxnOffsetCommitResponse.Topic.Partition(partition_index=p, error_code=c) for p, c in codes.items()
+    )
     d.answer(
         TxnOffsetCommitResponse(
-            throttle_time_ms=0, topics=(TxnOffsetCommitResponseTopic(name="s", partitions=partitions),)
+            throttle_time_ms=0, topics=(TxnOffsetCommitResponse.Topic(name="s", partitions=partitions),)
         )
     )
 

@@ -20,16 +20,13 @@ from kafka_eos_sink.protocol.framing import (
     response_header_version,
 )
 from kafka_eos_sink.protocol.messages import (
-    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    PartitionProduceData,
     ProduceRequest,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
-    TopicProduceData,
 )
 from kafka_eos_sink.protocol.schema import decode, encode, read_message
 
@@ -63,11 +60,11 @@ def test_the_records_of_a_produce_request_are_not_copied() -> None:
         acks=-1,
         timeout_ms=1,
         topic_data=(
-            TopicProduceData(
+            ProduceRequest.Topic(
                 name="t",
                 partition_data=(
-                    PartitionProduceData(index=0, records=(memoryview(header), memoryview(body))),
-                    PartitionProduceData(index=1, records=b"more"),
+                    ProduceRequest.Topic.Partition(index=0, records=(memoryview(header), memoryview(body))),
+                    ProduceRequest.Topic.Partition(index=1, records=b"more"),
                 ),
             ),
         ),
@@ -141,7 +138,8 @@ def test_a_frame_that_ends_within_its_header_is_refused(length: int) -> None:
 
 def test_an_old_broker_answers_api_versions_in_version_0() -> None:
     answer = ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=3),)
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=(ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=3),),
     )
     frame = b"\x00\x00\x00\x01" + encode(answer, 0)
     assert frame[4:] == b"\x00\x23\x00\x00\x00\x01\x00\x12\x00\x00\x00\x03"

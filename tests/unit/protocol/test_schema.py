@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.messages import EndTxnRequest, EndTxnResponse, MetadataRequest, MetadataRequestTopic
+from kafka_eos_sink.protocol.messages import EndTxnRequest, EndTxnResponse, MetadataRequest
 from kafka_eos_sink.protocol.schema import (
     NEVER_FLEXIBLE,
     decode,
@@ -253,9 +253,9 @@ def test_null_is_allowed_from_its_version_on() -> None:
         encode(value, 0)
     with pytest.raises(ProtocolError, match=r"Changing\.name: null where a string must be"):
         decode(Changing, 0, b"\x01\x05\x00\x00")
-    by_id = MetadataRequest(topics=(MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=1)),))
+    by_id = MetadataRequest(topics=(MetadataRequest.Topic(name=None, topic_id=uuid.UUID(int=1)),))
     assert decode(MetadataRequest, 12, encode(by_id, 12)) == by_id
-    with pytest.raises(ProtocolError, match=r"MetadataRequest\.topics: MetadataRequestTopic\.name: must not be null"):
+    with pytest.raises(ProtocolError, match=r"MetadataRequest\.topics: MetadataRequest\.Topic\.name: must not be null"):
         encode(by_id, 9)
 
 
