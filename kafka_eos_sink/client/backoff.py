@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Delays of `initial_ms` · 2^attempts up to `maximum_ms`, each moved by up to ± `jitter` of itself.
+    """Delays of ``initial_ms`` · 2^attempts up to ``maximum_ms``, each varied by up to ± ``jitter`` of itself.
 
-    The jitter keeps clients that failed together from coming back together. `uniform` draws from [0, 1).
+    The jitter spreads the retries of clients that failed together. ``uniform`` draws from [0, 1).
     """
 
     initial_ms: int
@@ -20,7 +20,7 @@ class ExponentialBackoff:
     uniform: Callable[[], float] = random.random
 
     def delay_ms(self, attempts: int) -> int:
-        """The delay after `attempts` earlier failures in a row (0 = the first failure), in ms."""
+        """Return the delay in ms after ``attempts`` earlier failures in a row (0 after the first failure)."""
         # An initial delay above the maximum is the constant maximum, as in Java.
         delay = min(self.initial_ms << min(attempts, 32), self.maximum_ms)
         return max(0, min(round(delay * (1 + self.jitter * (2 * self.uniform() - 1))), self.maximum_ms))

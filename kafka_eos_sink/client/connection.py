@@ -1,20 +1,24 @@
-"""One broker's connection without its socket: bytes in, answers out (sans-IO, three verbs).
+"""The protocol of one connection to a broker, without its socket (sans-IO).
 
-A connection begins with ApiVersions, authenticates where it is told to, and is then ready for requests:
+A connection begins with ApiVersions, authenticates if the listener requires it, and is then ready for requests. A node
+without a socket is DISCONNECTED; CONNECTING lasts until TCP and TLS are set up, and this module does the rest:
 
-    HANDSHAKING ──ApiVersions──▶ AUTHENTICATING ──generator ends──▶ READY ◀──generator ends── REAUTHENTICATING
-         ╰──────────────── no authentication ──────────────────────▲  ╰───── reauthenticate ─────────▲
+    HANDSHAKING ──ApiVersions──▶ AUTHENTICATING ──dialogue ends──▶ READY ◀──dialogue ends── REAUTHENTICATING
+         ╰──────────────── no authentication ─────────────────────▲  ╰───── reauthenticate ─────▲
 
-A broker may let a session end (`connections.max.reauth.ms`, the life of a token): before it does, the connection must
-authenticate anew (KIP-368). Meanwhile no request goes out, but answers to earlier ones still come in.
+A broker may limit a session (``connections.max.reauth.ms``, the lifetime of a token). The connection re-authenticates
+before the session expires (KIP-368). No request goes out meanwhile, but responses to earlier requests still arrive.
 
-`send` puts a request in flight, `receive_data` takes what the broker sent, `next_event` says what it meant. The bytes
-to write come from `data_to_send`. Answers come in the order of the requests: a broker works on one request of a
-connection at a time, and a correlation id out of order is a broken peer.
+``send`` puts a request in flight, ``receive_data`` takes bytes from the broker, ``next_event`` decodes them, and
+``data_to_send`` holds the bytes to write. Responses arrive in the order of the requests, because a broker processes
+one request per connection at a time. A correlation id out of order is a protocol error.
+
+This module logs every request and response at DEBUG: names, numbers and error codes, never contents.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
@@ -23,29 +27,35 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from kafka_eos_sink.client.response_errors import describe_errors
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from kafka_eos_sink.protocol.schema import Request
 
+log = logging.getLogger(__name__)
+
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
-NOTHING_ASKED = "sent an answer that nothing asked for"
+UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
 
 REAUTHENTICATE_AFTER = (0.85, 0.95)
-"""The part of a session's life after which it is prolonged, as in Java: random, lest all clients come at once."""
+"""The part of a session's lifetime after which it is renewed, as in Java. Random, to spread the load of many clients."""
 
 Dialogue = Generator[Request[Any], Any, int | None]
+"""The client's side of an authentication: yields requests, receives their responses, raises to reject.
+
+Returns the session's lifetime in ms; 0 or None if the session does not expire.
+"""
+
 Authentication = Callable[[], Dialogue]
-"""Makes the client's side of an authentication: yields requests, is sent their responses, raises to refuse, returns
-the session's lifetime in ms (0 or None: it does not end)."""
 
 
 class LostAnswer(KafkaEosError):
-    """A request was sent and its answer did not come: it may have been processed, nobody here can know."""
+    """A request was sent and its response was lost: the broker may or may not have processed it."""
 
 
 class ConnectionLost(LostAnswer):
@@ -53,12 +63,12 @@ class ConnectionLost(LostAnswer):
 
 
 class RequestTimedOut(LostAnswer):
-    """No answer within the request's timeout; the connection was closed over it (code REQUEST_TIMED_OUT)."""
+    """No response within the request's timeout, so the connection was closed (code REQUEST_TIMED_OUT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PendingRequest:
-    """A request in flight, equal only to itself: `version` is the API version it was encoded in; times are clock ms."""
+    """A request in flight, equal only to itself; ``version`` is its encoded API version, times are clock ms."""
 
     node_id: int
     request: Request[Any]
@@ -67,24 +77,41 @@ class PendingRequest:
     sent_at: int
     expires_at: int
 
+    def __str__(self) -> str:
+        # For the log: no field of the request, because they hold records and credentials.
+        return f"{api_name(type(self.request))} v{self.version}, node {self.node_id}, id {self.correlation_id}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseReceived:
-    """The answer to the oldest request in flight."""
+    """The response to the oldest request in flight."""
 
     pending: PendingRequest
     response: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The end of a request: exactly one of ``response`` and ``error`` is set."""
+
+    pending: PendingRequest
+    response: Any | None = None
+    error: LostAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionReady:
-    """Versions are agreed and the principal is authenticated: requests may be sent."""
+    """Versions are negotiated and the principal is authenticated: requests may be sent."""
 
 
 Event = ResponseReceived | ConnectionReady
 
 
 class ConnectionState(Enum):
+    """The life of a node's connection; see the module's text."""
+
+    DISCONNECTED = "disconnected"
+    CONNECTING = "connecting"
     HANDSHAKING = "waiting for ApiVersions"
     AUTHENTICATING = "authenticating"
     READY = "ready"
@@ -93,9 +120,10 @@ class ConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerVersions:
-    """What a broker said in its ApiVersions answer: API key -> (lowest, highest version), and the cluster's features.
+    """A broker's ApiVersions response: API key -> (lowest, highest version), and the finalized features.
 
-    `features_epoch` orders the answers of different brokers; -1 where the broker does not know (then no features).
+    ``features_epoch`` orders the responses of different brokers. It is -1, without features, if the broker does not
+    know the features yet.
     """
 
     api_versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
@@ -121,20 +149,25 @@ class BrokerVersions:
         max_version: int | None = None,
         min_version: int | None = None,
     ) -> int:
-        """The highest version that the broker and `request` share, between `min_version` and `max_version`.
+        """Return the highest version that broker and client share, between ``min_version`` and ``max_version``.
 
-        `broker` is its name for messages. Raises BrokerRefusedError: BROKER_TOO_OLD where the broker stops before our
-        first version, NO_COMMON_VERSION where it begins after our last one or the bounds leave nothing.
+        Args:
+            request: the class of the request.
+            broker: the broker's name for messages.
+
+        Raises:
+            BrokerRefusedError: BROKER_TOO_OLD, if the broker's highest version is below the client's first one;
+                NO_COMMON_VERSION, if the broker's lowest version or the bounds leave no version.
         """
-        api = request.__name__.removesuffix("Request")
+        api = api_name(request)
         first, last = request.VERSIONS[0], request.VERSIONS[-1]
         lowest, highest = self.api_versions.get(request.API_KEY, (0, -1))
         if highest < first:
             spoken = f"only up to version {highest}" if highest >= 0 else "not at all"
             raise BrokerRefusedError(
                 "BROKER_TOO_OLD",
-                f"{broker} speaks {api} {spoken}; version {first} is the first one that this client speaks: "
-                "Apache Kafka 3.0 or later is needed",
+                f"{broker} speaks {api} {spoken}, and this client speaks it from version {first}: "
+                "upgrade the broker to Apache Kafka 3.0 or later",
             )
         first = first if min_version is None else max(first, min_version)
         last = last if max_version is None else min(last, max_version)
@@ -142,13 +175,18 @@ class BrokerVersions:
         if common < max(first, lowest):
             raise BrokerRefusedError(
                 "NO_COMMON_VERSION",
-                f"{broker} speaks {api} {lowest} to {highest}; here a version from {first} to {last} is needed",
+                f"{broker} speaks {api} {lowest} to {highest}; this request needs a version from {first} to {last}",
             )
         return common
 
 
+def api_name(request: type[Request[Any]]) -> str:
+    """Return the name of an API as Kafka's documentation has it, such as ``EndTxn``."""
+    return request.__name__.removesuffix("Request")
+
+
 class Connection:
-    """The protocol of one connection to `broker` (its name for messages); see the module's text for its life."""
+    """The protocol of one connection to ``broker`` (its name for messages); see the module's text."""
 
     def __init__(
         self,
@@ -162,22 +200,20 @@ class Connection:
     ) -> None:
         self.state = ConnectionState.HANDSHAKING
         self.versions = BrokerVersions()
+        self.next_correlation_id = 0
+        self.reauthenticate_at: int | None = None
         self._node_id = node_id
         self._broker = broker
         self._client_id = client_id
         self._now = now
         self._request_timeout_ms = request_timeout_ms
-        self._authentication = authentication
+        self.authentication = authentication
         self._dialogue: Dialogue | None = None
         self._dialogue_request: PendingRequest | None = None
-        self._reauthenticate_at: int | None = None
         self._frames = FrameReader(MAX_FRAME_BYTES_BEFORE_READY)
         self._in_flight: deque[PendingRequest] = deque()
         self._output: list[bytes | memoryview] = []
-        self._next_correlation_id = 0
         self._send(API_VERSIONS, ApiVersionsRequest.VERSIONS[-1], now, request_timeout_ms)
-
-    # the three verbs
 
     def send(
         self,
@@ -188,39 +224,46 @@ class Connection:
         max_version: int | None = None,
         min_version: int | None = None,
     ) -> PendingRequest:
-        """Put a request in flight, in the highest common version. Raises BrokerRefusedError where there is none."""
+        """Put a request in flight, in the highest common version; raise BrokerRefusedError if there is none."""
         if self.state is not ConnectionState.READY:
             raise RuntimeError(f"{self._broker} is {self.state.value}, not ready for requests")
         version = self.versions.negotiate(type(request), self._broker, max_version=max_version, min_version=min_version)
         return self._send(request, version, now, timeout_ms)
 
     def receive_data(self, data: bytes | memoryview, now: int) -> None:
-        """Take bytes from the broker; `next_event` tells what they were."""
+        """Take bytes from the broker, for ``next_event`` to decode."""
         self._now = now
         self._frames.feed(data)
 
     def next_event(self) -> Event | None:
-        """The next thing that happened, None where more bytes are needed.
+        """Return the next event, None if more bytes are needed.
 
-        Raises ProtocolError for a peer that does not speak Kafka, BrokerRefusedError for one that is too old; the
-        connection is of no use after either.
+        Raises:
+            ProtocolError: the peer sent bytes that are not Kafka's protocol.
+            BrokerRefusedError: the broker is too old.
+            AuthenticationError: the dialogue rejected the broker, or the broker the client.
+
+        After any of them the connection is useless.
         """
         while (frame := self._frames.next_frame()) is not None:
             if not self._in_flight:
-                raise ProtocolError(NOTHING_ASKED)
+                raise ProtocolError(UNSOLICITED)
+            # Decode before removing: a request whose response cannot be decoded is lost, and `abandon` must report it.
+            response = self._decode(self._in_flight[0], frame)
             pending = self._in_flight.popleft()
             if self.state is ConnectionState.HANDSHAKING:
-                if self._receive_api_versions(pending, frame):
+                if self._receive_api_versions(pending, response):
                     return self._become_ready()
             elif pending is self._dialogue_request:
-                if self._continue_authentication(self._decode(pending, frame)):
+                # Responses to requests from before the re-authentication arrive first, by the branch below.
+                if self._continue_authentication(response):
                     return self._become_ready()
             else:
-                return ResponseReceived(pending=pending, response=self._decode(pending, frame))
+                return ResponseReceived(pending=pending, response=response)
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """The buffers to write, once; bodies of records are not copied into them."""
+        """Return the buffers to write, each once. Record data is not copied into them."""
         output, self._output = self._output, []
         return output
 
@@ -228,32 +271,39 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests await an answer, those of the handshake included."""
+        """The number of requests without a response, including those of the handshake."""
         return len(self._in_flight)
 
     @property
     def expires_at(self) -> int | None:
-        """When the first answer is overdue, in clock ms."""
-        # A later request may have the shorter timeout, so the oldest is not enough to look at.
+        """When the first response is overdue, in clock ms."""
+        # A later request may have a shorter timeout than the oldest one.
         return min((pending.expires_at for pending in self._in_flight), default=None)
 
-    def abandon(self) -> tuple[PendingRequest, ...]:
-        """The connection broke: the requests that will have no answer, oldest first, without those of the handshake."""
-        was_ready = self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
-        lost = tuple(each for each in self._in_flight if each is not self._dialogue_request) if was_ready else ()
+    @property
+    def is_established(self) -> bool:
+        """Whether the connection has been ready. Re-authentication pauses it and does not end that."""
+        return self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
+
+    def abandon(self, reason: str = "") -> tuple[PendingRequest, ...]:
+        """Return the requests that a broken connection has lost, oldest first, without those of the handshake."""
+        if log.isEnabledFor(logging.DEBUG):
+            for pending in self._in_flight:
+                log.debug("[%s] lost response: %s: %s", self._client_id, pending, reason)
+        lost = tuple(each for each in self._in_flight if each is not self._dialogue_request)
         self._in_flight.clear()
-        return lost
+        return lost if self.is_established else ()
 
     # the session
 
     def reauthentication_due(self, now: int) -> bool:
-        """Whether the session is to be prolonged before another request is sent."""
+        """Whether the connection must re-authenticate before it sends another request."""
         return self.state is ConnectionState.READY and (
-            self._reauthenticate_at is not None and now >= self._reauthenticate_at
+            self.reauthenticate_at is not None and now >= self.reauthenticate_at
         )
 
     def reauthenticate(self, now: int) -> None:
-        """Authenticate anew on the living connection; ConnectionReady comes when that is done. Raises as next_event."""
+        """Re-authenticate on the open connection until ConnectionReady; raises as ``next_event``."""
         assert self.state is ConnectionState.READY
         self._now = now
         self.state = ConnectionState.REAUTHENTICATING
@@ -262,8 +312,9 @@ class Connection:
     # inside
 
     def _send(self, request: Request[Any], version: int, now: int, timeout_ms: int) -> PendingRequest:
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        # Kafka's clients keep correlation ids non-negative when they wrap.
+        correlation_id = self.next_correlation_id
+        self.next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         buffers = encode_request(request, version, correlation_id, self._client_id)
         pending = PendingRequest(
             node_id=self._node_id,
@@ -275,39 +326,44 @@ class Connection:
         )
         self._output.extend(buffers)
         self._in_flight.append(pending)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("[%s] request: %s", self._client_id, pending)
         return pending
 
     def _decode(self, pending: PendingRequest, frame: memoryview) -> Any:
-        return decode_response(type(pending.request), pending.version, frame, pending.correlation_id)
+        response = decode_response(type(pending.request), pending.version, frame, pending.correlation_id)
+        if log.isEnabledFor(logging.DEBUG):
+            took_ms = self._now - pending.sent_at
+            log.debug("[%s] response: %s, %d ms: %s", self._client_id, pending, took_ms, describe_errors(response))
+        return response
 
-    def _receive_api_versions(self, pending: PendingRequest, frame: memoryview) -> bool:
-        """Take the versions over; True where nothing more is to be done, False where another answer must come."""
-        response: ApiVersionsResponse = self._decode(pending, frame)
+    def _receive_api_versions(self, pending: PendingRequest, response: ApiVersionsResponse) -> bool:
+        """Store the broker's versions; return True if the connection needs no further response to be ready."""
         versions = BrokerVersions.from_response(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # KIP-511: a broker that does not know this version of this one request names those that it does know. One
-            # that names none knows version 0 only.
+            # KIP-511: a broker that does not know this version of ApiVersions responds in version 0 and lists the
+            # versions it knows. A broker that lists none knows only version 0.
             versions = replace(versions, api_versions={API_VERSIONS_KEY: (0, 0), **versions.api_versions})
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
-                raise ProtocolError(f"refused ApiVersions {pending.version} and offers {version}")
+                raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}")
             self._send(API_VERSIONS, version, self._now, self._request_timeout_ms)
             return False
         if response.error_code:
-            raise ProtocolError(f"answered ApiVersions with {ErrorCode.of(response.error_code).name}")
+            raise ProtocolError(f"failed ApiVersions with {ErrorCode.of(response.error_code).name}")
         self.versions = versions
-        if self._authentication is None:
+        if self.authentication is None:
             return True
         self.state = ConnectionState.AUTHENTICATING
         return self._begin_authentication()
 
     def _begin_authentication(self) -> bool:
-        assert self._authentication is not None
-        self._dialogue = self._authentication()
+        assert self.authentication is not None
+        self._dialogue = self.authentication()
         return self._continue_authentication(None)
 
     def _continue_authentication(self, response: Any) -> bool:
-        """Hand an answer to the authentication and send what it says next; True when it is done."""
+        """Pass a response to the dialogue and send its next request; return True when the dialogue ends."""
         assert self._dialogue is not None
         try:
             request = self._dialogue.send(response)
@@ -320,15 +376,16 @@ class Connection:
         return False
 
     def _plan_reauthentication(self, lifetime_ms: int) -> None:
-        self._reauthenticate_at = None
+        self.reauthenticate_at = None
         if lifetime_ms > 0:
-            # The broker counts from its answer; from the last question on is on the safe side.
+            # The broker counts from its response, which is later: counting from the request re-authenticates early enough.
             began = self._now if self._dialogue_request is None else self._dialogue_request.sent_at
-            self._reauthenticate_at = began + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AFTER))
+            self.reauthenticate_at = began + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AFTER))
 
     def _become_ready(self) -> ConnectionReady:
         if self._frames.buffered:
-            raise ProtocolError(NOTHING_ASKED)
+            # The handshake's last request is the last one in flight: no request goes out during re-authentication.
+            raise ProtocolError(UNSOLICITED)
         self.state = ConnectionState.READY
         self._frames.max_frame_bytes = MAX_FRAME_BYTES
         return ConnectionReady()

@@ -1,7 +1,8 @@
-"""What is known of the cluster: an immutable snapshot, and the rules by which answers change it (features.md 23)."""
+"""The client's view of the cluster: an immutable snapshot, and the rules by which responses change it."""
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,12 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
+log = logging.getLogger(__name__)
+
 NO_NODE = -1
+
+NEVER = 1 << 62
+"""A time to wait, in ms, that no clock reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """One partition: `leader` is a node id or -1 for none, `error` the partition's own code."""
+    """One partition; ``leader`` is a node id, -1 without a leader, and ``error`` the partition's own code."""
 
     index: int
     leader: int
@@ -44,7 +50,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """One topic, partitions in order of their index; `partitions` is empty where `error` is not NONE."""
+    """One topic; its partitions are in order of their index, and none are known if ``error`` is not NONE."""
 
     name: str
     topic_id: uuid.UUID = ZERO_UUID
@@ -53,7 +59,7 @@ class TopicMetadata:
     partitions: tuple[PartitionMetadata, ...] = ()
 
     def partition(self, index: int) -> PartitionMetadata | None:
-        """The partition with this index, None where the topic has none."""
+        """Return the partition with this index, None if the topic has no such partition."""
         if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
             return self.partitions[index]
         return next((partition for partition in self.partitions if partition.index == index), None)
@@ -61,10 +67,10 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """A snapshot of the cluster; a change is a new snapshot with a higher `version`.
+    """A snapshot of the cluster; a change makes a new snapshot with a higher ``version``.
 
-    `brokers` holds the bootstrap servers (negative ids) until the first answer. `controller` is the node that takes
-    administrative requests, -1 where unknown.
+    ``brokers`` holds the bootstrap servers (negative ids) until the first response. ``controller`` is the node for
+    administrative requests, -1 if unknown.
     """
 
     version: int = 0
@@ -74,18 +80,14 @@ class Metadata:
     topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The node id of the partition's leader, None where it is unknown or there is none."""
+        """Return the node id of the partition's leader, None without a known leader."""
         known = self.partition(topic, partition)
         return None if known is None or known.leader == NO_NODE else known.leader
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
-        """What is known of the partition, None where nothing is."""
+        """Return the partition, None if it is unknown."""
         known = self.topics.get(topic)
         return None if known is None else known.partition(partition)
-
-
-NEVER = 1 << 62
-"""A time to wait, in ms, that no clock reaches."""
 
 
 @dataclass(slots=True)
@@ -95,10 +97,17 @@ class _WantedTopic:
 
 
 class MetadataUpdater:
-    """Keeps the snapshot: which topics are wanted, when to ask again, and what an answer changes.
+    """Keeps the snapshot: which topics are wanted, when a request is due, and what a response changes.
 
-    An answer of a broker that lags behind never takes a partition back to an older leader epoch; a topic that was
-    created anew (another topic id) or another cluster starts afresh. One request is under way at a time.
+    A lagging broker's response never moves a partition back to an older leader epoch. A topic that was deleted and
+    recreated (another topic id) and another cluster start without epochs. One request is in flight at a time.
+
+    Four timers decide when the next request is due, the first that applies:
+
+    - after a failed request: ``_retry_at``, with exponential backoff;
+    - for a topic that was never requested: at once;
+    - on request (a leader moved, a connection broke): ``_update_allowed_at``, one backoff after the last response;
+    - otherwise ``_retry_at`` while a topic lacks a leader, else ``_expires_at`` (``metadata.max.age.ms``).
     """
 
     def __init__(
@@ -106,114 +115,113 @@ class MetadataUpdater:
     ) -> None:
         self.snapshot = Metadata(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}))
         self.in_progress = False
-        self.answered = 0
-        """The number of the newest request whose answer made a snapshot."""
-        self._asked = 0
-        """How many requests there were."""
+        self.completed = 0
+        """The number of the newest request whose response made a snapshot."""
+        self._sent = 0
+        """The number of requests so far."""
         self._backoff = backoff
         self._max_age_ms = max_age_ms
         self._max_idle_ms = max_idle_ms
         self._wanted: dict[str, _WantedTopic] = {}
-        self._unasked: set[str] = set()
+        self._never_requested: set[str] = set()
         self._update_requested = True
-        self._troubled = False
-        """Whether the last answer told of something that will pass, like a missing leader."""
+        self._incomplete = False
+        """Whether the last response had a retriable error, such as a missing leader."""
         self._attempts = 0
-        """How many answers in a row were missing or troubled."""
-        self._soonest_at = 0
-        """Not before this is asked again on request."""
-        self._again_at = 0
-        """When is asked again after a missing or a troubled answer."""
+        """The number of failed or incomplete responses in a row."""
+        self._update_allowed_at = 0
+        self._retry_at = 0
         self._expires_at = 0
-        """When the last answer is too old."""
         self._failing_since: int | None = None
-        self._asked_to_create = False
+        self._may_create = False
 
     # what is wanted, and when
 
     def want_topics(self, topics: Iterable[str], now: int, *, allow_auto_creation: bool = False) -> None:
-        """Keep these topics in the snapshot; one that is new is asked for at once."""
+        """Keep these topics in the snapshot; a new topic makes a request due at once."""
         for topic in topics:
             wanted = self._wanted.get(topic)
             if wanted is None:
                 self._wanted[topic] = _WantedTopic(now, allow_auto_creation)
-                self._unasked.add(topic)
+                self._never_requested.add(topic)
+                # A new topic restarts the backoff of incomplete responses, but not that of unreachable brokers.
                 self._attempts = 0 if self._failing_since is None else self._attempts
             else:
                 wanted.last_wanted_at = now
                 wanted.allow_auto_creation |= allow_auto_creation
 
     def request_update(self) -> int:
-        """Ask again as soon as the backoff since the last time has passed.
+        """Make a request due as soon as the backoff since the last response has passed.
 
-        Returns the number of that request. One that is under way does not count: it may have been answered already, and what the
-        caller has seen since would not be in it.
+        Returns:
+            The number of that request, to compare with ``completed``. A request already in flight does not count: its
+            response may be older than what the caller has observed.
         """
         self._update_requested = True
-        return self._asked + 1
+        return self._sent + 1
 
     def time_to_next_update(self, now: int) -> int:
-        """How long to wait before `next_request`, in ms; NEVER while an answer is awaited."""
+        """Return the time until ``next_request`` is due in ms, NEVER while a request is in flight."""
         if self.in_progress:
             return NEVER
         if self._failing_since is not None:
-            due_at = self._again_at
-        elif self._unasked:
+            due_at = self._retry_at
+        elif self._never_requested:
             due_at = now
         elif self._update_requested:
-            # Somebody saw a leader move: a topic that stays troubled must not slow this down.
-            due_at = self._soonest_at
+            # Not `_retry_at`: a topic without a leader must not delay the news that another leader moved.
+            due_at = self._update_allowed_at
         else:
-            due_at = self._again_at if self._troubled else self._expires_at
+            due_at = self._retry_at if self._incomplete else self._expires_at
         return max(0, due_at - now)
 
     def failing_for_ms(self, now: int) -> int:
-        """For how long no request has been answered although one was due (KIP-1102)."""
+        """Return for how long all requests have failed, 0 after a success (KIP-1102)."""
         return 0 if self._failing_since is None else now - self._failing_since
 
     def next_request(self, now: int) -> MetadataRequest:
-        """The request to send now; `handle_response` or `handle_failure` must follow."""
+        """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
         for topic in [name for name, wanted in self._wanted.items() if self._is_idle(wanted, now)]:
             del self._wanted[topic]
         self.in_progress = True
-        self._asked += 1
-        # The permission to create holds for a whole request, and a topic like the commit log must never come into being
-        # with the broker's defaults: so missing topics that may be created are asked for in a request of their own.
+        self._sent += 1
+        # The permission to create applies to a whole request. A topic like the commit log must never be created with
+        # the broker's defaults, so missing topics that the broker may create go into a request of their own.
         creatable = [
             name
             for name, wanted in self._wanted.items()
-            if wanted.allow_auto_creation and not self._is_known(name) and name not in self._unasked
+            if wanted.allow_auto_creation and not self._is_known(name) and name not in self._never_requested
         ]
-        # In turns: a topic that nobody creates must not keep the others from being asked for.
-        self._asked_to_create = bool(creatable) and not self._asked_to_create
-        topics = creatable if self._asked_to_create else list(self._wanted)
-        self._unasked.difference_update(topics)
+        # The two kinds take turns: a topic that no broker creates must not block updates of the others.
+        self._may_create = bool(creatable) and not self._may_create
+        topics = creatable if self._may_create else list(self._wanted)
+        self._never_requested.difference_update(topics)
         self._update_requested = False
         return MetadataRequest(
             topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
-            allow_auto_topic_creation=self._asked_to_create,
+            allow_auto_topic_creation=self._may_create,
         )
 
     def handle_failure(self, now: int) -> None:
-        """The request was not answered, or could not be sent."""
+        """Handle a request that was lost or could not be sent."""
         self.in_progress = False
-        self._again_at = now + self._backoff.delay_ms(self._attempts)
+        self._retry_at = now + self._backoff.delay_ms(self._attempts)
         self._attempts += 1
         if self._failing_since is None:
             self._failing_since = now
 
-    # what answers change
+    # what responses change
 
     def handle_response(self, response: MetadataResponse, now: int) -> None:
-        """Make the snapshot that the answer leads to."""
+        """Install the snapshot that follows from the response."""
         if not response.brokers:
-            # A broker that is starting can answer without any; going on with nobody to ask would be the end.
+            # A starting broker can return no brokers. Installing that would leave no node to send the next request to.
             self.handle_failure(now)
             return
         self.in_progress = False
         old = self.snapshot
         same_cluster = old.cluster_id in (None, response.cluster_id)
-        answered = {
+        received = {
             topic.name: topic_metadata(topic, old.topics.get(topic.name) if same_cluster else None)
             for topic in response.topics
             if topic.name is not None
@@ -221,41 +229,36 @@ class MetadataUpdater:
         topics = {
             name: topic
             for name in self._wanted
-            if (topic := answered.get(name) or (old.topics.get(name) if same_cluster else None)) is not None
+            if (topic := received.get(name) or (old.topics.get(name) if same_cluster else None)) is not None
         }
-        brokers = {
-            broker.node_id: Broker(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
-            for broker in response.brokers
-        }
+        if not same_cluster:
+            log.info("metadata: cluster %s replaces cluster %s", response.cluster_id, old.cluster_id)
         self._install(
             cluster_id=response.cluster_id,
             controller=response.controller_id,
-            brokers=MappingProxyType(brokers),
+            brokers=MappingProxyType({broker.node_id: _broker(broker) for broker in response.brokers}),
             topics=MappingProxyType(topics),
         )
-        self.answered = self._asked
+        self.completed = self._sent
         self._expires_at = now + self._max_age_ms
         self._failing_since = None
-        self._soonest_at = now + self._backoff.delay_ms(0)
-        self._troubled = any(_wants_another_answer(topic) for topic in topics.values())
-        self._again_at = now + self._backoff.delay_ms(self._attempts)
-        self._attempts = self._attempts + 1 if self._troubled else 0
+        self._update_allowed_at = now + self._backoff.delay_ms(0)
+        self._incomplete = any(_is_incomplete(topic) for topic in topics.values())
+        self._retry_at = now + self._backoff.delay_ms(self._attempts)
+        self._attempts = self._attempts + 1 if self._incomplete else 0
 
     def learn_leader(
         self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
     ) -> bool:
-        """Take over a leader hint (KIP-951) if its epoch is newer than the known one."""
+        """Install the leader of a Produce or Fetch response (KIP-951) if its epoch is newer than the known one."""
         known_topic = self.snapshot.topics.get(topic)
         known = None if known_topic is None else known_topic.partition(partition)
         if known_topic is None or known is None or leader < 0 or leader_epoch <= known.leader_epoch:
             return False
-        brokers = dict(self.snapshot.brokers)
-        for endpoint in endpoints:
-            brokers[endpoint.node_id] = Broker(
-                node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
-            )
+        brokers = {**self.snapshot.brokers, **{endpoint.node_id: _broker(endpoint) for endpoint in endpoints}}
         if leader not in brokers:
             return False
+        log.debug("%s-%d: broker %d leads from epoch %d on (KIP-951)", topic, partition, leader, leader_epoch)
         moved = replace(known, leader=leader, leader_epoch=leader_epoch, error=ErrorCode.NONE)
         partitions = tuple(moved if each is known else each for each in known_topic.partitions)
         topics = {**self.snapshot.topics, topic: replace(known_topic, partitions=partitions)}
@@ -263,18 +266,19 @@ class MetadataUpdater:
         return True
 
     def learn_broker(self, broker: Broker) -> None:
-        """Take over one broker's address."""
+        """Install one broker's address, such as that of a coordinator."""
         known = self.snapshot.brokers.get(broker.node_id)
         if known is None or (known.host, known.port) != (broker.host, broker.port):
             self._install(brokers=MappingProxyType({**self.snapshot.brokers, broker.node_id: broker}))
 
     def rebootstrap(self, bootstrap: Iterable[Broker], now: int) -> None:
-        """Start again from the bootstrap servers (KIP-899); topics stay as known until an answer comes."""
+        """Start over from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
         self._install(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}), controller=NO_NODE)
         self.in_progress = False
         self._update_requested = True
         self._attempts = 0
-        self._soonest_at = self._again_at = now
+        self._update_allowed_at = self._retry_at = now
+        # The time that leads to the next rebootstrap starts over, too.
         self._failing_since = now if self._failing_since is not None else None
 
     # inside
@@ -290,36 +294,44 @@ class MetadataUpdater:
         return known is not None and known.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _wants_another_answer(topic: TopicMetadata) -> bool:
+def _is_incomplete(topic: TopicMetadata) -> bool:
     return topic.error.retriable or any(partition.error.retriable for partition in topic.partitions)
 
 
-def topic_metadata(answer: Any, known: TopicMetadata | None = None) -> TopicMetadata:
-    """The topic as answered, but for partitions of which a newer leader epoch is known."""
+def _broker(found: Any) -> Broker:
+    """Return the broker of a response's entry (node_id, host, port, rack)."""
+    return Broker(node_id=found.node_id, host=found.host, port=found.port, rack=found.rack)
+
+
+def topic_metadata(found: Any, known: TopicMetadata | None = None) -> TopicMetadata:
+    """Return a topic of a response, with each partition of ``known`` whose leader epoch is newer."""
     epochs = {}
-    # Topic ids came with Metadata 10: without one on either side the name must do.
-    if known is not None and (known.topic_id == answer.topic_id or ZERO_UUID in (known.topic_id, answer.topic_id)):
+    # Topic ids exist since Metadata 10. If either side has none, the name identifies the topic.
+    if known is not None and (known.topic_id == found.topic_id or ZERO_UUID in (known.topic_id, found.topic_id)):
         epochs = {partition.index: partition for partition in known.partitions}
     partitions = []
-    for partition in sorted(answer.partitions, key=lambda each: int(each.partition_index)):
-        newer = epochs.get(partition.partition_index)
-        if newer is not None and newer.leader_epoch > partition.leader_epoch:
-            partitions.append(newer)
+    for partition in sorted(found.partitions, key=lambda each: int(each.partition_index)):
+        index, leader, leader_epoch = partition.partition_index, partition.leader_id, partition.leader_epoch
+        before = epochs.get(index)
+        if before is not None and before.leader_epoch > leader_epoch:
+            partitions.append(before)
             continue
+        if before is not None and before.leader != leader:
+            log.debug("%s-%d: broker %d leads from epoch %d on", found.name, index, leader, leader_epoch)
         partitions.append(
             PartitionMetadata(
-                index=partition.partition_index,
-                leader=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
+                index=index,
+                leader=leader,
+                leader_epoch=leader_epoch,
                 replicas=tuple(partition.replica_nodes),
                 isr=tuple(partition.isr_nodes),
                 error=ErrorCode.of(partition.error_code),
             )
         )
     return TopicMetadata(
-        name=answer.name,
-        topic_id=answer.topic_id,
-        internal=answer.is_internal,
-        error=ErrorCode.of(answer.error_code),
+        name=found.name,
+        topic_id=found.topic_id,
+        internal=found.is_internal,
+        error=ErrorCode.of(found.error_code),
         partitions=tuple(partitions),
     )

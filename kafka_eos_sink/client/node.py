@@ -1,9 +1,9 @@
-"""One node of the cluster: its connection, and when the next attempt to connect may be made."""
+"""One node of the cluster: its connection, and when it may connect again."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
@@ -20,47 +20,37 @@ from kafka_eos_sink.client.connection import (
     ResponseReceived,
 )
 from kafka_eos_sink.client.metadata import NEVER, Broker
-from kafka_eos_sink.client.transport import (
-    Address,
-    Poller,
-    TlsContext,
-    TlsError,
-    TlsTransport,
-    Transport,
-    resolve,
-)
-from kafka_eos_sink.errors import AuthenticationError, ProtocolError
+from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
+from kafka_eos_sink.client.transport import Address, Poller, Transport, canonical_names, resolve_host
+from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError, ProtocolError
 from kafka_eos_sink.protocol.schema import Request
 
+log = logging.getLogger(__name__)
+
 _READS_PER_POLL = 16
-
-
-class NodeState(Enum):
-    DISCONNECTED = "disconnected"
-    CONNECTING = "connecting"
-    HANDSHAKING = "handshaking"
-    READY = "ready"
-
+"""Reads from one connection before the others get their turn."""
 
 Lost = tuple[tuple[PendingRequest, LostAnswer], ...]
-"""Requests that will have no answer, each with the reason."""
+"""Requests whose responses are lost, each with the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Moved:
-    """What came of moving bytes: answers, what was lost where the connection broke, and a refusal of the broker or of
-    ours (version, TLS, principal) that ends more than this attempt and is to be raised."""
+class Progress:
+    """The result of one round of I/O: responses, and lost requests if the connection broke.
+
+    ``fatal`` is an error that another attempt would meet again: version, TLS or principal. The caller raises it.
+    """
 
     responses: list[ResponseReceived] = field(default_factory=list)
     lost: Lost = ()
-    refusal: Exception | None = None
+    fatal: Exception | None = None
 
 
 class Node:
-    """Joins a broker's address, transport and connection. Every connection is secured as `tls` and `authentication` say.
+    """A broker's address with its transport and connection.
 
-    All addresses of the host are tried in turn (KIP-302); when all have failed, the node backs off exponentially
-    (`reconnect.backoff.ms`), and each attempt is given more time than the last (KIP-601).
+    The node tries all addresses of the host in turn (KIP-302). After all have failed it backs off exponentially
+    (``reconnect.backoff.ms``), and gives each further attempt more time (KIP-601).
     """
 
     def __init__(
@@ -73,15 +63,14 @@ class Node:
         authentication: Authentication | None = None,
     ) -> None:
         self.broker = broker
-        self.state = NodeState.DISCONNECTED
         self.connection: Connection | None = None
         self.throttled_until = 0
         self.last_active_at = 0
         self.last_attempt_at = -NEVER
         self.failed_rounds = 0
-        """How often all addresses failed, ever."""
+        """How often all addresses failed, in total."""
         self.failures = 0
-        """How often in a row since the node was last ready."""
+        """How often all addresses failed since the node was last ready."""
         self.last_error = ""
         self._config = config
         self._poller = poller
@@ -89,7 +78,7 @@ class Node:
         self._authentication = authentication
         self._reauthentication_wanted = False
         self._transport: Transport | None = None
-        # Metadata may move the broker to another host while addresses of this one are still being tried.
+        # The host of this round: metadata may move the broker while its old addresses are still being tried.
         self._host = broker.host
         self._addresses: list[Address] = []
         self._next_attempt_at = 0
@@ -99,35 +88,54 @@ class Node:
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
         )
 
-    # questions
+    # state
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the node stands between DISCONNECTED and READY."""
+        if self.connection is not None:
+            return self.connection.state
+        return ConnectionState.DISCONNECTED if self._transport is None else ConnectionState.CONNECTING
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the connection is ready, or re-authenticates after it was."""
+        return self.connection is not None and self.connection.is_established
 
     @property
     def in_flight(self) -> int:
-        """How many requests await an answer."""
+        """The number of requests without a response."""
         return 0 if self.connection is None else self.connection.in_flight
 
     def can_connect(self, now: int) -> bool:
         """Whether an attempt may begin now."""
-        return self.state is NodeState.DISCONNECTED and now >= self._next_attempt_at
+        return self._transport is None and now >= self._next_attempt_at
 
     def is_throttled(self, now: int) -> bool:
-        """Whether the broker asked for silence (KIP-219)."""
+        """Whether the client must not send yet, because the broker throttles it (KIP-219)."""
         return now < self.throttled_until
 
     def takes_requests(self, now: int) -> bool:
-        """Whether a request can be sent now; asks for the session to be prolonged where that must come first."""
-        if self.state is not NodeState.READY or self.is_throttled(now):
+        """Whether a request can be sent now; schedules a re-authentication that must come first."""
+        if self.connection is None or not self.connection.is_established or self.is_throttled(now):
             return False
-        assert self.connection is not None
         self._reauthentication_wanted |= self.connection.reauthentication_due(now)
         return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
 
+    def load(self, now: int) -> tuple[int, int, int] | None:
+        """Rank the node for ``least_loaded_node``, the smallest first; None while it is backing off."""
+        if self.is_established:
+            return (2 if self.is_throttled(now) else 0), self.in_flight, 0
+        if self._transport is not None:
+            return 1, 0, 0
+        return (3, 0, self.last_attempt_at) if self.can_connect(now) else None
+
     def time_to_next_timer(self, now: int) -> int:
-        """How long until something becomes due here, in ms; NEVER where nothing does."""
+        """Return the time to the node's next timer in ms, NEVER if there is none."""
         times = [NEVER]
-        if self.state is NodeState.DISCONNECTED and self._next_attempt_at > now:
+        if self._transport is None and self._next_attempt_at > now:
             times.append(self._next_attempt_at)
-        if self.state is NodeState.CONNECTING:
+        if self.state is ConnectionState.CONNECTING:
             times.append(self._setup_expires_at)
         if self.connection is not None and (expires_at := self.connection.expires_at) is not None:
             times.append(expires_at)
@@ -140,11 +148,11 @@ class Node:
     # connecting
 
     def connect(self, now: int) -> None:
-        """Begin an attempt: the next address, those of a fresh look-up where none is left."""
+        """Begin an attempt: resolve the host and connect to its first address."""
         self.last_attempt_at = self.last_active_at = now
         self._host = self.broker.host
         try:
-            self._addresses = list(resolve(self._host, self.broker.port))
+            self._addresses = list(resolve_host(self._host, self.broker.port))
         except OSError as error:
             self._fail_round(f"{self.broker}: cannot resolve the host name: {error}", now)
             return
@@ -158,10 +166,10 @@ class Node:
             except OSError as error:
                 self.last_error = f"{self.broker}: {error}"
                 continue
+            log.debug("[%s] connecting to %s at %s", self._config.client_id, self.broker, address)
             self._transport = transport
             self._poller.register(self.broker.node_id, transport)
             self._setup_expires_at = now + self._setup_timeout.delay_ms(self.failures)
-            self.state = NodeState.CONNECTING
             return
         self._fail_round(self.last_error, now)
 
@@ -171,8 +179,10 @@ class Node:
         return TlsTransport(address, self._config, self._tls, self._host)
 
     def _fail_round(self, reason: str, now: int) -> None:
+        # Only the first failure is INFO: a broker that is down for an hour would fill the log.
+        level = logging.DEBUG if self.failures else logging.INFO
+        log.log(level, "[%s] cannot connect: %s", self._config.client_id, reason)
         self.last_error = reason
-        self.state = NodeState.DISCONNECTED
         self._next_attempt_at = now + self._backoff.delay_ms(self.failures)
         self.failures += 1
         self.failed_rounds += 1
@@ -182,7 +192,7 @@ class Node:
     def send(
         self, request: Request[Any], now: int, timeout_ms: int, max_version: int | None, min_version: int | None
     ) -> PendingRequest:
-        """Put a request in flight and write what the kernel takes; a broken socket shows at the next poll."""
+        """Put a request in flight and write what the kernel takes; the next poll reports a broken socket."""
         assert self.connection is not None
         pending = self.connection.send(
             request, now=now, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
@@ -197,63 +207,64 @@ class Node:
         try:
             self._transport.write(self.connection.data_to_send())
         except OSError:
-            # The poller reports a broken socket as readable, and reading says why; answers that came before the break
-            # are read first.
+            # The poller reports a broken socket as readable. Reading first returns the responses that arrived before
+            # the break, and then raises the reason.
             return
 
-    def handle_io(self, readable: bool, writable: bool, now: int) -> Moved:
+    def handle_io(self, readable: bool, writable: bool, now: int) -> Progress:
         """Move bytes as far as possible."""
-        moved = Moved()
+        progress = Progress()
         if self._transport is None:
-            return moved
+            return progress
         try:
-            if self.state is NodeState.CONNECTING:
+            if self.connection is None:
                 if not self._transport.continue_connect(writable):
-                    return moved
+                    return progress
                 self._begin_handshake(now)
             elif writable:
                 self._transport.flush()
             if readable:
-                self._read(moved.responses, now)
+                self._read(progress.responses, now)
         except Exception as error:
-            self._broke(error, moved, now)
-        return moved
+            self._break(error, progress, now)
+        return progress
 
-    def reauthenticate_if_wanted(self, now: int) -> Moved:
-        """Begin to prolong the session where `takes_requests` found that to be due (KIP-368).
+    def reauthenticate_if_wanted(self, now: int) -> Progress:
+        """Re-authenticate if ``takes_requests`` scheduled it (KIP-368).
 
-        Not by the clock alone: a connection that nobody uses may end with its session.
+        The clock alone does not start it: an idle connection may expire with its session.
         """
-        moved = Moved()
+        progress = Progress()
         if not self._reauthentication_wanted:
-            return moved
+            return progress
         self._reauthentication_wanted = False
         assert self.connection is not None
+        log.info("[%s] %s: re-authenticating before the session expires", self._config.client_id, self.broker)
         try:
             self.connection.reauthenticate(now)
             self._write()
         except Exception as error:
-            self._broke(error, moved, now)
-        return moved
+            self._break(error, progress, now)
+        return progress
 
-    def _broke(self, error: Exception, moved: Moved, now: int) -> None:
+    def _break(self, error: Exception, progress: Progress, now: int) -> None:
+        """Disconnect because of ``error``, and decide whether another attempt makes sense."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
-        if isinstance(error, TlsError) and self.state is not NodeState.READY:
+        if isinstance(error, TlsError) and not self.is_established:
             error = AuthenticationError("TLS_FAILED", f"{where}: {error}")
         elif isinstance(error, AuthenticationError):
             error = AuthenticationError(error.code, f"{where}: {error.message}")
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
-            moved.lost = self.disconnect(f"{where}: {reason}", now)
+            progress.lost = self.disconnect(f"{where}: {reason}", now)
             return
-        # Refused: version or principal. It would be refused again at the host's next address.
+        # The host's other addresses lead to the same broker, which would reject version or principal again.
         self._addresses.clear()
-        moved.lost = self.disconnect(str(error), now)
-        moved.refusal = error
+        progress.lost = self.disconnect(str(error), now)
+        progress.fatal = error
 
     def _begin_handshake(self, now: int) -> None:
-        self.state = NodeState.HANDSHAKING
         self.connection = Connection(
             node_id=self.broker.node_id,
             broker=str(self.broker),
@@ -272,10 +283,11 @@ class Node:
             if data is None:
                 return
             self.last_active_at = now
+            # Each read is decoded before the next one: a break behind it must not lose the responses before it.
             self.connection.receive_data(data, now)
             while (event := self.connection.next_event()) is not None:
                 if isinstance(event, ConnectionReady):
-                    self.state = NodeState.READY
+                    log.debug("[%s] %s is ready", self._config.client_id, self.broker)
                     self.failures = 0
                     self.last_error = ""
                     self._addresses.clear()
@@ -286,11 +298,11 @@ class Node:
     # ending
 
     def expire(self, now: int) -> Lost:
-        """Give up what is overdue: a connection attempt, or a request and with it the connection.
+        """Disconnect if the connection attempt or a request is overdue.
 
-        Answers come in order, so behind one that is overdue none can be awaited on this connection.
+        Responses come in order. Behind an overdue response no other one can arrive on this connection.
         """
-        if self.state is NodeState.CONNECTING and now >= self._setup_expires_at:
+        if self.state is ConnectionState.CONNECTING and now >= self._setup_expires_at:
             assert self._transport is not None
             address = self._transport.address
             return self.disconnect(f"{self.broker}: no connection to {address} within the setup timeout", now)
@@ -299,33 +311,54 @@ class Node:
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
             return ()
-        lost = self.disconnect(f"{self.broker}: no answer within the request timeout", now)
+        lost = self.disconnect(f"{self.broker}: no response within the request timeout", now)
         return tuple(
             (pending, RequestTimedOut("REQUEST_TIMED_OUT", error.message) if now >= pending.expires_at else error)
             for pending, error in lost
         )
 
     def disconnect(self, reason: str, now: int) -> Lost:
-        """Close; where the node was not ready yet, go on with its next address or back off."""
-        if self.state is NodeState.DISCONNECTED:
+        """Close; a node that was not ready yet tries its next address or backs off."""
+        if self._transport is None:
             return ()
-        was_ready = self.state is NodeState.READY
-        lost = () if self.connection is None else self.connection.abandon()
+        was_established, in_flight = self.is_established, self.in_flight
+        lost = () if self.connection is None else self.connection.abandon(reason)
         self.close()
         self.last_error = reason
-        if was_ready:
+        if was_established:
+            # A connection that worked gets no exponential backoff: a restarted broker closes many at once.
+            log.info("[%s] connection lost, %d in flight: %s", self._config.client_id, in_flight, reason)
             self._next_attempt_at = now + self._backoff.delay_ms(0)
         else:
+            log.debug("[%s] connection attempt failed: %s", self._config.client_id, reason)
             self._connect_next_address(now)
         error = ConnectionLost("CONNECTION_LOST", reason)
         return tuple((pending, error) for pending in lost)
 
     def close(self) -> None:
-        """Close the socket, nothing more."""
-        self.state = NodeState.DISCONNECTED
+        """Close the socket without any effect on later attempts."""
         self.connection = None
         self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)
             self._transport.close()
             self._transport = None
+
+
+def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
+    """Return the bootstrap servers as brokers with negative ids, resolved if ``client.dns.lookup`` requires it.
+
+    Raises:
+        BrokerUnavailableError: BROKER_UNREACHABLE, if the resolver does not know a name.
+    """
+    servers = list(config.bootstrap_servers)
+    if config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
+        try:
+            servers = [(name, port) for host, port in servers for name in canonical_names(host, port)]
+        except OSError as error:
+            raise BrokerUnavailableError(
+                "BROKER_UNREACHABLE",
+                f"cannot resolve a name in kafka.bootstrap.servers={config.bootstrap_servers_text}: {error}; check the "
+                "names and this host's resolver",
+            ) from error
+    return tuple(Broker(node_id=-1 - index, host=host, port=port) for index, (host, port) in enumerate(servers))

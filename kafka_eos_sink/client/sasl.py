@@ -1,7 +1,7 @@
-"""SASL: who we are. Each mechanism is a generator of the client's messages that is sent the server's; no I/O here.
+"""SASL mechanisms, each a generator that yields the client's messages and receives the server's. No I/O.
 
-What Kafka wraps around them, SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), is `authenticate`, a generator of
-requests in the same manner. A connection runs it before it is ready, and again before the session ends (KIP-368).
+``authenticate`` wraps a mechanism into Kafka's requests, SaslHandshake and SaslAuthenticate (KIP-43, KIP-152). A
+connection runs it before it is ready, and again before the session expires (KIP-368).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
 
+from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
 from kafka_eos_sink.errors import AuthenticationError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -24,20 +24,16 @@ from kafka_eos_sink.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kafka_eos_sink.protocol.schema import Request
 
 MIN_ITERATIONS = 4_096
-"""RFC 7677 (and Kafka's own minimum): with fewer a recorded exchange gives the password away too easily."""
+"""RFC 7677 and Kafka's own minimum: with fewer, a recorded exchange makes it too easy to guess the password."""
 MAX_ITERATIONS = 1_000_000
-"""What a server may make this client compute (about a second)."""
+"""A limit to the work that a server can cause (about a second)."""
 
 SHOWN_CHARACTERS = 500
 
 Messages = Generator[bytes, bytes, None]
-"""A mechanism: yields the client's messages, is sent the server's, ends when the server has proven what it must."""
-
-Dialogue = Generator[Request[Any], Any, int]
-"""Yields requests, is sent their responses, returns the session's lifetime in ms (0: it does not end)."""
+"""A mechanism: yields the client's messages, receives the server's, and ends when the server has proven itself."""
 
 
 def authenticate(
@@ -45,11 +41,16 @@ def authenticate(
     token: Callable[[], Secret] | None = None,
     token_refused: Callable[[], None] = lambda: None,
 ) -> Dialogue:
-    """The client's side of a whole authentication.
+    """Run the client's side of an authentication; return the session's lifetime in ms, 0 if it does not expire.
 
-    `token` gives the token of OAUTHBEARER and may raise OSError, to be tried again; `token_refused` is told when the
-    broker did not take it. Raises AuthenticationError, with Kafka's message and never the secret:
-    UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED, SASL_SERVER_UNTRUSTED.
+    Args:
+        config: mechanism and credentials.
+        token: returns the token of OAUTHBEARER; raises OSError for a temporary failure.
+        token_refused: called when the broker rejects the credentials.
+
+    Raises:
+        AuthenticationError: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED or
+            SASL_SERVER_UNTRUSTED, with the broker's message and never with a secret.
     """
     handshake: SaslHandshakeResponse = yield SaslHandshakeRequest(mechanism=config.mechanism)
     if handshake.error_code:
@@ -62,15 +63,18 @@ def authenticate(
         hidden = [token()]
         messages = oauthbearer(hidden[0], config.credentials)
     message = next(messages)
+    # The number of rounds depends on the mechanism: PLAIN has one, SCRAM two, a rejected token one more.
     while True:
-        answer: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
-        if answer.error_code:
+        response: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
+        if response.error_code:
+            # A cached token must not be used again by other connections of this process.
             token_refused()
-            raise _refused(config.mechanism, answer, hidden)
+            raise _refused(config.mechanism, response, hidden)
         try:
-            message = messages.send(bytes(answer.auth_bytes))
+            message = messages.send(bytes(response.auth_bytes))
         except StopIteration:
-            return answer.session_lifetime_ms
+            # The mechanism has verified the server's last message; only now is the broker authenticated.
+            return response.session_lifetime_ms
 
 
 def _password_mechanism(mechanism: str, credentials: PasswordCredentials) -> Messages:
@@ -85,29 +89,30 @@ def _refused_handshake(mechanism: str, handshake: SaslHandshakeResponse) -> Auth
         offered = ", ".join(_printable(name) for name in handshake.mechanisms) or "none"
         return AuthenticationError(
             "UNSUPPORTED_SASL_MECHANISM",
-            f"the listener does not take sasl.mechanism={mechanism}; it offers {offered}",
+            f"the listener does not support sasl.mechanism={mechanism}; it offers {offered}",
         )
     return AuthenticationError(
         "ILLEGAL_SASL_STATE",
-        f"SaslHandshake was answered {error.name}: the listener takes no SASL, or not now; check security.protocol "
-        "and the port",
+        f"SaslHandshake failed with {error.name}: the listener takes no SASL, or not in this state; check "
+        "security.protocol and the port",
     )
 
 
-def _refused(mechanism: str, answer: SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
-    error = ErrorCode.of(answer.error_code)
-    said = without(hidden, answer.error_message or error.message)
+def _refused(mechanism: str, response: SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
+    error = ErrorCode.of(response.error_code)
+    detail = without(hidden, response.error_message or error.message)
     named = "" if error is ErrorCode.SASL_AUTHENTICATION_FAILED else f" ({error.name})"
     given = "the token and its source" if mechanism == "OAUTHBEARER" else "user name and password"
     return AuthenticationError(
         "ILLEGAL_SASL_STATE" if error is ErrorCode.ILLEGAL_SASL_STATE else "SASL_AUTHENTICATION_FAILED",
-        f"{mechanism} was refused{named}: {said.rstrip('.')}; check {given}, and sasl.mechanism",
+        f"the broker rejected {mechanism}{named}: {detail.rstrip('.')}; check {given}, and sasl.mechanism",
     )
 
 
 def without(hidden: Iterable[Secret], text: str) -> str:
-    """`text` of a peer for people to read: short, printable, and without secrets that the peer may have sent back."""
+    """Return a peer's text for a message: short, printable, and without secrets that the peer may have echoed."""
     for secret in hidden:
+        # Replacing an empty text would insert the placeholder between all characters.
         if secret.reveal():
             text = text.replace(secret.reveal(), repr(secret))
     return _printable(text)
@@ -117,11 +122,11 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text[:SHOWN_CHARACTERS])
 
 
-# the mechanisms
+# mechanisms
 
 
 def plain(credentials: PasswordCredentials) -> Messages:
-    """PLAIN (RFC 4616): the password as it is, so the connection must be encrypted."""
+    """PLAIN (RFC 4616): sends the password in clear text, so the connection must be encrypted."""
     yield b"\0".join((b"", credentials.username.encode(), credentials.password.reveal().encode()))
 
 
@@ -130,12 +135,12 @@ def oauthbearer(token: Secret, credentials: TokenCredentials) -> Messages:
     pairs = (("auth", f"Bearer {token.reveal()}"), *credentials.extensions)
     reason = yield ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs) + "\x01").encode()
     if reason:
-        # The server has refused; it says so in Kafka's own answer after this empty message (RFC 7628, 3.2.3).
+        # A reason means rejection. The server fails SaslAuthenticate only after this empty message (RFC 7628, 3.2.3).
         yield b"\x01"
         raise AuthenticationError(
             "SASL_AUTHENTICATION_FAILED",
-            f"the token was refused: {without([token], reason.decode(errors='replace'))}; check the token and its "
-            "source",
+            f"the broker rejected the token: {without([token], reason.decode(errors='replace'))}; check the token and "
+            "its source",
         )
 
 
@@ -144,10 +149,10 @@ _SERVER_FINAL = re.compile(r"(v|e)=([^,]+)(?:,.*)?", re.DOTALL)
 
 
 def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = None) -> Messages:
-    """SCRAM (RFC 5802, RFC 7677) without channel binding; `nonce` is random unless given.
+    """SCRAM (RFC 5802, RFC 7677) without channel binding; ``nonce`` is random unless given.
 
-    Both sides prove that they know the password, so a server that does not is refused. Like Kafka's own clients it
-    takes names and passwords as they are, without SASLprep: the broker has salted them so.
+    Both sides prove that they know the password; the client rejects a server that does not. Names and passwords are
+    used without SASLprep, as in Kafka's clients, because the broker salted them that way.
     """
     nonce = nonce or secrets.token_urlsafe(24)
     name = credentials.username.replace("=", "=3D").replace(",", "=2C")
@@ -163,28 +168,29 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
     server_final = _text((yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()))
     found = _SERVER_FINAL.fullmatch(server_final)
     if found is None:
-        raise _untrusted("its last message is not one")
+        raise _untrusted("its last message is malformed")
     if found[1] == "e":
         raise AuthenticationError(
             "SASL_AUTHENTICATION_FAILED",
-            f"SCRAM was refused: {without([credentials.password], found[2])}; check user name and password",
+            f"the broker rejected SCRAM: {without([credentials.password], found[2])}; check user name and password",
         )
+    # Only a server that holds a key derived from this password can make this signature (RFC 5802, 3).
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     if not hmac.compare_digest(_base64(found[2]), expected):
         raise _untrusted("its signature is wrong, so it does not know the password")
 
 
 def _read_server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
-    """The nonce of both, the salt, the iterations; an extension that must be understood (m=) is none of these."""
+    """Return the combined nonce, the salt and the iterations; reject mandatory extensions (m=)."""
     found = _SERVER_FIRST.fullmatch(message)
     if found is None:
-        raise _untrusted("its first message is not one")
+        raise _untrusted("its first message is malformed")
     both, salt, iterations = found[1], _base64(found[2]), int(found[3])
-    # A nonce that is not ours is an old exchange played back, one that adds nothing a server without randomness.
+    # Another client nonce means a replayed exchange. No addition means a server without randomness.
     if not hmac.compare_digest(both[: len(nonce)].encode(), nonce.encode()) or len(both) == len(nonce):
         raise _untrusted("it did not add to this client's nonce")
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise _untrusted(f"it asks for {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted")
+        raise _untrusted(f"it requires {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted")
     return both, salt, iterations
 
 
@@ -199,7 +205,7 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _untrusted("a message holds no valid base 64") from None
+        raise _untrusted("a message holds invalid base 64") from None
 
 
 def _untrusted(reason: str) -> AuthenticationError:

@@ -23,7 +23,7 @@ from kafka_eos_sink.client.security import (
     TokenSource,
     UnsecuredToken,
 )
-from kafka_eos_sink.client.transport import TlsContext
+from kafka_eos_sink.client.tls import TlsContext
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
 from kafka_eos_sink.settings import key_stores

@@ -99,7 +99,7 @@ def describe(*ids: str) -> DescribeTransactionsRequest:
     return DescribeTransactionsRequest(transactional_ids=ids)
 
 
-def test_from_the_bootstrap_servers_it_learns_the_cluster(client: NetworkClient) -> None:
+def test_client_learns_cluster_from_bootstrap_servers(client: NetworkClient) -> None:
     assert min(client.metadata.brokers) < 0
     node_id = connected_broker(client)
     assert node_id in client.metadata.brokers
@@ -110,7 +110,7 @@ def test_from_the_bootstrap_servers_it_learns_the_cluster(client: NetworkClient)
     assert "metadata.version" in client.finalized_features()
 
 
-def test_answers_of_one_node_come_in_the_order_of_the_requests(client: NetworkClient) -> None:
+def test_responses_of_a_node_arrive_in_request_order(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     sent = [client.send(node_id, describe(f"order.{number}")) for number in range(50)]
     assert client.in_flight(node_id) == 50
@@ -120,27 +120,27 @@ def test_answers_of_one_node_come_in_the_order_of_the_requests(client: NetworkCl
     assert client.in_flight(node_id) == 0
 
 
-def test_an_answer_that_comes_during_a_blocking_call_is_kept_for_the_next_poll(client: NetworkClient) -> None:
+def test_response_during_blocking_call_is_kept_for_next_poll(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     sent = client.send(node_id, describe("mine"))
     client.call(node_id, describe("theirs"), deadline_ms=deadline(client))
     assert [completion.pending for completion in collect(client, 1)] == [sent]
 
 
-def test_a_request_larger_than_any_socket_buffer_arrives_whole(client: NetworkClient) -> None:
+def test_request_larger_than_socket_buffers_arrives_whole(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
     response = client.call(node_id, describe(*ids), deadline_ms=deadline(client, 60_000))
     assert sorted(state.transactional_id for state in response.transaction_states) == ids
 
 
-def test_many_calls_are_pipelined_and_answered_each_in_its_place(client: NetworkClient) -> None:
+def test_call_all_returns_responses_in_request_order(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     results = client.call_all([(node_id, describe(f"{n}"), None) for n in range(500)], deadline(client))
     assert [result.transaction_states[0].transactional_id for result in results] == [f"{n}" for n in range(500)]
 
 
-def test_a_version_that_is_asked_for_exactly_is_not_replaced_by_another(client: NetworkClient) -> None:
+def test_exact_version_is_never_replaced(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     assert client.api_version(node_id, ListTransactionsRequest, 0) == 0
     (refused,) = client.call_all([(node_id, ListTransactionsRequest(), 7)], deadline(client), exact_versions=True)
@@ -150,9 +150,7 @@ def test_a_version_that_is_asked_for_exactly_is_not_replaced_by_another(client: 
     assert taken.error_code == 0
 
 
-def test_an_overdue_answer_ends_the_connection_and_what_is_in_flight_behind_it(
-    client: NetworkClient, clock: Clock
-) -> None:
+def test_overdue_response_closes_connection_and_loses_later_ones(client: NetworkClient, clock: Clock) -> None:
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("overdue", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
@@ -169,7 +167,7 @@ def test_an_overdue_answer_ends_the_connection_and_what_is_in_flight_behind_it(
     assert client.call(node_id, describe("after"), deadline_ms=deadline(client)).transaction_states
 
 
-def test_a_call_gives_its_answer_up_at_the_deadline(client: NetworkClient, clock: Clock) -> None:
+def test_call_fails_at_its_deadline(client: NetworkClient, clock: Clock) -> None:
     Admin(client).create_topic("too-late", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("too-late", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
@@ -180,7 +178,7 @@ def test_a_call_gives_its_answer_up_at_the_deadline(client: NetworkClient, clock
     assert unsent.value.code == "REQUEST_DEADLINE"
 
 
-def test_a_connection_that_is_idle_for_long_is_closed_and_made_again_when_needed(kafka: Any, clock: Clock) -> None:
+def test_idle_connection_is_closed_and_reopened_on_demand(kafka: Any, clock: Clock) -> None:
     # Metadata is refreshed more often than that, which keeps one connection in use.
     settings = config(kafka.bootstrap_servers, metadata_max_age_ms=10_000_000)
     with NetworkClient(settings, clock) as client:
@@ -194,7 +192,7 @@ def test_a_connection_that_is_idle_for_long_is_closed_and_made_again_when_needed
         wait_until_ready(client, node_id)
 
 
-def test_metadata_is_asked_for_again_when_it_is_old(client: NetworkClient, clock: Clock) -> None:
+def test_old_metadata_is_refreshed(client: NetworkClient, clock: Clock) -> None:
     connected_broker(client)
     version = client.metadata.version
     client.poll(200)
@@ -268,7 +266,7 @@ def request_quota(client: NetworkClient, client_id: str, percentage: float) -> I
         alter(remove=True)
 
 
-def test_a_node_is_left_alone_for_as_long_as_its_broker_throttles(kafka: Any, client: NetworkClient) -> None:
+def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkClient) -> None:
     clock = Clock()
     settings = ClientConfig(
         bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), client_id="throttled-client"
@@ -326,7 +324,7 @@ def peer(answer: bytes | None) -> Iterator[str]:
             connection.close()
 
 
-def test_where_nobody_listens_the_error_names_the_servers_and_the_reason() -> None:
+def test_unreachable_error_names_servers_and_reason() -> None:
     servers = f"127.0.0.1:{free_port()},localhost:{free_port()}"
     with NetworkClient(config(servers)) as client, pytest.raises(BrokerUnavailableError) as unreachable:
         client.any_node(deadline(client, 500))
@@ -335,7 +333,7 @@ def test_where_nobody_listens_the_error_names_the_servers_and_the_reason() -> No
     assert "Connection refused" in str(unreachable.value)
 
 
-def test_a_name_that_is_not_known_is_said(clock: Clock) -> None:
+def test_error_names_unknown_host(clock: Clock) -> None:
     with (
         NetworkClient(config("no-such-host.invalid:9092"), clock) as client,
         pytest.raises(BrokerUnavailableError, match="cannot resolve the host name"),
@@ -343,16 +341,16 @@ def test_a_name_that_is_not_known_is_said(clock: Clock) -> None:
         client.any_node(deadline(client, 300))
 
 
-def test_a_peer_that_keeps_silent_is_given_up_after_the_request_timeout() -> None:
+def test_silent_peer_fails_after_request_timeout() -> None:
     with (
         peer(None) as server,
         NetworkClient(config(server, request_timeout_ms=200)) as client,
-        pytest.raises(BrokerUnavailableError, match="no answer within the request timeout"),
+        pytest.raises(BrokerUnavailableError, match="no response within the request timeout"),
     ):
         client.any_node(deadline(client, 1_000))
 
 
-def test_a_peer_that_does_not_speak_kafka_is_called_so() -> None:
+def test_error_names_peer_that_is_no_kafka_broker() -> None:
     with (
         peer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server,
         NetworkClient(config(server)) as client,
@@ -361,7 +359,7 @@ def test_a_peer_that_does_not_speak_kafka_is_called_so() -> None:
         client.any_node(deadline(client, 2_000))
 
 
-def test_metadata_is_asked_again_as_long_as_it_names_a_broker_that_cannot_be_reached(client: NetworkClient) -> None:
+def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: NetworkClient) -> None:
     """The answer right after a broker's death still has it as leader, and is up to date for minutes by its age."""
     assert client.wait_for_metadata(deadline(client))
     client.learn_broker(99, "127.0.0.1", free_port())
@@ -372,7 +370,7 @@ def test_metadata_is_asked_again_as_long_as_it_names_a_broker_that_cannot_be_rea
         client.poll(10)
 
 
-def test_a_call_to_a_node_that_cannot_be_reached_does_not_wait_for_its_deadline() -> None:
+def test_call_to_unreachable_node_fails_before_deadline() -> None:
     with NetworkClient(config(f"127.0.0.1:{free_port()}")) as client:
         began = client.clock()
         with pytest.raises(BrokerUnavailableError) as unreachable:
@@ -381,18 +379,16 @@ def test_a_call_to_a_node_that_cannot_be_reached_does_not_wait_for_its_deadline(
     assert unreachable.value.code == "BROKER_UNREACHABLE"
 
 
-def test_one_living_server_among_the_bootstrap_servers_is_enough(kafka: Any) -> None:
+def test_one_reachable_bootstrap_server_suffices(kafka: Any) -> None:
     servers = ",".join([f"127.0.0.1:{free_port()}" for _ in range(4)] + [kafka.bootstrap_servers])
     with NetworkClient(config(servers)) as client:
         assert connected_broker(client) >= 0
 
 
-def test_all_addresses_of_a_host_are_tried_without_waiting_in_between(
-    kafka: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ((_, port),) = parse_bootstrap_servers(kafka.bootstrap_servers.split(",")[0])
     addresses = tuple(Address(socket.AF_INET, ("127.0.0.1", each)) for each in (free_port(), free_port(), port))
-    monkeypatch.setattr(node_module, "resolve", lambda _host, _port: addresses)
+    monkeypatch.setattr(node_module, "resolve_host", lambda _host, _port: addresses)
     settings = config("kafka.example:9092", reconnect_backoff_ms=600_000, reconnect_backoff_max_ms=600_000)
     with NetworkClient(settings) as client:
         assert client.any_node(deadline(client)) < 0
@@ -407,7 +403,7 @@ def mortal_kafka() -> Iterator[EmbeddedKafka]:
         yield started
 
 
-def test_a_topic_is_created_by_the_broker_only_where_that_is_allowed(mortal_kafka: EmbeddedKafka) -> None:
+def test_broker_creates_topic_only_if_allowed(mortal_kafka: EmbeddedKafka) -> None:
     with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
         client.want_topics(["never-made"])
         client.want_topics(["made-by-the-broker"], allow_auto_creation=True)
@@ -420,7 +416,7 @@ def test_a_topic_is_created_by_the_broker_only_where_that_is_allowed(mortal_kafk
         assert client.metadata.topics["never-made"].partitions == ()
 
 
-def test_a_broker_that_dies_loses_what_is_in_flight_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:
+def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:
     with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
         Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
         Admin(client).list_offsets([("mortal", 0)], deadline(client))  # until its leader has made the log
@@ -437,9 +433,7 @@ def test_a_broker_that_dies_loses_what_is_in_flight_and_is_found_again(mortal_ka
         assert Admin(client).list_offsets([("mortal", 0)], deadline(client)) == {("mortal", 0): 0}
 
 
-def test_when_all_known_brokers_are_gone_the_bootstrap_servers_are_asked_again(
-    kafka: Any, mortal_kafka: EmbeddedKafka
-) -> None:
+def test_client_rebootstraps_when_all_brokers_are_gone(kafka: Any, mortal_kafka: EmbeddedKafka) -> None:
     """KIP-899; two clusters behind one list of servers stand for one that has moved."""
     both = f"{mortal_kafka.bootstrap_servers},{kafka.bootstrap_servers}"
     mortal_id, other_id = (

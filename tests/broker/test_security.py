@@ -5,6 +5,9 @@ Topics are made and looked at over the brokers' plaintext listener; what is test
 
 from __future__ import annotations
 
+import base64
+import logging
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +24,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import Connection
 from kafka_eos_sink.client.network_client import ConnectionLost, NetworkClient
+from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -139,11 +143,11 @@ def oauth(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_password_lets_in(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
+def test_password_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
     assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
 
 
-def test_a_token_lets_in(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+def test_token_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     assert reached({**oauth(sasl_ssl, authority), **unsecured_token("alice")}) == 2
 
 
@@ -152,7 +156,7 @@ def expired_token() -> tuple[str, float]:
     return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ.", time.time() + 3_600
 
 
-def test_a_token_that_the_broker_does_not_take_is_refused_and_forgotten(
+def test_rejected_token_is_forgotten(
     sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "token_provider_of_test.py").write_text(
@@ -175,7 +179,7 @@ def test_a_token_that_the_broker_does_not_take_is_refused_and_forgotten(
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("wrong", [{"sasl.password": WRONG}, {"sasl.username": "mallory"}])
-def test_a_wrong_password_is_refused_in_the_words_of_kafka(
+def test_wrong_password_shows_message_of_broker(
     sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str, wrong: dict[str, str]
 ) -> None:
     error = refused({**scram(sasl_ssl, authority, sasl__mechanism=mechanism), **wrong})
@@ -187,7 +191,7 @@ def test_a_wrong_password_is_refused_in_the_words_of_kafka(
     assert f"127.0.0.1:{sasl_ssl.bootstrap_servers.rpartition(':')[2]}" in str(error)
 
 
-def test_a_wrong_password_fails_a_write_before_it_begins(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+def test_wrong_password_fails_write_before_it_begins(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     settings = write_settings(sasl_ssl, "never-written")
     client = config(scram(sasl_ssl, authority, sasl__password=WRONG))
     began = time.monotonic()
@@ -196,16 +200,14 @@ def test_a_wrong_password_fails_a_write_before_it_begins(sasl_ssl: EmbeddedKafka
     assert time.monotonic() - began < settings.producer.max_block_ms / 2_000
 
 
-def test_a_mechanism_that_the_broker_does_not_offer_is_refused_with_those_it_does(
-    sasl_ssl: EmbeddedKafka, authority: Authority
-) -> None:
+def test_unsupported_mechanism_error_lists_those_of_broker(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     error = refused(scram(sasl_ssl, authority, sasl__mechanism="PLAIN"))
     assert error.code == "UNSUPPORTED_SASL_MECHANISM"
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"):
         assert mechanism in str(error)
 
 
-def test_a_listener_without_sasl_is_called_so(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
+def test_error_names_broker_listener_without_sasl(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
     shown = {"ssl.keystore.location": str(authority.issue("client").file)}
     error = refused({**scram(mutual_tls, authority), **shown})
     assert error.code == "ILLEGAL_SASL_STATE"
@@ -215,7 +217,7 @@ def test_a_listener_without_sasl_is_called_so(mutual_tls: EmbeddedKafka, authori
 # TLS
 
 
-def test_a_broker_of_another_authority_is_not_trusted(
+def test_broker_of_unknown_authority_is_not_trusted(
     sasl_ssl: EmbeddedKafka, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path)
@@ -228,9 +230,7 @@ def test_a_broker_of_another_authority_is_not_trusted(
     assert refused(system).code == "TLS_FAILED"
 
 
-def test_a_certificate_of_another_host_is_not_trusted_unless_that_is_switched_off(
-    sasl_ssl: EmbeddedKafka, authority: Authority
-) -> None:
+def test_certificate_of_another_host_is_rejected_unless_disabled(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     port = sasl_ssl.bootstrap_servers.rpartition(":")[2]
     other_name = scram(sasl_ssl, authority, bootstrap__servers=f"localhost:{port}")
     error = refused(other_name)
@@ -258,7 +258,7 @@ def key_stores(certificate: Certificate) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("store", ["PEM file", "PEM in the options", "PKCS12"])
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_client_with_a_certificate_is_let_in(
+def test_client_certificate_authenticates(
     mutual_tls: EmbeddedKafka, authority: Authority, store: str, version: str
 ) -> None:
     shown = key_stores(authority.issue("client"))[store]
@@ -266,7 +266,7 @@ def test_a_client_with_a_certificate_is_let_in(
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_a_client_without_a_certificate_or_with_a_foreign_one_is_refused(
+def test_missing_or_untrusted_client_certificate_is_rejected(
     mutual_tls: EmbeddedKafka, authority: Authority, tmp_path: Path, version: str
 ) -> None:
     """In TLS 1.3 the client is done before the broker has looked at its certificate: the refusal comes later."""
@@ -279,7 +279,7 @@ def test_a_client_without_a_certificate_or_with_a_foreign_one_is_refused(
         assert "ssl.keystore" in str(error)
 
 
-def test_a_chosen_cipher_suite_is_spoken(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
+def test_configured_cipher_suite_connects(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
     shown = key_stores(authority.issue("client"))["PEM file"]
     suite = {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}
     assert reached({**ssl(mutual_tls, authority), **shown, **suite}) == 2
@@ -292,9 +292,7 @@ def unreachable(properties: Mapping[str, str], patience_ms: int = 4_000) -> str:
     return str(error.value)
 
 
-def test_a_listener_of_another_protocol_is_named_as_the_likely_reason(
-    mutual_tls: EmbeddedKafka, authority: Authority
-) -> None:
+def test_error_suggests_wrong_security_protocol(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
     plaintext = unreachable({"bootstrap.servers": mutual_tls.bootstrap_servers})
     assert "kafka.security.protocol=PLAINTEXT" in plaintext
     tls = unreachable(ssl(mutual_tls, authority, bootstrap__servers=mutual_tls.plaintext_servers))
@@ -302,7 +300,7 @@ def test_a_listener_of_another_protocol_is_named_as_the_likely_reason(
     assert "during the TLS handshake" in tls
 
 
-def test_a_peer_that_answers_without_tls_is_called_so(authority: Authority) -> None:
+def test_error_names_peer_without_tls(authority: Authority) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         servers = f"127.0.0.1:{listener.getsockname()[1]}"
         with NetworkClient(config(ssl(Servers(servers), authority))) as client:
@@ -314,7 +312,7 @@ def test_a_peer_that_answers_without_tls_is_called_so(authority: Authority) -> N
                 client.any_node(until)
 
 
-def test_a_peer_that_keeps_silent_in_the_handshake_is_given_up(authority: Authority) -> None:
+def test_peer_silent_in_tls_handshake_times_out(authority: Authority) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         servers = f"127.0.0.1:{listener.getsockname()[1]}"
         limits = {"socket.connection.setup.timeout.ms": "200", "socket.connection.setup.timeout.max.ms": "200"}
@@ -330,9 +328,7 @@ class Servers:
 # bytes
 
 
-def test_requests_and_answers_larger_than_any_buffer_pass_through_tls(
-    sasl_ssl: EmbeddedKafka, authority: Authority
-) -> None:
+def test_messages_larger_than_buffers_pass_through_tls(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
     with NetworkClient(config(scram(sasl_ssl, authority))) as client:
         node_id = connected_broker(client)
@@ -380,32 +376,32 @@ def describe_for(client: NetworkClient, node_id: int, seconds: float) -> None:
 
 
 @pytest.mark.usefixtures("early")
-def test_a_session_is_prolonged_on_the_same_connection(
+def test_session_is_renewed_on_same_connection(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
         while len(prolonged) < 3:
             assert time.monotonic() < give_up_at
             assert describe(client, node_id).transaction_states
-        assert client._nodes[node_id].connection is connection
+        assert client.nodes[node_id].connection is connection
 
 
-def test_a_session_that_is_not_prolonged_is_ended_by_the_broker(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+def test_broker_ends_session_without_reauthentication(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     """What the tests around this one would see if nothing were prolonged."""
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         assert connection is not None
-        connection._reauthenticate_at = None
+        connection.reauthenticate_at = None
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
         while not isinstance(describe(client, node_id), ConnectionLost):
             assert time.monotonic() < give_up_at
 
 
-def test_an_idle_connection_is_of_use_after_its_session_has_ended(
+def test_idle_connection_works_after_its_session_expired(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
@@ -420,16 +416,15 @@ def test_an_idle_connection_is_of_use_after_its_session_has_ended(
 
 
 @pytest.mark.usefixtures("early")
-def test_a_password_that_is_no_longer_right_ends_the_session_and_what_is_in_flight(
+def test_changed_password_ends_session_at_reauthentication(
     sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256")
     with NetworkClient(config(properties)) as client:
         node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
+        connection = client.nodes[node_id].connection
         assert connection is not None
-        with NetworkClient(config({**properties, "sasl.password": WRONG})) as other:
-            connection._authentication = other._authentication
+        connection.authentication = authentication_for(config({**properties, "sasl.password": WRONG}).security)
         with pytest.raises(AuthenticationError, match="invalid credentials"):
             describe_for(client, node_id, PATIENCE_MS / 1_000)
         assert client.in_flight(node_id) == 0
@@ -445,7 +440,7 @@ def librdkafka(kafka: EmbeddedKafka, authority: Authority) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
-def test_a_transactional_write_is_read_back_through_sasl_and_tls(
+def test_transactional_write_succeeds_through_sasl_and_tls(
     sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str
 ) -> None:
     topic = create_topic(sasl_ssl.plaintext_servers)
@@ -460,7 +455,24 @@ def test_a_transactional_write_is_read_back_through_sasl_and_tls(
     assert_nothing_open(sasl_ssl.plaintext_servers)
 
 
-def test_sessions_are_prolonged_while_a_task_writes(
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
+def test_debug_log_of_authentication_holds_no_secret(
+    sasl_ssl: EmbeddedKafka, authority: Authority, caplog: pytest.LogCaptureFixture, mechanism: str
+) -> None:
+    properties = scram(sasl_ssl, authority)
+    if mechanism == "OAUTHBEARER":
+        properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
+    with caplog.at_level(logging.DEBUG):
+        assert reached(properties) == 2
+    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, id \d+, \d+ ms: no error\n", caplog.text)
+    assert PASSWORD not in caplog.text
+    assert base64.b64encode(PASSWORD.encode()).decode().rstrip("=") not in caplog.text
+    # Every JWT begins with '{"' in base 64; a SCRAM proof follows "p=".
+    assert "eyJ" not in caplog.text
+    assert "p=" not in caplog.text
+
+
+def test_sessions_are_renewed_while_task_writes(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:
     topic = create_topic(sasl_ssl.plaintext_servers)

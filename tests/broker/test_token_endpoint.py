@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from certificates import Authority
-from kafka_eos_sink.client.oauth_token import REFRESH_AT, Tokens
+from kafka_eos_sink.client.oauth import REFRESH_AT, Tokens
 from kafka_eos_sink.client.security import ClientCredentials, Secret, TlsConfig, TokenProvider, UnsecuredToken
 from kafka_eos_sink.errors import AuthenticationError
 
@@ -26,7 +26,7 @@ SECRET = "hunter2/+&="
 @pytest.fixture(autouse=True)
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process keeps tokens by address, and an endpoint may get the port of an earlier test's."""
-    monkeypatch.setattr("kafka_eos_sink.client.oauth_token._tokens", {})
+    monkeypatch.setattr("kafka_eos_sink.client.oauth._tokens", {})
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -104,7 +104,7 @@ def tokens(endpoint: Endpoint, authority: Authority, clock: Callable[[], float] 
     ("url_encoded", "pair"),
     [(False, f"the client:{SECRET}"), (True, "the+client:hunter2%2F%2B%26%3D")],
 )
-def test_the_endpoint_is_asked_by_the_client_credentials_grant(
+def test_token_request_uses_client_credentials_grant(
     endpoint: Endpoint, authority: Authority, url_encoded: bool, pair: str
 ) -> None:
     endpoint.says(access_token="abc.def", expires_in=100, token_type="Bearer")
@@ -115,7 +115,7 @@ def test_the_endpoint_is_asked_by_the_client_credentials_grant(
     assert form == {"grant_type": ["client_credentials"], "scope": ["a b"]}
 
 
-def test_a_token_is_used_by_all_until_most_of_its_life_is_over(endpoint: Endpoint, authority: Authority) -> None:
+def test_token_is_shared_until_its_refresh_time(endpoint: Endpoint, authority: Authority) -> None:
     clock = Clock()
     endpoint.says(access_token="first", expires_in=100)
     one, other = tokens(endpoint, authority, clock), tokens(endpoint, authority, clock)
@@ -131,7 +131,7 @@ def test_a_token_is_used_by_all_until_most_of_its_life_is_over(endpoint: Endpoin
     assert other.current() == Secret("third")
 
 
-def test_a_token_whose_life_is_not_known_is_used_once(endpoint: Endpoint, authority: Authority) -> None:
+def test_token_without_expiry_is_used_once(endpoint: Endpoint, authority: Authority) -> None:
     endpoint.says(access_token="abc")
     source = tokens(endpoint, authority)
     assert source.current() == source.current()
@@ -142,17 +142,17 @@ def test_a_token_whose_life_is_not_known_is_used_once(endpoint: Endpoint, author
     ("status", "headers", "body", "reason"),
     [
         (400, {}, b'{"error":"invalid_client","error_description":"no hunter2/+&= here"}', "invalid_client no \\[hidden\\]"),
-        (401, {}, b"", "status 401: nothing more"),
+        (401, {}, b"", "status 401: no further detail"),
         (302, {"Location": "https://evil.example/"}, b"", "redirects are not followed"),
         (307, {"Location": "/elsewhere"}, b"", "redirects are not followed"),
-        (200, {}, b"<html>", "without an access_token"),
-        (200, {}, b"[1]", "without an access_token"),
-        (200, {}, b'{"access_token": 7}', "without an access_token"),
-        (200, {}, b'{"access_token": "a\\u0001auth=Bearer b"}', "no bearer token"),
-        (200, {}, b'{"access_token": ""}', "no bearer token"),
+        (200, {}, b"<html>", "returned no access_token"),
+        (200, {}, b"[1]", "returned no access_token"),
+        (200, {}, b'{"access_token": 7}', "returned no access_token"),
+        (200, {}, b'{"access_token": "a\\u0001auth=Bearer b"}', "no valid bearer token"),
+        (200, {}, b'{"access_token": ""}', "no valid bearer token"),
     ],
 )  # fmt: skip
-def test_an_answer_that_is_no_token_is_not_asked_for_again(
+def test_response_without_token_fails_without_retry(
     endpoint: Endpoint, authority: Authority, status: int, headers: dict[str, str], body: bytes, reason: str
 ) -> None:
     endpoint.answer = status, headers, body
@@ -164,28 +164,28 @@ def test_an_answer_that_is_no_token_is_not_asked_for_again(
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
-def test_an_endpoint_that_is_not_well_may_be_asked_again(endpoint: Endpoint, authority: Authority, status: int) -> None:
+def test_temporary_endpoint_failure_is_retriable(endpoint: Endpoint, authority: Authority, status: int) -> None:
     endpoint.says(status)
     source = tokens(endpoint, authority)
-    with pytest.raises(OSError, match=f"answered with status {status}"):
+    with pytest.raises(OSError, match=f"returned status {status}"):
         source.current()
     endpoint.says(access_token="abc", expires_in=10)
     assert source.current() == Secret("abc")
 
 
-def test_an_endless_answer_is_cut_off(endpoint: Endpoint, authority: Authority) -> None:
+def test_endless_response_is_cut_off(endpoint: Endpoint, authority: Authority) -> None:
     endpoint.answer = 200, {}, b" " * 10_000_000
     with pytest.raises(OSError, match="too long or too slow"):
         tokens(endpoint, authority).current()
 
 
-def test_an_endpoint_that_is_not_there_or_silent_may_be_asked_again(endpoint: Endpoint, authority: Authority) -> None:
+def test_unreachable_endpoint_is_retriable(endpoint: Endpoint, authority: Authority) -> None:
     endpoint.server.socket.close()
     with pytest.raises(OSError, match="token endpoint https://localhost"):
         tokens(endpoint, authority, connect_timeout_ms=500, read_timeout_ms=500).current()
 
 
-def test_an_endpoint_with_a_foreign_certificate_gets_no_secret(authority: Authority, tmp_path: Path) -> None:
+def test_endpoint_with_untrusted_certificate_gets_no_secret(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     for endpoint in (Endpoint(other), Endpoint(authority, host="elsewhere.example")):
@@ -199,7 +199,7 @@ def provided(provide: Callable[[], object]) -> Tokens:
     return Tokens(TokenProvider(name="a:b", provide=provide), TlsConfig(), Clock())
 
 
-def test_a_function_gives_the_token_and_when_it_expires() -> None:
+def test_provider_returns_token_and_expiry() -> None:
     given = iter([("one", 1_000_100), ("two", 1_000_200.5)])
     source = provided(lambda: next(given))
     assert [source.current().reveal() for _ in range(3)] == ["one"] * 3
@@ -208,18 +208,18 @@ def test_a_function_gives_the_token_and_when_it_expires() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "abc", ("abc",), ("abc", "soon"), (b"abc", 1), ("abc", True), ("a\n", 1)])
-def test_a_function_that_gives_something_else_is_named(given: object) -> None:
-    with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no bearer token") as error:
+def test_error_names_provider_with_wrong_result(given: object) -> None:
+    with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no valid bearer token") as error:
         provided(lambda: given).current()
     assert "abc" not in str(error.value)
 
 
-def test_what_a_function_raises_is_said() -> None:
+def test_error_shows_exception_of_provider() -> None:
     with pytest.raises(AuthenticationError, match="a:b raised ZeroDivisionError"):
         provided(lambda: 1 / 0).current()
 
 
-def test_a_token_that_nobody_signed_says_who_and_until_when() -> None:
+def test_unsecured_token_holds_principal_and_expiry() -> None:
     header, claims, signature = (
         Tokens(UnsecuredToken(principal="alice"), TlsConfig(), Clock()).current().reveal().split(".")
     )

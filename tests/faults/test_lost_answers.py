@@ -494,7 +494,7 @@ def test_connections_that_idle_are_closed_and_made_anew_within_a_transaction(ben
             producer.write(numbered(topic, first, 10))
             producer.flush()
             give_up_at = client.clock() + DEADLINE_MS
-            while any(node.connection is not None for node in client._nodes.values()):
+            while any(node.connection is not None for node in client.nodes.values()):
                 assert client.clock() < give_up_at
                 client.poll(20)
         end(producer)

@@ -81,7 +81,7 @@ class SimulatedNetwork:
         self._patch.setattr(network_client, "Poller", partial(SimulatedPoller, self))
         self._patch.setattr(node, "Transport", partial(SimulatedTransport, self))
         self._patch.setattr(
-            node, "resolve", lambda host, port: (Address(family=socket.AF_INET, sockaddr=(host, port)),)
+            node, "resolve_host", lambda host, port: (Address(family=socket.AF_INET, sockaddr=(host, port)),)
         )
 
     def unplug(self) -> None:

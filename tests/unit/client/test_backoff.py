@@ -13,7 +13,7 @@ def test_without_jitter_delays_double_up_to_the_maximum() -> None:
     assert [backoff.delay_ms(attempts) for attempts in range(6)] == [100, 200, 400, 800, 1_000, 1_000]
 
 
-def test_an_initial_delay_above_the_maximum_is_the_maximum() -> None:
+def test_initial_delay_is_limited_by_maximum() -> None:
     assert ExponentialBackoff(5_000, 1_000, jitter=0).delay_ms(0) == 1_000
 
 
@@ -23,13 +23,11 @@ def test_an_initial_delay_above_the_maximum_is_the_maximum() -> None:
     attempts=st.integers(0, 10_000),
     drawn=st.floats(0, 1, exclude_max=True),
 )
-def test_a_delay_is_never_negative_nor_above_the_maximum(
-    initial: int, maximum: int, attempts: int, drawn: float
-) -> None:
+def test_delay_stays_between_zero_and_maximum(initial: int, maximum: int, attempts: int, drawn: float) -> None:
     assert 0 <= ExponentialBackoff(initial, maximum, uniform=lambda: drawn).delay_ms(attempts) <= maximum
 
 
 @given(drawn=st.floats(0, 1, exclude_max=True), attempts=st.integers(0, 4))
-def test_the_jitter_is_a_fifth_either_way(drawn: float, attempts: int) -> None:
+def test_jitter_is_a_fifth_either_way(drawn: float, attempts: int) -> None:
     delay = ExponentialBackoff(100, 1_000_000, uniform=lambda: drawn).delay_ms(attempts)
     assert 0.8 * 100 * 2**attempts <= delay <= 1.2 * 100 * 2**attempts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Generator
 from typing import Any
@@ -109,12 +110,12 @@ def send(peer: Connection, **options: Any) -> PendingRequest:
     return peer.send(end_txn(), now=10, timeout_ms=1_000, **options)
 
 
-def test_a_connection_begins_with_api_versions() -> None:
+def test_new_connection_sends_api_versions_first() -> None:
     assert sent_requests(connection()) == [(18, 4, 0)]
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 7])
-def test_it_is_ready_after_the_answer_however_that_is_cut(chunk: int | None) -> None:
+def test_connection_is_ready_after_response_in_any_chunks(chunk: int | None) -> None:
     peer = connection()
     assert events(peer, api_versions(), chunk) == [ConnectionReady()]
     assert peer.state is ConnectionState.READY
@@ -122,13 +123,13 @@ def test_it_is_ready_after_the_answer_however_that_is_cut(chunk: int | None) -> 
     assert peer.in_flight == 0
 
 
-def test_features_of_a_broker_that_does_not_know_their_epoch_are_not_believed() -> None:
+def test_features_without_epoch_are_ignored() -> None:
     peer = connection()
     events(peer, api_versions(finalized_features_epoch=-1))
     assert peer.versions.finalized_features == {}
 
 
-def test_a_broker_that_does_not_know_the_version_is_asked_in_the_one_it_names() -> None:
+def test_api_versions_falls_back_to_version_of_broker() -> None:
     peer = connection()
     peer.data_to_send()
     named = (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=3),)
@@ -139,7 +140,7 @@ def test_a_broker_that_does_not_know_the_version_is_asked_in_the_one_it_names() 
 
 
 @pytest.mark.parametrize("named", [(), (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2),)])
-def test_a_broker_before_kafka_3_is_refused_by_name(named: tuple[ApiVersionsResponse.ApiVersion, ...]) -> None:
+def test_broker_before_kafka_3_is_rejected_by_name(named: tuple[ApiVersionsResponse.ApiVersion, ...]) -> None:
     peer = connection()
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
     with pytest.raises(BrokerRefusedError, match=r"broker 1 \(kafka:9092\) speaks ApiVersions") as too_old:
@@ -147,16 +148,16 @@ def test_a_broker_before_kafka_3_is_refused_by_name(named: tuple[ApiVersionsResp
     assert too_old.value.code == "BROKER_TOO_OLD"
 
 
-def test_a_broker_that_refuses_the_version_it_names_does_not_make_a_loop() -> None:
+def test_broker_that_rejects_its_own_version_makes_no_loop() -> None:
     peer = connection()
     named = (ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4),)
     refused = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=named)
-    with pytest.raises(ProtocolError, match="refused ApiVersions 4 and offers 4"):
+    with pytest.raises(ProtocolError, match="rejected ApiVersions 4 and offers 4"):
         events(peer, frame(0, bytes(encode(refused, 0)), flexible_header=False))
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 13])
-def test_answers_come_in_the_order_of_the_requests_however_they_are_cut(chunk: int | None) -> None:
+def test_responses_arrive_in_request_order_in_any_chunks(chunk: int | None) -> None:
     peer = ready_connection()
     first, second = send(peer), send(peer)
     assert peer.in_flight == 2
@@ -169,7 +170,7 @@ def test_answers_come_in_the_order_of_the_requests_however_they_are_cut(chunk: i
     assert peer.in_flight == 0
 
 
-def test_an_answer_out_of_order_is_a_broken_peer() -> None:
+def test_response_out_of_order_is_protocol_error() -> None:
     peer = ready_connection()
     send(peer)
     send(peer)
@@ -177,17 +178,17 @@ def test_an_answer_out_of_order_is_a_broken_peer() -> None:
         events(peer, end_txn_answer(2))
 
 
-def test_an_answer_that_nothing_asked_for_is_a_broken_peer() -> None:
-    with pytest.raises(ProtocolError, match="nothing asked for"):
+def test_response_to_no_request_is_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="a response to no request"):
         events(ready_connection(), end_txn_answer(1))
 
 
-def test_bytes_behind_the_handshake_that_nothing_asked_for_are_a_broken_peer() -> None:
-    with pytest.raises(ProtocolError, match="nothing asked for"):
+def test_bytes_behind_handshake_are_protocol_error() -> None:
+    with pytest.raises(ProtocolError, match="a response to no request"):
         events(connection(), api_versions() + b"\0")
 
 
-def test_an_answer_with_trailing_bytes_is_a_broken_peer() -> None:
+def test_response_with_trailing_bytes_is_protocol_error() -> None:
     peer = ready_connection()
     send(peer)
     body = bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=0), 5))
@@ -195,7 +196,7 @@ def test_an_answer_with_trailing_bytes_is_a_broken_peer() -> None:
         events(peer, frame(1, body + b"\0"))
 
 
-def test_before_it_is_ready_a_peer_may_not_send_much() -> None:
+def test_frame_size_is_limited_before_connection_is_ready() -> None:
     size = struct.pack(">i", MAX_FRAME_BYTES_BEFORE_READY + 1)
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         events(connection(), size)
@@ -206,7 +207,7 @@ def test_before_it_is_ready_a_peer_may_not_send_much() -> None:
     assert events(ready_connection(), size) == []
 
 
-def test_a_request_takes_the_highest_common_version_within_its_bounds() -> None:
+def test_request_uses_highest_common_version_within_bounds() -> None:
     peer = ready_connection()
     assert [send(peer).version, send(peer, max_version=4).version] == [5, 4]
     assert sent_requests(peer) == [(26, 5, 1), (26, 4, 2)]
@@ -217,7 +218,7 @@ def test_a_request_takes_the_highest_common_version_within_its_bounds() -> None:
     assert peer.data_to_send() == []
 
 
-def test_an_api_that_the_broker_does_not_have_is_refused_by_name() -> None:
+def test_api_unknown_to_broker_is_rejected_by_name() -> None:
     peer = connection()
     events(peer, api_versions(api_keys=(ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4),)))
     with pytest.raises(BrokerRefusedError, match="EndTxn not at all") as too_old:
@@ -225,12 +226,12 @@ def test_an_api_that_the_broker_does_not_have_is_refused_by_name() -> None:
     assert too_old.value.code == "BROKER_TOO_OLD"
 
 
-def test_no_request_goes_out_before_it_is_ready() -> None:
+def test_send_fails_before_connection_is_ready() -> None:
     with pytest.raises(RuntimeError, match="not ready"):
         send(connection())
 
 
-def test_the_first_answer_overdue_counts_also_behind_a_patient_request() -> None:
+def test_expiry_is_that_of_shortest_timeout_in_flight() -> None:
     peer = ready_connection()
     assert peer.expires_at is None
     peer.send(end_txn(), now=10, timeout_ms=5_000)
@@ -238,7 +239,7 @@ def test_the_first_answer_overdue_counts_also_behind_a_patient_request() -> None
     assert peer.expires_at == 120
 
 
-def test_what_is_in_flight_when_it_breaks_is_told_and_the_handshake_is_not() -> None:
+def test_abandon_returns_requests_without_handshake() -> None:
     assert connection().abandon() == ()
     peer = ready_connection()
     lost = send(peer), send(peer)
@@ -246,9 +247,9 @@ def test_what_is_in_flight_when_it_breaks_is_told_and_the_handshake_is_not() -> 
     assert peer.in_flight == 0
 
 
-def test_a_correlation_id_wraps_without_becoming_negative() -> None:
+def test_correlation_id_wraps_without_becoming_negative() -> None:
     peer = ready_connection()
-    peer._next_correlation_id = 2**31 - 1
+    peer.next_correlation_id = 2**31 - 1
     assert [send(peer).correlation_id, send(peer).correlation_id] == [2**31 - 1, 0]
 
 
@@ -269,7 +270,7 @@ def handshake_answer() -> bytes:
     return frame(1, bytes(encode(SaslHandshakeResponse(error_code=0, mechanisms=("PLAIN",)), 1)), flexible_header=False)
 
 
-def test_authentication_stands_between_the_versions_and_being_ready() -> None:
+def test_authentication_follows_api_versions() -> None:
     peer = connection(plain_dialogue)
     assert events(peer, api_versions()) == []
     assert peer.state is ConnectionState.AUTHENTICATING
@@ -278,7 +279,7 @@ def test_authentication_stands_between_the_versions_and_being_ready() -> None:
     assert events(peer, authenticate_answer()) == [ConnectionReady()]
 
 
-def test_a_refused_authentication_is_raised_as_the_dialogue_says_it() -> None:
+def test_rejected_authentication_raises_error_of_dialogue() -> None:
     peer = connection(plain_dialogue)
     events(peer, api_versions())
     events(peer, handshake_answer())
@@ -316,16 +317,16 @@ def session(lifetime_ms: int) -> Connection:
     return peer
 
 
-def test_a_session_is_prolonged_in_the_last_part_of_its_life() -> None:
+def test_reauthentication_is_due_before_session_expires() -> None:
     peer = session(10_000)
     due = next(now for now in range(20_000) if peer.reauthentication_due(now))
     assert 8_500 <= due <= 9_501
-    assert len({peer._reauthenticate_at for peer in (session(10_000_000) for _ in range(20))}) > 1
+    assert len({peer.reauthenticate_at for peer in (session(10_000_000) for _ in range(20))}) > 1
     assert not session(0).reauthentication_due(10**12)
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 9])
-def test_answers_to_earlier_requests_come_in_while_a_session_is_prolonged(chunk: int | None) -> None:
+def test_earlier_responses_arrive_during_reauthentication(chunk: int | None) -> None:
     peer = session(10_000)
     earlier = send(peer), send(peer)
     peer.reauthenticate(9_600)
@@ -342,7 +343,7 @@ def test_answers_to_earlier_requests_come_in_while_a_session_is_prolonged(chunk:
     assert send(peer).correlation_id == 7
 
 
-def test_a_session_that_may_not_go_on_loses_the_requests_and_none_of_its_own() -> None:
+def test_failed_reauthentication_loses_requests_in_flight() -> None:
     peer = session(10_000)
     lost = send(peer)
     peer.reauthenticate(9_600)
@@ -356,7 +357,55 @@ def test_a_session_that_may_not_go_on_loses_the_requests_and_none_of_its_own() -
         events(refused, token)
 
 
-def test_versions_are_asked_for_with_the_name_of_the_client() -> None:
+def test_api_versions_carries_name_of_client() -> None:
     (buffer,) = [b"".join(bytes(part) for part in connection().data_to_send())]
     assert b"kafka-eos-sink" in buffer
     assert ApiVersionsRequest.VERSIONS[-1] == 4
+
+
+def test_request_whose_response_is_malformed_counts_as_lost() -> None:
+    peer = ready_connection()
+    sent = send(peer), send(peer)
+    body = bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=0), 5))
+    with pytest.raises(ProtocolError):
+        events(peer, frame(1, body + b"\0"))
+    assert peer.abandon() == sent
+
+
+# the log
+
+
+def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
+    peer = ready_connection()
+    send(peer, max_version=4)
+    send(peer)
+    events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
+    peer.abandon("closed by the broker")
+    assert [record.getMessage() for record in caplog.records] == [
+        "[test] request: ApiVersions v4, node 1, id 0",
+        "[test] response: ApiVersions v4, node 1, id 0, 1 ms: no error",
+        "[test] request: EndTxn v4, node 1, id 1",
+        "[test] request: EndTxn v5, node 1, id 2",
+        "[test] response: EndTxn v4, node 1, id 1, 3 ms: NOT_COORDINATOR",
+        "[test] lost response: EndTxn v5, node 1, id 2: closed by the broker",
+    ]
+
+
+def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    peer = connection(plain_dialogue)
+    events(peer, api_versions())
+    events(peer, handshake_answer())
+    with pytest.raises(BrokerRefusedError):
+        events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
+    assert "response: SaslAuthenticate v2, node 1, id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_log_of_requests_is_silent_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kafka_eos_sink")
+    peer = ready_connection()
+    send(peer)
+    peer.abandon("closed by the broker")
+    assert caplog.records == []

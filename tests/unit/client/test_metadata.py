@@ -64,13 +64,13 @@ def names(request: MetadataRequest) -> list[str | None]:
     return [each.name for each in request.topics or ()]
 
 
-def test_it_begins_with_the_bootstrap_servers_and_asks_at_once() -> None:
+def test_first_request_is_due_at_once_from_bootstrap_servers() -> None:
     made = updater()
     assert dict(made.snapshot.brokers) == {-1: BOOTSTRAP[0]}
     assert made.time_to_next_update(0) == 0
 
 
-def test_an_answer_makes_a_new_snapshot_and_leaves_the_old_one_as_it_was() -> None:
+def test_response_makes_new_snapshot_and_keeps_old_one() -> None:
     made = updater(("t",))
     before = made.snapshot
     exchange(made, answer(topic("t", partition(1, 2, 5), partition(0, 1, 5))), 0)
@@ -83,14 +83,14 @@ def test_an_answer_makes_a_new_snapshot_and_leaves_the_old_one_as_it_was() -> No
     assert set(made.snapshot.brokers) == {1, 2}
 
 
-def test_an_old_answer_does_not_take_a_partition_back_to_an_older_leader_epoch() -> None:
+def test_older_leader_epoch_never_replaces_newer_one() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 2, 8), partition(1, 1, 3))), 0)
     exchange(made, answer(topic("t", partition(0, 1, 7), partition(1, 2, 4))), 1_000)
     assert [(each.leader, each.leader_epoch) for each in made.snapshot.topics["t"].partitions] == [(2, 8), (2, 4)]
 
 
-def test_a_topic_that_was_created_anew_starts_with_its_own_epochs() -> None:
+def test_recreated_topic_starts_with_its_own_epochs() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 2, 8))), 0)
     exchange(made, answer(topic("t", partition(0, 1, 0), topic_id=uuid.UUID(int=8))), 1_000)
@@ -104,7 +104,7 @@ def test_another_cluster_starts_with_its_own_epochs() -> None:
     assert made.snapshot.leader("t", 0) == 1
 
 
-def test_a_leader_hint_counts_only_with_a_newer_epoch_and_a_known_broker() -> None:
+def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
     assert not made.learn_leader("t", 0, 2, 5)
@@ -116,14 +116,14 @@ def test_a_leader_hint_counts_only_with_a_newer_epoch_and_a_known_broker() -> No
     assert made.snapshot.brokers[3].host == "host3"
 
 
-def test_it_asks_again_by_age() -> None:
+def test_request_is_due_when_metadata_is_old() -> None:
     made = updater()
     exchange(made, answer(), 1_000)
     assert made.time_to_next_update(1_000) == 300_000
     assert made.time_to_next_update(400_000) == 0
 
 
-def test_it_asks_again_on_request_after_the_backoff() -> None:
+def test_requested_update_is_due_after_backoff() -> None:
     made = updater()
     exchange(made, answer(), 1_000)
     made.request_update()
@@ -131,7 +131,7 @@ def test_it_asks_again_on_request_after_the_backoff() -> None:
     assert made.time_to_next_update(5_000) == 0
 
 
-def test_a_new_topic_is_asked_for_at_once() -> None:
+def test_new_topic_makes_request_due_at_once() -> None:
     made = updater()
     exchange(made, answer(), 1_000)
     made.want_topics(["t"], 1_000)
@@ -139,7 +139,7 @@ def test_a_new_topic_is_asked_for_at_once() -> None:
     assert names(made.next_request(1_000)) == ["t"]
 
 
-def test_a_topic_wanted_while_an_answer_is_under_way_is_asked_for_next() -> None:
+def test_topic_wanted_during_request_makes_next_one_due() -> None:
     made = updater()
     made.next_request(0)
     made.want_topics(["t"], 1)
@@ -148,7 +148,7 @@ def test_a_topic_wanted_while_an_answer_is_under_way_is_asked_for_next() -> None
     assert made.time_to_next_update(2) == 0
 
 
-def test_a_request_made_while_an_answer_is_under_way_is_not_forgotten() -> None:
+def test_update_requested_during_request_is_not_forgotten() -> None:
     made = updater()
     made.next_request(0)
     made.request_update()
@@ -156,29 +156,29 @@ def test_a_request_made_while_an_answer_is_under_way_is_not_forgotten() -> None:
     assert made.time_to_next_update(2) == 100
 
 
-def test_what_was_under_way_is_not_the_answer_that_was_asked_for() -> None:
+def test_request_in_flight_does_not_count_as_requested_update() -> None:
     made = updater()
     made.next_request(0)
     wanted = made.request_update()
     made.handle_response(answer(), 2)
-    assert made.answered < wanted
+    assert made.completed < wanted
     exchange(made, answer(), 102)
-    assert made.answered == wanted
+    assert made.completed == wanted
 
 
-def test_one_answer_is_enough_where_what_was_under_way_is_lost() -> None:
+def test_one_response_suffices_after_lost_request() -> None:
     """Two were once waited for: the second came when the metadata were too old, minutes later."""
     made = updater()
     made.next_request(0)
     wanted = made.request_update()
     made.handle_failure(30_000)
     exchange(made, answer(), 30_100)
-    assert made.answered >= wanted
+    assert made.completed >= wanted
     made.next_request(40_000)
     wanted = made.request_update()
     made.rebootstrap(made.snapshot.brokers.values(), 40_001)
     exchange(made, answer(), 40_100)
-    assert made.answered >= wanted
+    assert made.completed >= wanted
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_one_answer_is_enough_where_what_was_under_way_is_lost() -> None:
         topic("t", partition(0, -1, 5, error=ErrorCode.LEADER_NOT_AVAILABLE)),
     ],
 )
-def test_while_a_topic_is_troubled_it_asks_again_ever_more_slowly(troubled: MetadataResponse.Topic) -> None:
+def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponse.Topic) -> None:
     made = updater(("t",))
     waits = []
     for _ in range(6):
@@ -199,14 +199,14 @@ def test_while_a_topic_is_troubled_it_asks_again_ever_more_slowly(troubled: Meta
     assert made.time_to_next_update(0) == 300_000
 
 
-def test_what_will_not_change_by_itself_is_not_asked_for_again() -> None:
+def test_permanent_topic_error_causes_no_retry() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 0)
     assert made.snapshot.topics["t"].error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert made.time_to_next_update(0) == 300_000
 
 
-def test_failures_back_off_and_tell_for_how_long() -> None:
+def test_failures_back_off_and_report_their_duration() -> None:
     made = updater()
     for now in (1_000, 1_500, 2_500):
         made.next_request(now)
@@ -217,7 +217,7 @@ def test_failures_back_off_and_tell_for_how_long() -> None:
     assert made.failing_for_ms(3_000) == 0
 
 
-def test_an_answer_without_brokers_changes_nothing() -> None:
+def test_response_without_brokers_changes_nothing() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
     before = made.snapshot
@@ -226,7 +226,7 @@ def test_an_answer_without_brokers_changes_nothing() -> None:
     assert made.time_to_next_update(1_000) == 100
 
 
-def test_a_topic_that_nobody_asks_for_any_more_is_dropped() -> None:
+def test_idle_topic_is_dropped() -> None:
     made = updater(("t", "u"))
     exchange(made, answer(topic("t"), topic("u")), 0)
     made.want_topics(["u"], 50_000)
@@ -234,7 +234,7 @@ def test_a_topic_that_nobody_asks_for_any_more_is_dropped() -> None:
     assert set(made.snapshot.topics) == {"u"}
 
 
-def test_only_topics_that_may_be_created_are_asked_for_with_that_permission() -> None:
+def test_auto_creation_is_allowed_only_for_its_topics() -> None:
     made = updater(("log",))
     made.want_topics(["data"], 0, allow_auto_creation=True)
     missing = topic("data", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -249,7 +249,7 @@ def test_only_topics_that_may_be_created_are_asked_for_with_that_permission() ->
     assert (names(fourth), fourth.allow_auto_topic_creation) == (["log", "data"], False)
 
 
-def test_rebootstrap_starts_with_the_bootstrap_servers_and_keeps_what_is_known_of_topics() -> None:
+def test_rebootstrap_keeps_topics() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
     made.rebootstrap(BOOTSTRAP, 1_000)
@@ -258,7 +258,7 @@ def test_rebootstrap_starts_with_the_bootstrap_servers_and_keeps_what_is_known_o
     assert made.time_to_next_update(1_000) == 0
 
 
-def test_a_broker_found_otherwise_joins_the_snapshot() -> None:
+def test_learned_broker_joins_snapshot() -> None:
     made = updater()
     made.learn_broker(Broker(node_id=4, host="host4", port=1))
     version = made.snapshot.version
@@ -267,7 +267,7 @@ def test_a_broker_found_otherwise_joins_the_snapshot() -> None:
     assert made.snapshot.version == version
 
 
-def test_a_topic_that_stays_troubled_does_not_slow_the_others_down() -> None:
+def test_incomplete_topic_does_not_delay_requested_update() -> None:
     made = updater(("t",))
     for _ in range(6):
         exchange(made, answer(topic("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 0)
@@ -278,7 +278,7 @@ def test_a_topic_that_stays_troubled_does_not_slow_the_others_down() -> None:
     assert made.time_to_next_update(0) == 0
 
 
-def test_where_nobody_answers_neither_new_topics_nor_requests_hurry() -> None:
+def test_failures_back_off_despite_new_topics_and_requests() -> None:
     made = updater()
     made.next_request(0)
     made.handle_failure(0)

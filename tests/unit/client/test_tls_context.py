@@ -10,7 +10,8 @@ import pytest
 
 from certificates import Authority
 from kafka_eos_sink.client.security import Secret, TlsConfig
-from kafka_eos_sink.client.transport import TlsContext, resolve
+from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.transport import resolve_host
 from kafka_eos_sink.errors import ConfigurationError
 
 PASSWORD = "hunter2"
@@ -30,7 +31,7 @@ def config(tmp_path: Path) -> TlsConfig:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_key_is_read_and_no_file_of_it_stays(
+def test_private_key_is_loaded_and_leaves_no_file(
     config: TlsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
 ) -> None:
     folder = tmp_path / "temporary"
@@ -45,33 +46,33 @@ def test_a_key_is_read_and_no_file_of_it_stays(
 
 
 @pytest.mark.parametrize("password", [None, Secret(""), Secret("wrong")])
-def test_a_wrong_password_is_an_error_and_asks_no_terminal(config: TlsConfig, password: Secret | None) -> None:
+def test_wrong_key_password_fails_without_prompt(config: TlsConfig, password: Secret | None) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.key\.password must be the key's") as refused:
         TlsContext(replace(config, private_key_password=password))
     assert refused.value.code == "TLS_SETTINGS"
     assert "wrong" not in str(refused.value)
 
 
-def test_a_key_of_another_certificate_is_called_so(config: TlsConfig, tmp_path: Path) -> None:
+def test_error_names_key_of_another_certificate(config: TlsConfig, tmp_path: Path) -> None:
     other = Authority(tmp_path).issue("client")
     with pytest.raises(ConfigurationError, match="not the one of the first certificate"):
         TlsContext(replace(config, certificate_chain=other.chain))
 
 
-def test_each_cipher_suite_must_be_known(config: TlsConfig) -> None:
+def test_unknown_cipher_suite_is_rejected(config: TlsConfig) -> None:
     TlsContext(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384",)))
     with pytest.raises(ConfigurationError, match="OpenSSL has no FOO"):
         TlsContext(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384", "FOO")))
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "x..y", "\ud800.example", "nul\0.example"])
-def test_a_host_name_that_none_can_be_is_an_error_of_the_connection(name: str) -> None:
+def test_malformed_host_name_is_os_error(name: str) -> None:
     """A broker says by which names the others are reached: that must not break more than a connection to them."""
     with pytest.raises(OSError, match=r"is no host name|not known|No address|Name|name"):
-        resolve(name, 9092)
+        resolve_host(name, 9092)
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65_536, 2**31 - 1])
-def test_a_port_that_none_can_be_is_an_error_of_the_connection(port: int) -> None:
+def test_malformed_port_is_os_error(port: int) -> None:
     with pytest.raises(OSError, match=f"{port} is no port"):
-        resolve("localhost", port)
+        resolve_host("localhost", port)

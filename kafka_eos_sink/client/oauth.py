@@ -1,7 +1,7 @@
-"""Tokens for OAUTHBEARER: where they come from, and how long one is used.
+"""Tokens for OAUTHBEARER: their sources, and how long a token is used.
 
-A token is shared by all clients of a process with the same credentials, as Java's LoginManager shares its logins: a
-worker of Spark runs many tasks, and each has clients of its own.
+All clients of a process with the same credentials share a token, as Java's LoginManager shares logins: a Spark worker
+runs many tasks, and each task has its own clients.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode
 
-from kafka_eos_sink.client.sasl import without
-from kafka_eos_sink.client.security import ClientCredentials, Secret, TlsConfig, TokenProvider, TokenSource
-from kafka_eos_sink.client.transport import TlsError, https_post
+from kafka_eos_sink.client import sasl
+from kafka_eos_sink.client.connection import Authentication
+from kafka_eos_sink.client.https import https_post
+from kafka_eos_sink.client.security import (
+    ClientCredentials,
+    Secret,
+    SecurityConfig,
+    TlsConfig,
+    TokenCredentials,
+    TokenProvider,
+    TokenSource,
+)
+from kafka_eos_sink.client.tls import TlsError
 from kafka_eos_sink.errors import AuthenticationError
 
 REFRESH_AT = 0.8
-"""The part of its life after which a token is replaced, as in Java (sasl.login.refresh.window.factor)."""
+"""The part of its lifetime after which a token is replaced, as in Java (``sasl.login.refresh.window.factor``)."""
 UNSECURED_LIFETIME_S = 3_600
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_MAY_PASS = (408, 429)
+_TEMPORARY_STATUS = (408, 429)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +48,10 @@ _tokens: dict[tuple[TokenSource, TlsConfig], _Token] = {}
 
 
 class Tokens:
-    """The tokens of one source; `tls` says whom the endpoint's certificate must be signed by, besides the system's.
+    """The tokens of one source.
 
-    Times are those of the wall clock, as expiries are.
+    ``tls`` holds authorities to trust for the endpoint, besides those of the system. Times are wall clock seconds, as
+    the expiry of a token is.
     """
 
     def __init__(self, source: TokenSource, tls: TlsConfig, clock: Callable[[], float] = time.time) -> None:
@@ -49,22 +60,24 @@ class Tokens:
         self._clock = clock
 
     def current(self) -> Secret:
-        """A token with enough of its life left.
+        """Return a token with enough lifetime left.
 
-        Raises AuthenticationError TOKEN_UNAVAILABLE; OSError where another try may do better.
+        Raises:
+            AuthenticationError: TOKEN_UNAVAILABLE, if the source is misconfigured or rejects the client.
+            OSError: a temporary failure; another attempt may succeed.
         """
         now = self._clock()
         token = _tokens.get((self._source, self._tls))
         if token is None or now >= token.refresh_at:
             text, expires_at = self._fetch(now)
             if _TOKEN.fullmatch(text) is None:
-                _fail("what came is no bearer token (RFC 6750)")
+                _fail("the source returned no valid bearer token (RFC 6750)")
             token = _Token(secret=Secret(text), refresh_at=now + REFRESH_AT * (expires_at - now))
             _tokens[self._source, self._tls] = token
         return token.secret
 
     def forget(self) -> None:
-        """The current token was refused: whoever tries again gets a new one."""
+        """Drop a token that the broker rejected, so that the next attempt fetches a new one."""
         _tokens.pop((self._source, self._tls), None)
 
     def _fetch(self, now: float) -> tuple[str, float]:
@@ -77,9 +90,10 @@ class Tokens:
 
 
 def _from_provider(source: TokenProvider) -> tuple[str, float]:
+    # The result comes from a user's function, so its types are not what the annotation promises.
     try:
         given = source.provide()
-    except Exception as error:  # the user's function
+    except Exception as error:  # the user's function may raise anything
         _fail(f"{source.name} raised {type(error).__name__}: {error}")
     if (
         not isinstance(given, tuple)
@@ -88,11 +102,12 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
         or isinstance(given[1], bool)
         or not isinstance(given[1], (int, float))
     ):
-        _fail(f"{source.name} must return (token, seconds since 1970 when it expires)")
+        _fail(f"{source.name} must return (token, expiry in seconds since 1970)")
     return given[0], float(given[1])
 
 
 def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tuple[str, float]:
+    # Java's client sends id and secret unencoded unless told otherwise; RFC 6749 (2.3.1) requires the encoding.
     user, password = source.client_id, source.client_secret.reveal()
     if source.url_encoded:
         user, password = quote_plus(user), quote_plus(password)
@@ -114,19 +129,20 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     except TlsError as error:
         _fail(f"{where}: {error}")
     except OSError as error:
+        # Network errors and 5xx stay OSError: the node backs off and the next attempt fetches again.
         raise OSError(f"{where}: {error}") from None
-    if status in _MAY_PASS or status >= 500:
-        raise OSError(f"{where} answered with status {status}")
-    answer = _json_object(body)
+    if status in _TEMPORARY_STATUS or status >= 500:
+        raise OSError(f"{where} returned status {status}")
+    response = _json_object(body)
     if status != 200:
-        why = " ".join(str(answer[name]) for name in ("error", "error_description") if name in answer)
+        why = " ".join(str(response[name]) for name in ("error", "error_description") if name in response)
         redirected = "; redirects are not followed" if 300 <= status < 400 else ""
-        said = without([source.client_secret], f"{why}") if why else "nothing more"
-        _fail(f"{where} answered with status {status}: {said}{redirected}")
-    token, lifetime_s = answer.get("access_token"), answer.get("expires_in", 0)
+        detail = sasl.without([source.client_secret], why) if why else "no further detail"
+        _fail(f"{where} returned status {status}: {detail}{redirected}")
+    token, lifetime_s = response.get("access_token"), response.get("expires_in", 0)
     if not isinstance(token, str):
-        _fail(f"{where} answered without an access_token")
-    # Without expires_in nothing is known of its life: it is used once.
+        _fail(f"{where} returned no access_token")
+    # Without expires_in the lifetime is unknown, so the token is used only once.
     known = isinstance(lifetime_s, (int, float)) and not isinstance(lifetime_s, bool)
     return token, now + (max(0.0, float(lifetime_s)) if known else 0.0)
 
@@ -140,7 +156,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _unsecured(principal: str, now: float) -> str:
-    """A JWT without a signature, as Java's client makes it of unsecuredLoginStringClaim_sub."""
+    """Make a JWT without a signature, as Java's client does from ``unsecuredLoginStringClaim_sub``."""
     claims = {"sub": principal, "iat": int(now), "exp": int(now) + UNSECURED_LIFETIME_S}
     parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "none"}, claims))
     return b".".join((*parts, b"")).decode()
@@ -148,3 +164,14 @@ def _unsecured(principal: str, now: float) -> str:
 
 def _fail(reason: str) -> NoReturn:
     raise AuthenticationError("TOKEN_UNAVAILABLE", f"no token for OAUTHBEARER: {reason}") from None
+
+
+def authentication_for(security: SecurityConfig) -> Authentication | None:
+    """Return what starts the SASL dialogue of each connection, None if connections do not authenticate."""
+    config = security.sasl
+    if not security.uses_sasl or config is None:
+        return None
+    if isinstance(config.credentials, TokenCredentials):
+        tokens = Tokens(config.credentials.source, security.tls)
+        return lambda: sasl.authenticate(config, tokens.current, tokens.forget)
+    return lambda: sasl.authenticate(config)

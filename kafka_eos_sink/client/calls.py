@@ -1,0 +1,106 @@
+"""Blocking calls to many nodes at once: requests pipelined per node, in order, and concurrent over nodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_eos_sink.client.connection import ConnectionState, PendingRequest
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol.schema import Request
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.client.network_client import NetworkClient
+
+PIPELINE_DEPTH = 64
+"""Requests in flight per node: enough to hide the round trip, few enough that the last one is not overdue."""
+
+Call = tuple[int, Request[Any], int | None]
+"""Node id, request, and the highest version to use."""
+
+
+class Calls:
+    """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
+
+    def __init__(
+        self, client: NetworkClient, requests: Sequence[Call], deadline_ms: int, *, exact_versions: bool
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._deadline_ms = deadline_ms
+        self._exact_versions = exact_versions
+        self._results: list[Any | KafkaEosError] = [None] * len(requests)
+        self._queues: dict[int, deque[int]] = {}
+        for position, (node_id, _request, _max_version) in enumerate(requests):
+            self._queues.setdefault(node_id, deque()).append(position)
+        self._in_flight: dict[PendingRequest, int] = {}
+        # Only failures from now on count: an older one may be over.
+        self._metadata_version = client.metadata.version
+        self._failed_rounds = {node_id: self._rounds(node_id) for node_id in self._queues}
+
+    def run(self) -> list[Any | KafkaEosError]:
+        """Send all requests and wait for their responses; see `NetworkClient.call_all`."""
+        while self._queues or self._in_flight:
+            now = self._client.clock()
+            for node_id in list(self._queues):
+                self._send_ready(node_id, now)
+                self._fail_unreachable(node_id, now)
+                if not self._queues[node_id]:
+                    del self._queues[node_id]
+            if self._queues or self._in_flight:
+                self._client.pump(max(0, self._deadline_ms - now))
+                self._collect()
+        return self._results
+
+    def _send_ready(self, node_id: int, now: int) -> None:
+        """Send the node's queued requests as long as it takes them."""
+        client, queue = self._client, self._queues[node_id]
+        # The check of the deadline comes before `ready`, which starts to connect.
+        while (
+            queue and client.in_flight(node_id) < PIPELINE_DEPTH and now < self._deadline_ms and client.ready(node_id)
+        ):
+            position = queue.popleft()
+            _node_id, request, max_version = self._requests[position]
+            timeout_ms = min(client.config.request_timeout_ms, self._deadline_ms - now)
+            min_version = max_version if self._exact_versions else None
+            try:
+                pending = client.send(
+                    node_id, request, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
+                )
+            except KafkaEosError as error:
+                self._results[position] = error
+            else:
+                self._in_flight[pending] = position
+
+    def _fail_unreachable(self, node_id: int, now: int) -> None:
+        """Fail the node's queued requests if it cannot be reached or the deadline has passed."""
+        failure = self._why_unreachable(node_id)
+        if failure is None and now >= self._deadline_ms:
+            reason = self._client.last_error or "no error"
+            failure = BrokerUnavailableError("REQUEST_DEADLINE", f"broker {node_id} was not ready in time; {reason}")
+        queue = self._queues[node_id]
+        while queue and failure is not None:
+            self._results[queue.popleft()] = failure
+
+    def _why_unreachable(self, node_id: int) -> BrokerUnavailableError | None:
+        """Return why the node became unreachable since the calls began, None if it may still be reached."""
+        node = self._client.node(node_id)
+        if node is not None:
+            if node.state is ConnectionState.DISCONNECTED and node.failed_rounds > self._failed_rounds[node_id]:
+                return BrokerUnavailableError("BROKER_UNREACHABLE", node.last_error)
+        elif self._client.metadata.version > self._metadata_version:
+            # Newer metadata does not name the broker either, so it has left the cluster.
+            return BrokerUnavailableError(
+                "BROKER_UNREACHABLE", f"broker {node_id} is not part of the cluster (any more)"
+            )
+        return None
+
+    def _rounds(self, node_id: int) -> int:
+        node = self._client.node(node_id)
+        return 0 if node is None else node.failed_rounds
+
+    def _collect(self) -> None:
+        for completion in self._client.take(self._in_flight):
+            position = self._in_flight.pop(completion.pending)
+            self._results[position] = completion.response if completion.error is None else completion.error

@@ -1,0 +1,230 @@
+"""TLS over TCP: the context of a client, the transport of a connection, and errors that name the setting to check."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator
+
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.security import TlsConfig
+from kafka_eos_sink.client.transport import Address, Transport, closed_by_broker
+from kafka_eos_sink.errors import ConfigurationError
+
+# A TLS record holds at most 16 KiB, and OpenSSL takes one record at a time from the kernel. A read of this size
+# leaves nothing behind in OpenSSL, where no poller would see it.
+_RECEIVE_BYTES = 16 * 1024
+_SEND_BYTES = 64 * 1024
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class TlsError(OSError):
+    """The TLS handshake failed: no common version or cipher, or one side does not trust the other.
+
+    Another attempt fails in the same way.
+    """
+
+
+class TlsContext:
+    """The settings that all TLS connections of a client share.
+
+    Raises:
+        ConfigurationError: TLS_SETTINGS, if OpenSSL rejects certificates, key or cipher suites.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        context.minimum_version = _VERSIONS[config.minimum_version]
+        context.maximum_version = _VERSIONS[config.maximum_version]
+        context.check_hostname = config.verify_host_name
+        trust(context, config.trusted_certificates)
+        if config.cipher_suites:
+            # One by one first: of several names OpenSSL ignores the unknown ones silently if it knows any.
+            for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
+                try:
+                    context.set_ciphers(names)
+                except ssl.SSLError:
+                    raise ConfigurationError("TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}") from None
+        if config.certificate_chain is not None and config.private_key is not None:
+            _load_own_certificate(context, config)
+        self._context = context
+
+    def wrap(self, connected: socket.socket, host: str) -> ssl.SSLSocket:
+        """Return TLS over a connected socket, before the handshake; the peer's certificate must name ``host``."""
+        try:
+            return self._context.wrap_socket(
+                connected, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
+            )
+        except ValueError as error:
+            raise TlsError(f"{host!r} is no host name that a certificate can hold: {error}") from None
+
+
+def trust(context: ssl.SSLContext, certificates: str | None) -> None:
+    """Trust these PEM certificates, or those of the system if there are none."""
+    if certificates is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        context.load_verify_locations(cadata=certificates)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError("TLS_SETTINGS", f"the trusted certificates cannot be read: {_reason(error)}") from None
+    # As in Java, every certificate of the trust store is an anchor, also an intermediate or a single broker's.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
+    assert config.private_key is not None
+    password = "" if config.private_key_password is None else config.private_key_password.reveal()
+    pem = f"{config.private_key.reveal()}\n{config.certificate_chain}\n"
+    try:
+        with _as_file(pem) as path:
+            # Always pass a password: without one OpenSSL prompts on the terminal if the key is encrypted.
+            context.load_cert_chain(path, password=password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = _reason(error)
+        if "MISMATCH" in reason:
+            reason = "the private key is not the one of the first certificate"
+        raise ConfigurationError(
+            "TLS_SETTINGS",
+            f"the client's certificate and private key cannot be used: {reason}; ssl.key.password must be the key's",
+        ) from None
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """Make a private file that holds ``text``, because OpenSSL loads private keys only from files.
+
+    The file is in memory on Linux. On other systems it is on disk until the context ends.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("kafka-eos-key")
+        try:
+            os.write(descriptor, text.encode())
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's reason without the line of its source."""
+    return getattr(error, "reason", None) or str(error)
+
+
+class TlsTransport(Transport):
+    """TLS over TCP; connected once the handshake is done and the certificate proves the broker to be ``host``.
+
+    A TLS failure raises TlsError. A closed connection raises OSError, as without TLS.
+    """
+
+    def __init__(self, address: Address, config: ClientConfig, tls: TlsContext, host: str) -> None:
+        super().__init__(address, config)
+        self._tls = tls
+        self._host = host
+        self._secured: ssl.SSLSocket | None = None
+        self._handshake_wants_write = True
+        self._unsent = b""
+
+    @property
+    def wants_write(self) -> bool:
+        if not self.connected:
+            return self._handshake_wants_write
+        return bool(self._unsent or self._output)
+
+    def continue_connect(self, writable: bool) -> bool:
+        if self._secured is None:
+            if not writable:
+                return False
+            self._finish_tcp_connect()
+            self._secured = self._socket = self._tls.wrap(self._socket, self._host)
+        try:
+            self._secured.do_handshake()
+        except ssl.SSLWantReadError:
+            self._handshake_wants_write = False
+        except ssl.SSLWantWriteError:
+            self._handshake_wants_write = True
+        except ssl.SSLError as error:
+            raise tls_error(error, " during the TLS handshake") from None
+        else:
+            self.connected = True
+        return self.connected
+
+    def flush(self) -> None:
+        if not self.connected or self._secured is None:
+            return
+        while self._unsent or self._output:
+            if not self._unsent:
+                self._unsent = self._next_bytes()
+            try:
+                # After a partial write OpenSSL must get the same bytes again, so they stay in `_unsent`.
+                self._unsent = self._unsent[self._secured.send(self._unsent) :]
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            except ssl.SSLError as error:
+                raise tls_error(error) from None
+
+    def _next_bytes(self) -> bytes:
+        """Join the first queued buffers: one TLS record per small buffer would be slow on both sides."""
+        parts: list[memoryview] = []
+        size = 0
+        while self._output and size < _SEND_BYTES:
+            view = self._output.popleft()
+            room = _SEND_BYTES - size
+            if len(view) > room:
+                self._output.appendleft(view[room:])
+                view = view[:room]
+            parts.append(view)
+            size += len(view)
+        return b"".join(parts)
+
+    def read(self) -> bytes | None:
+        assert self._secured is not None
+        try:
+            data = self._secured.recv(_RECEIVE_BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except ssl.SSLError as error:
+            raise tls_error(error) from None
+        if not data:
+            raise closed_by_broker()
+        return data
+
+    def close(self) -> None:
+        if self.connected and self._secured is not None:
+            # close_notify shows the broker that the stream was not truncated. The client does not wait for the
+            # broker's own: a socket that is closed next must not block.
+            with contextlib.suppress(OSError, ValueError):
+                self._secured.unwrap()
+        self._unsent = b""
+        super().close()
+
+
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+_CERTIFICATE_ALERTS = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_", "HANDSHAKE_FAILURE")
+
+
+def tls_error(error: ssl.SSLError, when: str = "") -> OSError:
+    """Translate an OpenSSL error: which certificate is not trusted, by which side, and which option to check."""
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+        return closed_by_broker(when)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(
+            f"its certificate is not trusted: {error.verify_message.rstrip('.')}; its issuer must be in "
+            "ssl.truststore.* (or ssl.ca.location), and the certificate must name the host of the connection"
+        )
+    reason = error.reason or str(error)
+    if reason in _NOT_TLS:
+        return TlsError(f"the listener does not speak TLS ({reason}); check security.protocol and the port")
+    if "ALERT" in reason:
+        hint = "it may require a client certificate (ssl.keystore.*), or other TLS versions or ciphers"
+        concerns_certificate = any(word in reason for word in _CERTIFICATE_ALERTS)
+        return TlsError(f"it refused TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
+    return TlsError(f"TLS failed ({reason})")
