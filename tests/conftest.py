@@ -206,7 +206,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             *(each for each in getattr(item, "funcargs", {}).values() if isinstance(each, EmbeddedKafka)),
             *(shared.running() if shared else ()),
         ]
-        logs = dict.fromkeys(log for cluster in clusters for log in cluster.log_files)
+        logs = dict.fromkeys(log for cluster in clusters for log in cluster.log_files if log.exists())
         if folder := item.config.getoption("--logs"):
             folder.mkdir(parents=True, exist_ok=True)
             logs = {Path(shutil.copy(log, folder / f"{log.parent.name}-{log.name}")): None for log in logs}
