@@ -207,6 +207,7 @@ def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) 
         for done, (round_number, (codec, contender)) in enumerate(_turns(runs, rounds)):
             what = f"round {round_number} of {rounds}" if round_number else "warm-up"
             step.update(done, total, f"{what}: {contender}, {codec}")
+            # CPU time includes workers that Spark keeps between the writes: take the difference.
             before = course.cpu_seconds()
             took = course.run(contender, codec)
             after = course.cpu_seconds()

@@ -74,6 +74,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
     began = time.perf_counter()
     plan = session.plan(given)
     planned = time.perf_counter()
+    # One task after the other: Spark's tasks run on other machines, so their sum is no part of the commit.
     messages = [
         session.write_task(
             given,

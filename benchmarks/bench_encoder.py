@@ -78,6 +78,7 @@ def main() -> None:
         lambda: encode_rows_at(columns, now_ms=NOW, rows=order, offset_deltas=places, base_timestamp=NOW),
     )
     report("record_sizes", lambda: record_sizes(columns))
+    # The fixed cost of a call, which counts if many partitions get few records each.
     few = columns.slice(0, 10)
     report("records section of 10 records", lambda: encode_records(few, NOW), 10)
     print()

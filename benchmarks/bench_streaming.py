@@ -109,6 +109,7 @@ def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) 
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", tasks)
         frame = source.load().selectExpr("cast(value as string) value")
         options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
+        # In turns, so that a slow phase of the machine hits both queries.
         for round_number in range(rounds):
             notes = folder / f"notes-{round_number}"
             times[DISCARD_FORMAT] += durations(frame, DISCARD_FORMAT, {}, batches)

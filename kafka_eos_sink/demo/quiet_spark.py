@@ -44,7 +44,7 @@ _END_PATIENCE_S = 15.0
 
 @contextmanager
 def spark_folder(prefix: str, show: Callable[[str], object]) -> Iterator[Path]:
-    """Make a temporary folder for the body; show the path of Spark's log after an error."""
+    """Make a temporary folder; after an error keep Spark's log and show its path."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     keep = False
     try:
@@ -99,7 +99,7 @@ def quiet_spark(
                     with suppress(Exception):  # a JVM that has died cannot stop in order
                         context.stop()
         finally:
-            # The next Spark of this process needs a gateway of its own.
+            # PySpark keeps the gateway in class attributes, and the next Spark of this process needs its own.
             SparkContext._gateway = None
             SparkContext._jvm = None
             with suppress(Exception):
@@ -167,7 +167,7 @@ def _watch(spark: SparkSession, ended: threading.Event, update: Callable[[int, i
 
 
 def in_one_sentence(error: Exception) -> KafkaEosError:
-    """Return our error inside Spark's error, else ``SPARK_FAILED`` with its first line."""
+    """Return our error inside Spark's error, else a ``SPARK_FAILED`` with its text."""
     # The text of Spark's errors comes from the JVM, so this works only while the JVM lives.
     code, sentence = code_and_sentence(error)
     return KafkaEosError(code or "SPARK_FAILED", sentence or "Spark raised an error without a text.")

@@ -98,6 +98,7 @@ def read_topic(
             raise KafkaEosError("TOPIC_NOT_READ", f"Topic {topic!r} cannot be read: {described.error.str()}")
         unread = set(described.partitions)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
+        # Each record extends the wait: a slow broker is no error as long as records arrive.
         patience_ends = time.monotonic() + _PATIENCE_S
         while unread:
             messages = consumer.consume(_MESSAGES_PER_CALL, timeout=0.2)

@@ -25,11 +25,11 @@ def test_other_errors_give_the_first_line_of_the_jvm() -> None:
 
 
 def test_folder_is_kept_only_after_a_failure_with_a_log() -> None:
-    said: list[str] = []
+    shown: list[str] = []
     folders: list[Path] = []
 
     def use(failure: BaseException | None, *, log: bool) -> Path:
-        with spark_folder("kafka-eos-test-", said.append) as folder:
+        with spark_folder("kafka-eos-test-", shown.append) as folder:
             folders.append(folder)
             if log:
                 (folder / "spark.log").touch()
@@ -43,11 +43,11 @@ def test_folder_is_kept_only_after_a_failure_with_a_log() -> None:
     with pytest.raises(ValueError):
         use(ValueError(), log=False)
     assert not any(folder.exists() for folder in folders)
-    assert said == []
+    assert shown == []
     with pytest.raises(ValueError):
         use(ValueError(), log=True)
     try:
-        assert said == [f"Spark's log: {folders[-1] / 'spark.log'}"]
+        assert shown == [f"Spark's log: {folders[-1] / 'spark.log'}"]
     finally:
         (folders[-1] / "spark.log").unlink()
         folders[-1].rmdir()
