@@ -71,15 +71,16 @@ class PendingRequest:
     """A request in flight, equal only to itself; ``version`` is its encoded API version, times are clock ms."""
 
     node_id: int
-    request: Request[Any]
+    # Not in any text: the fields of requests hold records and credentials.
+    request: Request[Any] = field(repr=False)
     version: int
     correlation_id: int
     sent_at: int
     expires_at: int
 
     def __str__(self) -> str:
-        # For the log: no field of the request, because they hold records and credentials.
-        return f"{api_name(type(self.request))} v{self.version}, node {self.node_id}, id {self.correlation_id}"
+        api = api_name(type(self.request))
+        return f"{api} v{self.version}, node {self.node_id}, correlation id {self.correlation_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -464,7 +464,7 @@ def test_debug_log_of_authentication_holds_no_secret(
         properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
     with caplog.at_level(logging.DEBUG):
         assert reached(properties) == 2
-    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, id \d+, \d+ ms: no error\n", caplog.text)
+    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, correlation id \d+, \d+ ms: no error\n", caplog.text)
     assert PASSWORD not in caplog.text
     assert base64.b64encode(PASSWORD.encode()).decode().rstrip("=") not in caplog.text
     # Every JWT begins with '{"' in base 64; a SCRAM proof follows "p=".

@@ -383,12 +383,12 @@ def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCapture
     events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
     peer.abandon("closed by the broker")
     assert [record.getMessage() for record in caplog.records] == [
-        "[test] request: ApiVersions v4, node 1, id 0",
-        "[test] response: ApiVersions v4, node 1, id 0, 1 ms: no error",
-        "[test] request: EndTxn v4, node 1, id 1",
-        "[test] request: EndTxn v5, node 1, id 2",
-        "[test] response: EndTxn v4, node 1, id 1, 3 ms: NOT_COORDINATOR",
-        "[test] lost response: EndTxn v5, node 1, id 2: closed by the broker",
+        "[test] request: ApiVersions v4, node 1, correlation id 0",
+        "[test] response: ApiVersions v4, node 1, correlation id 0, 1 ms: no error",
+        "[test] request: EndTxn v4, node 1, correlation id 1",
+        "[test] request: EndTxn v5, node 1, correlation id 2",
+        "[test] response: EndTxn v4, node 1, correlation id 1, 3 ms: NOT_COORDINATOR",
+        "[test] lost response: EndTxn v5, node 1, correlation id 2: closed by the broker",
     ]
 
 
@@ -399,8 +399,15 @@ def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> Non
     events(peer, handshake_answer())
     with pytest.raises(BrokerRefusedError):
         events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
-    assert "response: SaslAuthenticate v2, node 1, id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
+    assert "response: SaslAuthenticate v2, node 1, correlation id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_request_in_flight_shows_no_credentials() -> None:
+    request = SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
+    pending = PendingRequest(node_id=1, request=request, version=2, correlation_id=3, sent_at=0, expires_at=1)
+    assert str(pending) == "SaslAuthenticate v2, node 1, correlation id 3"
+    assert "secret" not in repr(pending)
 
 
 def test_log_of_requests_is_silent_above_debug(caplog: pytest.LogCaptureFixture) -> None:
