@@ -84,14 +84,6 @@ class PendingRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseReceived:
-    """The response to the oldest request in flight."""
-
-    pending: PendingRequest
-    response: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The end of a request: exactly one of ``response`` and ``error`` is set."""
 
@@ -105,7 +97,7 @@ class ConnectionReady:
     """Versions are negotiated and the principal is authenticated: requests may be sent."""
 
 
-Event = ResponseReceived | ConnectionReady
+Event = Completion | ConnectionReady
 
 
 class ConnectionState(Enum):
@@ -260,7 +252,7 @@ class Connection:
                 if self._continue_authentication(response):
                     return self._become_ready()
             else:
-                return ResponseReceived(pending=pending, response=response)
+                return Completion(pending=pending, response=response)
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:

@@ -1,4 +1,4 @@
-"""A connection's life, in bytes: whole, byte by byte, and from peers that do not keep to the protocol."""
+"""The life of a connection in bytes: whole, byte by byte, and from peers that violate the protocol."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from kafka_eos_sink.client.connection import (
     MAX_FRAME_BYTES_BEFORE_READY,
+    Completion,
     Connection,
     ConnectionReady,
     ConnectionState,
     Event,
     PendingRequest,
-    ResponseReceived,
 )
 from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
 from kafka_eos_sink.protocol.messages import (
@@ -163,10 +163,10 @@ def test_responses_arrive_in_request_order_in_any_chunks(chunk: int | None) -> N
     assert peer.in_flight == 2
     answers = events(peer, end_txn_answer(1) + end_txn_answer(2, error_code=51), chunk)
     assert [(type(event), getattr(event, "pending", None)) for event in answers] == [
-        (ResponseReceived, first),
-        (ResponseReceived, second),
+        (Completion, first),
+        (Completion, second),
     ]
-    assert [event.response.error_code for event in answers if isinstance(event, ResponseReceived)] == [0, 51]
+    assert [event.response.error_code for event in answers if isinstance(event, Completion)] == [0, 51]
     assert peer.in_flight == 0
 
 
@@ -335,7 +335,7 @@ def test_earlier_responses_arrive_during_reauthentication(chunk: int | None) -> 
         send(peer)
     handshake, token = sasl_answers(5, session_lifetime_ms=10_000)
     answers = events(peer, end_txn_answer(3) + end_txn_answer(4) + handshake, chunk, now=9_610)
-    assert [event.pending for event in answers if isinstance(event, ResponseReceived)] == list(earlier)
+    assert [event.pending for event in answers if isinstance(event, Completion)] == list(earlier)
     assert events(peer, token, chunk, now=9_620) == [ConnectionReady()]
     assert [request[0] for request in sent_requests(peer)] == [26, 26, 17, 36]
     assert not peer.reauthentication_due(9_700)
