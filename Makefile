@@ -23,22 +23,32 @@ help:  ## show this list
 demo: setup  ## write real flights to an embedded Kafka exactly once, with failures on the way
 	@$(BIN)/kafka-eos demo
 
-.PHONY: test
-test: lint  ## check style and types, then run all tests
-	@tools/run-tests $(BIN)/pytest
+# Which test is in which tier stands in tests/tiers.py.
+TESTS = $(BIN)/python tools/run-tests
 
-.PHONY: unit
-unit: setup  ## run only the tests that need no broker and no Spark
-	@$(BIN)/pytest -q tests/unit
+.PHONY: check
+check: lint  ## style, types, and the tests that need no broker (3 minutes)
+	@$(BIN)/pytest -q --tier check tests/unit tests/conformance tests/model
+
+.PHONY: test
+test: lint  ## style, types, and the tests with the strongest evidence (12 minutes)
+	@$(TESTS) --tier test
+
+.PHONY: test-all
+test-all: lint  ## style, types, and all tests but the exhaustive tables (40 minutes)
+	@$(TESTS) --tier all
 
 .PHONY: model
-model: setup  ## search the commit protocol's simulation further than the tests do (about an hour)
-	@KAFKA_EOS_MODEL_ALL=1 KAFKA_EOS_MODEL_STATES=300000 KAFKA_EOS_MODEL_STEPS=100000 \
-	    $(BIN)/pytest -q --timeout 5400 tests/model
+model: setup  ## search the commit protocol's simulation to its end (hours)
+	@$(BIN)/pytest -q --tier exhaustive --timeout 7200 tests/model/test_exhaustive.py tests/model/test_mutations.py tests/model/test_coverage.py
 
 .PHONY: faults
-faults: setup  ## every error code, nodes and executors that end, all streaming cases: what `make test` takes samples of (over an hour)
-	@tools/run-tests $(BIN)/pytest all-cases
+faults: setup  ## every case of the tables of which `make test-all` takes samples (hours)
+	@$(TESTS) --tier exhaustive --beyond all
+
+.PHONY: slice
+slice: setup  ## a tenth of the tests that `make test` leaves out: SLICE=0 to 9
+	@$(TESTS) --tier exhaustive --effort all --beyond test --slice $(SLICE)/10
 
 .PHONY: torture
 torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less

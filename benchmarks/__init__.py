@@ -1,1 +1,4 @@
-"""Figures, never asserted: `make bench` and programs that measure one part each; not in the wheel."""
+"""Measurements, never asserted: ``make bench``, and programs for one part each.
+
+Start each from the repository, for example ``python -m benchmarks.bench_commit --help``.
+"""

@@ -1,4 +1,9 @@
-"""``make bench``: this sink, Spark's own and none at all, side by side on one broker in one Spark application."""
+"""Measures this sink, Spark's own and none at all, in one Spark application.
+
+    make bench BENCH="--rows 1000000 --rounds 5"
+
+The same without make: ``python -m benchmarks.bench_against_spark``; ``--help`` lists the options.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
+from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
 from benchmarks.report import BUILT_IN, DISCARD, KAFKA_EOS, Measured, as_json, bench_table
+from benchmarks.topics import DEADLINE_MS, create_topic
 from kafka_eos_sink.cli.output import output_console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
@@ -29,10 +36,9 @@ if TYPE_CHECKING:
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _CUSTOMERS = 100_000
 _VALUE_BYTES = 100
-_DEADLINE_MS = 60_000
 _BROKER_PROPERTIES = {"log.retention.check.interval.ms": "5000", "log.initial.task.delay.ms": "5000"}
 _TOPIC_CONFIGURATION = {
-    # Old rounds go, so that any number of them fits the disk.
+    # Old rounds are deleted, so that any number of rounds fits the disk.
     "segment.bytes": str(64 << 20),
     "retention.bytes": str(64 << 20),
     "file.delete.delay.ms": "1000",
@@ -42,7 +48,7 @@ _TOPIC_CONFIGURATION = {
 def _known_codecs(text: str) -> str:
     unknown = [codec for codec in text.split(",") if codec not in _CODECS]
     if unknown:
-        raise typer.BadParameter(f"{', '.join(unknown)} is not among {', '.join(_CODECS)}")
+        raise typer.BadParameter(f"{', '.join(unknown)} is unknown; choose from {', '.join(_CODECS)}")
     return text
 
 
@@ -56,10 +62,10 @@ def bench(
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
     print_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """Measure kafka-eos, Spark's own Kafka sink and a writer that throws its rows away, side by side.
+    """Measure kafka-eos, Spark's own Kafka sink and a writer that discards its rows.
 
-    One Spark application, one embedded broker, the same cached rows; the three take turns in every round. All run with
-    their default settings except for the compression.
+    All three write the same cached rows from one Spark application to one embedded broker, in turns. Their settings are
+    the defaults except for the compression.
     """
     console = output_console(stderr=print_json)
     steps = Steps(console)
@@ -72,13 +78,7 @@ def bench(
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
-            quiet_spark(
-                "kafka-eos bench",
-                folder=folder,
-                master="local[2]",
-                jars=jars,
-                settings={"spark.driver.memory": "2g"},
-            ) as spark,
+            quiet_spark("local[2]", folder, jars, {"spark.driver.memory": "2g"}, {}) as spark,
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
@@ -87,18 +87,12 @@ def bench(
                 step.note = f"{rows:,} in {partitions} cached partitions"
             course = _Course(records, rows, partitions, admin, kafka)
             measured = _measure(course, codecs.split(","), rounds, steps)
-            records.unpersist()
     finally:
         kafka.stop()
     if print_json:
-        found = {
-            "kafka_version": kafka_version,
-            "spark_version": spark_version,
-            "cpus": os.cpu_count(),
-            "partitions": partitions,
-            "results": as_json(measured),
-        }
-        typer.echo(json.dumps(found, indent=2))
+        versions = {"kafka_version": kafka_version, "spark_version": spark_version}
+        machine = {"cpus": os.cpu_count(), "partitions": partitions}
+        typer.echo(json.dumps({**versions, **machine, "results": as_json(measured)}, indent=2))
     console.print()
     console.print(bench_table(measured))
     console.print(
@@ -108,10 +102,10 @@ def bench(
 
 
 def cached_records(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
-    """Key (16 bytes, one of 100,000) and value (100 bytes, JSON of an order), cached, so that reading costs little."""
+    """Cache rows of a key (16 bytes) and a value (100 bytes, JSON of an order)."""
     from pyspark.sql import functions as f
 
-    # A fixed mixing of the row's number, so that neighbours do not look alike to the codecs.
+    # A hash of the row's number, so that neighbours do not compress unrealistically well.
     mixed = f.md5(f.col("id").cast("string"))
     customer = f.lpad(f.pmod(f.hash("id"), f.lit(_CUSTOMERS)).cast("string"), 7, "0")
     order = f.concat(
@@ -152,16 +146,20 @@ class _Course:
 
     def create_topic(self, contender: str, codec: str) -> None:
         if contender != DISCARD:
-            deadline = self.admin.client.clock() + _DEADLINE_MS
-            self.admin.create_topic(_topic(contender, codec), self.partitions, 1, _TOPIC_CONFIGURATION, deadline)
+            create_topic(self.admin, _topic(contender, codec), self.partitions, _TOPIC_CONFIGURATION)
 
     def run(self, contender: str, codec: str) -> float:
-        """Seconds of one ``save()``. Raises KafkaEosError (BENCH_FAILED) where not all rows are visible after it."""
+        """Return the seconds of one ``save()``.
+
+        Raises:
+            KafkaEosError: ``BENCH_FAILED`` if not all rows are visible afterwards.
+        """
         topic = _topic(contender, codec)
+        # Counted before and after each run, because a topic serves all rounds.
         before = 0 if contender == DISCARD else self._visible(topic)
         writer = self.records.write.mode("append")
         if contender == DISCARD:
-            writer = writer.format("kafka-eos-bench-discard").option("rows", str(self.rows))
+            writer = writer.format(DISCARD_FORMAT).option("rows", str(self.rows))
         else:
             writer = (
                 writer.format("kafka-eos" if contender == KAFKA_EOS else "kafka")
@@ -176,7 +174,7 @@ class _Course:
             raise in_one_sentence(error) from None
         seconds = time.perf_counter() - started
         if contender != DISCARD:
-            # A transaction's marker takes an offset too, one per task and partition, or two where a slow broker was asked again for it.
+            # Each transaction's marker takes an offset per task and partition, and two if a slow broker got a retry.
             added = self._visible(topic) - before
             most = self.rows + (2 * self.partitions**2 if contender == KAFKA_EOS else 0)
             if not self.rows <= added <= most:
@@ -186,9 +184,9 @@ class _Course:
         return seconds
 
     def _visible(self, topic: str) -> int:
-        """Offsets that a read_committed consumer can reach, over all partitions."""
+        """Return the sum of the last stable offsets of all partitions."""
         where = [(topic, partition) for partition in range(self.partitions)]
-        deadline = self.admin.client.clock() + _DEADLINE_MS
+        deadline = self.admin.client.clock() + DEADLINE_MS
         return sum(self.admin.list_offsets(where, deadline, isolation="read_committed").values())
 
 
@@ -197,10 +195,9 @@ def _topic(contender: str, codec: str) -> str:
 
 
 def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) -> list[Measured]:
-    from benchmarks.discard import DiscardDataSource
-
     course.records.sparkSession.dataSource.register(DiscardDataSource)
     runs = [(codec, contender) for codec in codecs for contender in (KAFKA_EOS, BUILT_IN, DISCARD)]
+    # Before the first run: no contender pays for the creation of a topic.
     for codec, contender in runs:
         course.create_topic(contender, codec)
     seconds: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
@@ -231,7 +228,8 @@ def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) 
 
 
 def _turns(runs: Sequence[tuple[str, str]], rounds: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Every run once per round, round 0 to warm up; each round begins with another one: nobody is always first."""
+    """Yield every run once per round; round 0 warms up."""
+    # Each round begins with another run, because the first run of a round may be slower.
     for round_number in range(rounds + 1):
         start = round_number % len(runs)
         order: Iterable[tuple[str, str]] = (*runs[start:], *runs[:start])

@@ -1,30 +1,32 @@
-"""What a commit costs, without Spark: the driver's part of a micro-batch, and the end of very many transactions.
+"""The cost of a commit without Spark, in micro-batches and of many transactions.
 
-    PYTHONPATH=.:tests python benchmarks/bench_commit.py [--tasks 8] [--batches 40] [--many 1000]
+    python -m benchmarks.bench_commit [--tasks 8] [--batches 40] [--many 1000] [--transaction-version 2]
 
-Prints the median milliseconds of plan, check to decision, and ends with their proofs, for batches of so many tasks one after the other in
-one process, as a streaming query has them; then the seconds that the commit of very many prepared transactions takes.
+Writes batches one after the other in one process, as a streaming query does, and prints the median milliseconds of each
+step. Then prints the seconds that one commit of ``--many`` prepared transactions takes.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+import typer
 
+from benchmarks.topics import make_topic
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
-from kafka_testing import create_topic, unique_topic
 
 ROWS = 100
+WARM_UP = 5
+PARTITIONS = 8
 
 
 def settings(servers: str, topic: str, write_id: str, version: int) -> session.WriteSettings:
@@ -51,7 +53,7 @@ def rows(topic: str) -> Iterator[Rows]:
 
 @contextmanager
 def marks() -> Iterator[dict[str, float]]:
-    """When each named point of the protocol was reached."""
+    """Yield the time at which the code reached each named point of the protocol."""
     reached: dict[str, float] = {}
     original = failpoints.reached
 
@@ -67,7 +69,7 @@ def marks() -> Iterator[dict[str, float]]:
 
 
 def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> dict[str, float]:
-    """Seconds of each step."""
+    """Write one batch; return the seconds of each step."""
     given = settings(servers, topic, write_id, version)
     began = time.perf_counter()
     plan = session.plan(given)
@@ -82,6 +84,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
         for task in range(tasks)
     ]
     written = time.perf_counter()
+    # The failpoints mark the boundary between decision and ends inside one call of commit.
     with marks() as reached:
         session.commit(given, plan, messages)
     ended = time.perf_counter()
@@ -95,29 +98,21 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--tasks", type=int, default=8)
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--many", type=int, default=1_000)
-    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2), default=2)
-    given = parser.parse_args()
-    with EmbeddedKafka(transaction_version=given.transaction_version) as cluster:
-        servers = cluster.bootstrap_servers
-        topic, write_id = create_topic(servers, partitions=8), unique_topic("bench")
-        measured = [batch(servers, topic, write_id, version, given.tasks) for version in range(given.batches)]
-        warm = measured[5:]
-        print(
-            f"{given.tasks} tasks, {len(warm)} batches, transaction.version {given.transaction_version}: median ms (largest)"
-        )
+def main(tasks: int = 8, batches: int = 40, many: int = 1_000, transaction_version: int = 2) -> None:
+    """Measure the driver's part of a commit without Spark."""
+    with EmbeddedKafka(transaction_version=transaction_version) as kafka:
+        servers = kafka.bootstrap_servers
+        topic = make_topic(servers, "bench", PARTITIONS)
+        # The first batches load code and create the internal topics.
+        warm = [batch(servers, topic, "bench", version, tasks) for version in range(batches)][WARM_UP:]
+        print(f"{tasks} tasks, {len(warm)} batches, transaction.version {transaction_version}: median ms (largest)")
         for name in warm[0]:
             times = [1_000 * each[name] for each in warm]
             print(f"  {name:<18} {statistics.median(times):8.1f}  ({max(times):.1f})")
-        many = batch(servers, topic, unique_topic("bench"), 0, given.many)
-        print(
-            f"{given.many} transactions: check and decide {many['check and decide']:.2f} s, end and prove {many['end and prove']:.2f} s"
-        )
+        found = batch(servers, topic, "bench-many", 0, many)
+        print(f"{many} transactions: check and decide {found['check and decide']:.2f} s, ", end="")
+        print(f"end and prove {found['end and prove']:.2f} s")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

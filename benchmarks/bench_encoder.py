@@ -1,15 +1,16 @@
-"""How fast records are encoded, digested, compressed and partitioned: CPU time of one core per record.
+"""CPU time per record of encoding, digesting, compressing and partitioning.
 
-    python benchmarks/bench_encoder.py
+    python -m benchmarks.bench_encoder
 
-Values of 100 bytes and keys of 16 bytes. CPU time, best of several rounds: what other processes take does not count,
-but that they share the caches does.
+Values have 100 bytes and keys 16. The CPU time is the best of several rounds. It excludes other processes, but they
+share the caches.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,16 +33,16 @@ NOW = 1_700_000_000_000
 
 
 def binary_column(lengths: np.ndarray, random: np.random.Generator) -> pa.Array:
-    """Digits and letters as in JSON, so that compression has something to do."""
+    """Make values of digits and letters as in JSON, so that compression is realistic."""
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     data = random.choice(np.frombuffer(b'0123456789abcdef{":,}', np.uint8), int(offsets[-1]))
     return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """The shortest CPU time of a run."""
+    """Return the shortest CPU time of a run."""
     times = []
-    run()
+    run()  # imports, caches and the allocator warm up
     for _ in range(ROUNDS):
         started = time.thread_time_ns()
         run()
@@ -68,7 +69,7 @@ def main() -> None:
         "the same with timestamps and a header": RecordColumns(value=value, key=key, timestamp=times, headers=headers),
     }
     for name, columns in tables.items():
-        report(f"records section: {name}", lambda columns=columns: encode_records(columns, NOW))
+        report(f"records section: {name}", partial(encode_records, columns, NOW))
     columns = tables["50-150 byte values, 8-24 byte keys"]
     order = random.permutation(ROWS).astype(np.int32)
     places = np.arange(ROWS)
@@ -81,7 +82,7 @@ def main() -> None:
     report("records section of 10 records", lambda: encode_records(few, NOW), 10)
     print()
     for name, columns in tables.items():
-        report(f"digest: {name}", lambda columns=columns: row_digest("flights", None, columns))
+        report(f"digest: {name}", partial(row_digest, "flights", None, columns))
     print()
     _, offsets, data = key.buffers()
     murmur_offsets, murmur_data = np.frombuffer(offsets, np.int32), np.frombuffer(data, np.uint8)
@@ -91,7 +92,7 @@ def main() -> None:
     for codec in Codec:
         if codec is not Codec.NONE:
             size = len(compress(codec, None, section)) / len(section)
-            report(f"{codec.name.lower()} (to {size:.0%})", lambda codec=codec: compress(codec, None, section))
+            report(f"{codec.name.lower()} (to {size:.0%})", partial(compress, codec, None, section))
 
 
 if __name__ == "__main__":

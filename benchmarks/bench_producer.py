@@ -1,20 +1,21 @@
-"""The producer alone: records per second of one process, Arrow batches to an embedded Kafka, one transaction a run.
+"""The producer alone: one process writes Arrow batches in one transaction per run.
 
-    python benchmarks/bench_producer.py [--rows N] [--value-bytes B] [--partitions P] [--batch-size B] [--runs R]
+    python -m benchmarks.bench_producer [--rows N] [--value-bytes B] [--partitions P] [--batch-size B] [--runs R]
 
-A run counts from the first row to the acknowledgement of the last; the processor time is this process's alone, so that
-what the broker takes on the same cores can be told apart. Every run is checked: as many records as rows, all committed.
+A run lasts from the first row to the acknowledgement of the last. The processor time is this process's alone, without
+the broker on the same cores. Every run must commit as many records as rows.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 
 import numpy as np
 import pyarrow as pa
+import typer
 
+from benchmarks.topics import DEADLINE_MS, create_topic
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -25,14 +26,13 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 ARROW_ROWS = 10_000
-"""What Spark hands over at a time (``spark.sql.execution.arrow.maxRecordsPerBatch``)."""
+"""Spark's default number of rows in a batch (``spark.sql.execution.arrow.maxRecordsPerBatch``)."""
 DISTINCT_BATCHES = 20
 WORDS = (b"alpha", b"bravo", b"charlie", b"delta", b"echo", b"foxtrot", b"golf", b"hotel", b"india", b"juliett")
-DEADLINE_MS = 60_000
 
 
 def arrow_batches(value_bytes: int, *, keyed: bool) -> list[RecordColumns]:
-    """Rows of text that compress about as well as log lines do (lz4: to a third)."""
+    """Make rows of text that compress like log lines (lz4: to a third)."""
     rng = np.random.default_rng(7)
     made = []
     for batch in range(DISTINCT_BATCHES):
@@ -51,7 +51,8 @@ def arrow_batches(value_bytes: int, *, keyed: bool) -> list[RecordColumns]:
 def run(
     client: NetworkClient, config: ProducerConfig, topic: str, batches: list[RecordColumns], rows: int
 ) -> tuple[float, float]:
-    """(records per second, processor seconds of this process per million records) of one transaction."""
+    """Write one transaction; return records/s, and CPU seconds per million records."""
+    # The same id in each run: the producer takes it over, as a restarted one does.
     producer = Producer(client, config, transactional_id="bench-producer")
     producer.init_producer_id(client.clock() + DEADLINE_MS)
     producer.begin()
@@ -64,39 +65,42 @@ def run(
     result = producer.end(True, client.clock() + DEADLINE_MS)
     producer.close()
     if written != rows or result.error_code != 0:
-        raise AssertionError(f"{written} of {rows} records acknowledged, EndTxn answered {result.error_code}")
+        # A run that lost records would look fast.
+        raise AssertionError(
+            f"{written} of {rows} records acknowledged, EndTxn returned error code {result.error_code}"
+        )
     return rows / elapsed, processor / rows * 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
-    parser.add_argument("--runs", type=int, default=5)
-    arguments = parser.parse_args()
-    rows = arguments.rows // ARROW_ROWS * ARROW_ROWS
+def main(
+    rows: int = 1_000_000,
+    value_bytes: int = 100,
+    partitions: int = 8,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    runs: int = 5,
+) -> None:
+    """Measure the producer alone, with and without keys and compression."""
+    rows = rows // ARROW_ROWS * ARROW_ROWS
     with (
         EmbeddedKafka(heap="1g", tuned_for="throughput") as kafka,
         NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))) as client,
     ):
         for keyed in (True, False):
-            batches = arrow_batches(arguments.value_bytes, keyed=keyed)
+            batches = arrow_batches(value_bytes, keyed=keyed)
             for codec in ("none", "lz4"):
                 topic = f"bench-{codec}-{'keyed' if keyed else 'keyless'}"
-                Admin(client).create_topic(topic, arguments.partitions, 1, {}, client.clock() + DEADLINE_MS)
-                config = ProducerConfig(compression=codec, batch_size=arguments.batch_size)
+                create_topic(Admin(client), topic, partitions)
+                config = ProducerConfig(compression=codec, batch_size=batch_size)
                 run(client, config, topic, batches, rows)  # warms up both sides
-                results = [run(client, config, topic, batches, rows) for _ in range(arguments.runs)]
-                speeds = [speed for speed, _ in results]
+                results = [run(client, config, topic, batches, rows) for _ in range(runs)]
+                speeds = [speed / 1e6 for speed, _ in results]
                 print(
-                    f"{codec:>5} {'keyed' if keyed else 'no key':>7}  {statistics.median(speeds) / 1e6:5.2f} "
-                    f"({min(speeds) / 1e6:.2f} to {max(speeds) / 1e6:.2f}) million records/s, "
-                    f"{statistics.median(cpu for _, cpu in results):.2f} processor s per million",
+                    f"{codec:>5} {'keyed' if keyed else 'no key':>7}  {statistics.median(speeds):5.2f} "
+                    f"({min(speeds):.2f} to {max(speeds):.2f}) million records/s, "
+                    f"{statistics.median(cpu for _, cpu in results):.2f} CPU s per million",
                     flush=True,
                 )
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,39 +1,40 @@
-"""What exactly-once costs a micro-batch: kafka-eos beside a Python Arrow writer that does nothing, in one Spark.
+"""The cost of exactly-once per micro-batch, beside a writer that discards rows.
 
-    PYTHONPATH=.:tests python benchmarks/bench_streaming.py [--tasks 8] [--batches 40] [--rounds 3]
+    python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
 
-Each round runs both queries one after the other over the same source, so many rows a batch in so many tasks, back to back. Prints the
-median duration of a micro-batch (`triggerExecution`) of each after its first batches, and the difference; of the latter, what the driver
-does: plan and commit (check, decide, end, verify), timed where Spark calls them. The rest is the tasks' own requests, and
-the broker, which shares the cores with them here.
+Each round runs both queries one after the other over the same source. Prints the median duration of a micro-batch
+(``triggerExecution``) of each query after its first batches, and the difference. The driver's part of the difference is
+plan and commit (check, decide, end, verify), timed where Spark calls them. The rest is the tasks' requests, and the
+broker, which shares the cores with them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+import typer
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
+from benchmarks.topics import make_topic
 from kafka_eos_sink import KafkaEosDataSource
+from kafka_eos_sink.demo.quiet_spark import quiet_spark, spark_folder
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
-from kafka_testing import create_topic
 
 WARM_UP = 5
+TIMED_FORMAT = "kafka-eos-timed"
 
 
 class TimedWriter(KafkaEosStreamWriter):
-    """Notes how long its plan and its commit took, in ms, a line each."""
+    """Appends the milliseconds of its plans and commits to a file, one per line."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, notes: str) -> None:
         super().__init__(options, schema)
@@ -43,7 +44,7 @@ class TimedWriter(KafkaEosStreamWriter):
         planned = self._planned
         began = time.perf_counter()
         state = super().__getstate__()
-        if not planned:  # Spark pickles it twice and plans once
+        if not planned:  # Spark pickles the writer twice, and the first pickle plans
             self._note("plan", began)
         return state
 
@@ -53,6 +54,7 @@ class TimedWriter(KafkaEosStreamWriter):
         self._note("commit", began)
 
     def _note(self, what: str, began: float) -> None:
+        # A file, because Spark copies the writer and calls the copies.
         with open(self._notes, "a") as notes:
             notes.write(f"{what} {(time.perf_counter() - began) * 1_000}\n")
 
@@ -60,42 +62,20 @@ class TimedWriter(KafkaEosStreamWriter):
 class Timed(KafkaEosDataSource):
     @classmethod
     def name(cls) -> str:
-        return "kafka-eos-timed"
+        return TIMED_FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:  # noqa: N802
         options = dict(self.options)
         return TimedWriter(options, schema, options.pop("notes"))
 
 
-class Discard(DataSource):
-    """Reads its rows and throws them away."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "discard-stream"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        class Writer(DataSourceStreamArrowWriter):
-            def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-                for _ in iterator:
-                    pass
-                return WriterCommitMessage()
-
-            def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-                pass
-
-            def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-                pass
-
-        return Writer()
-
-
-def batches(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
-    """Milliseconds of each micro-batch after the first ones."""
+def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
+    """Run ``count`` micro-batches; return the milliseconds of each after the warm-up."""
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = frame.writeStream.format(name).options(**options).option("checkpointLocation", checkpoint)
         query = writer.start()
         try:
+            # The query has no end of its own: stop it once it has progressed past the last batch that counts.
             while (progress := query.lastProgress) is None or progress["batchId"] < count:
                 if query.exception() is not None:
                     raise RuntimeError(str(query.exception()))
@@ -107,53 +87,40 @@ def batches(frame: DataFrame, name: str, options: dict[str, str], count: int) ->
 
 
 def driver_ms(notes: str) -> list[float]:
-    """Plan and commit together, of each micro-batch after the first ones."""
+    """Return the milliseconds of plan and commit per micro-batch after the warm-up."""
     lines = [line.split() for line in notes.splitlines()]
     plans, commits = ([float(ms) for what, ms in lines if what == wanted] for wanted in ("plan", "commit"))
     return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--tasks", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=8_000, help="rows of a micro-batch")
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with EmbeddedKafka() as cluster:
-        topic = create_topic(cluster.bootstrap_servers, partitions=8)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.sql.streaming.numRecentProgressUpdates", str(given.batches + 10))
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("OFF")
-        spark.dataSource.register(Discard)
+def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) -> None:
+    """Measure micro-batches of ``rows`` rows in ``tasks`` tasks."""
+    times: dict[str, list[float]] = {DISCARD_FORMAT: [], TIMED_FORMAT: []}
+    driver: list[float] = []
+    settings = {"spark.sql.streaming.numRecentProgressUpdates": str(batches + 10)}
+    with (
+        EmbeddedKafka() as kafka,
+        spark_folder("kafka-eos-bench-", print) as folder,
+        quiet_spark("local[2]", folder, [], settings, {}) as spark,
+    ):
+        topic = make_topic(kafka.bootstrap_servers, "bench", partitions=8)
+        spark.dataSource.register(DiscardDataSource)
         spark.dataSource.register(Timed)
-        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", given.rows)
-        frame = source.option("numPartitions", given.tasks).load().selectExpr("cast(value as string) value")
-        options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
-        times: dict[str, list[float]] = {"discard-stream": [], "kafka-eos-timed": []}
-        driver: list[float] = []
-        for _ in range(given.rounds):
-            times["discard-stream"] += batches(frame, "discard-stream", {}, given.batches)
-            with tempfile.NamedTemporaryFile("r") as notes:
-                times["kafka-eos-timed"] += batches(
-                    frame, "kafka-eos-timed", {**options, "notes": notes.name}, given.batches
-                )
-                driver += driver_ms(notes.read())
-        spark.stop()
-    medians = {name: statistics.median(each) for name, each in times.items()}
-    print(f"{given.rows} rows in {given.tasks} tasks, {len(driver)} micro-batches each, median ms:")
-    for name, median in medians.items():
-        print(f"  {name:<16} {median:8.0f}")
-    print(f"  difference       {medians['kafka-eos-timed'] - medians['discard-stream']:8.0f}")
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", tasks)
+        frame = source.load().selectExpr("cast(value as string) value")
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
+        for round_number in range(rounds):
+            notes = folder / f"notes-{round_number}"
+            times[DISCARD_FORMAT] += durations(frame, DISCARD_FORMAT, {}, batches)
+            times[TIMED_FORMAT] += durations(frame, TIMED_FORMAT, {**options, "notes": str(notes)}, batches)
+            driver += driver_ms(notes.read_text())
+    discard, timed = (statistics.median(times[name]) for name in (DISCARD_FORMAT, TIMED_FORMAT))
+    print(f"{rows} rows in {tasks} tasks, {len(driver)} micro-batches each, median ms:")
+    print(f"  rows discarded   {discard:8.0f}")
+    print(f"  kafka-eos        {timed:8.0f}")
+    print(f"  difference       {timed - discard:8.0f}")
     print(f"  plan and commit  {statistics.median(driver):8.0f}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

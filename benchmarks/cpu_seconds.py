@@ -1,4 +1,4 @@
-"""Processor time by process, from Linux's /proc: unlike a stopwatch it does not see what else the machine is doing."""
+"""CPU time by process from Linux's /proc, which excludes other programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CpuSeconds", "cpu_seconds", "total_cpu_seconds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuSeconds:
-    """Seconds of processor time: Spark's JVM, the Python processes that it started, and Kafka."""
+    """CPU seconds of Spark's JVM, of the Python processes it started, and of Kafka."""
 
     spark: float
     python: float
@@ -29,7 +29,7 @@ class CpuSeconds:
 
 
 def total_cpu_seconds(parts: Sequence[CpuSeconds]) -> CpuSeconds | None:
-    """The sum; None of nothing."""
+    """Return the sum, None for no parts."""
     if not parts:
         return None
     return CpuSeconds(
@@ -47,13 +47,13 @@ class _Process:
 
 
 def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
-    """What the processes have used since they were started; None where there is no /proc."""
+    """Return the CPU time of the processes since their start, None without /proc."""
     if not Path("/proc/self/stat").exists():
         return None
     processes = _processes()
     tick = os.sysconf("SC_CLK_TCK")
     python = 0
-    # Workers are children of a daemon that the JVM started; those that ended are counted with their parent.
+    # Workers are children of a daemon that the JVM started; the kernel adds ended workers to their parent.
     grown, descendants = True, {spark_pid}
     while grown:
         found = {pid for pid, process in processes.items() if process.parent in descendants}
@@ -62,6 +62,7 @@ def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
     for pid in descendants:
         if pid in processes:
             python += processes[pid].of_ended_children + (0 if pid == spark_pid else processes[pid].own)
+    # Kafka starts no processes that count; a process that has ended counts nothing.
     kafka = sum(processes[pid].own for pid in kafka_pids if pid in processes)
     spark = processes[spark_pid].own if spark_pid in processes else 0
     return CpuSeconds(spark=spark / tick, python=python / tick, kafka=kafka / tick)
@@ -75,8 +76,8 @@ def _processes() -> dict[int, _Process]:
         try:
             text = (entry / "stat").read_text(encoding="ascii", errors="replace")
         except OSError:
-            continue  # it ended meanwhile
-        # The name stands in parentheses and may hold anything; the fields after it are proc(5)'s 3 and on.
+            continue  # the process ended meanwhile
+        # The name in parentheses may hold any character; fields[0] is number 3 of proc(5).
         fields = text.rpartition(")")[2].split()
         user, system, children_user, children_system = map(int, fields[11:15])
         found[int(entry.name)] = _Process(int(fields[1]), user + system, children_user + children_system)

@@ -1,4 +1,4 @@
-"""What the benchmark measured, and the table that says it."""
+"""The results of the benchmark, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cpu_seconds import CpuSeconds
+from kafka_eos_sink.demo.report import plain_table
 
 __all__ = ["BUILT_IN", "DISCARD", "KAFKA_EOS", "Measured", "as_json", "bench_table", "ratio_to_built_in"]
 
@@ -22,8 +23,12 @@ _GUARANTEES = {KAFKA_EOS: "exactly once", BUILT_IN: "at least once", DISCARD: ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The warm rounds of one contender with one codec, each one ``save()`` of `rows` rows: wall-clock seconds, and the
-    processor time that all took together (None where the system does not tell)."""
+    """The rounds of one contender with one codec, each a ``save()`` of ``rows`` rows.
+
+    Attributes:
+        seconds: Elapsed time of each round.
+        cpu: CPU time of all rounds together, None on a system without /proc.
+    """
 
     contender: str
     codec: str
@@ -33,7 +38,7 @@ class Measured:
 
     @property
     def rows_per_second(self) -> float:
-        """Of the median round."""
+        """Rows per second of the median round."""
         return self.rows / median(self.seconds)
 
     @property
@@ -55,7 +60,8 @@ class Measured:
 
 
 def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> float | None:
-    """Median against median of Spark's sink with the same codec; None where that was not measured."""
+    """Return the ratio to Spark's sink with the same codec, None without its result."""
+    # Only the same codec compares: the codec costs more than the rest of a sink.
     for other in all_measured:
         if other.contender == BUILT_IN and other.codec == measured.codec:
             return measured.rows_per_second / other.rows_per_second
@@ -63,15 +69,9 @@ def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> f
 
 
 def bench_table(all_measured: Sequence[Measured]) -> Table:
-    """One line per codec and contender; rates in rows per second, ratios to Spark's sink."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("codec")
-    table.add_column("sink", no_wrap=True)
-    table.add_column("rows/s", justify="right")
-    table.add_column("slowest to fastest", justify="right")
-    table.add_column("median s", justify="right")
-    table.add_column("ratio", justify="right")
-    table.add_column("CPU s per million rows", no_wrap=True)
+    """Make a table with one line per codec and contender; ratios are to Spark's sink."""
+    numbers = ("rows/s", "slowest to fastest", "median s", "ratio")
+    table = plain_table("codec", "sink", *numbers, "CPU s per million rows", numbers=numbers)
     codec = ""
     for measured in all_measured:
         if codec and measured.codec != codec:

@@ -1,4 +1,4 @@
-"""Kafka's classes as the JVM likes to load them, beside its jars: nodes of the tests start in two thirds of the time (JEP 350)."""
+"""An archive of Kafka's classes beside its jars (JEP 350), with which nodes start in two thirds of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka_testing import create_topic
 
 
 def archive_kafka_classes() -> None:
-    """Have a node that has served a write archive its classes when it ends; some seconds, once per cache."""
+    """Make the archive from a node that has served a write. This takes some seconds, once per cache."""
     jars = distribution.resolve()
     archive = class_archive(jars, find_java())
     if archive.exists() or " " in str(jars):
@@ -28,5 +28,5 @@ def archive_kafka_classes() -> None:
             write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)))
             (node_id,) = kafka.node_ids
             kafka.stop_node(node_id)
-    if made.exists():  # not where the node took too long and was killed
+    if made.exists():  # missing if the node took too long to end and was killed
         made.replace(archive)

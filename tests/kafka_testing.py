@@ -297,7 +297,9 @@ def _transactions_in(bootstrap_servers: str, *states: str) -> list[tuple[str, st
     with NetworkClient(config) as client:
         until = monotonic_ms() + int(PATIENCE_S * 1_000)
         listed = Admin(client).list_transactions(states=states, deadline_ms=until)
-    return [(each.transactional_id, f"transaction {each.transactional_id} is {each.state}") for each in listed]
+    return [
+        (each.transactional_id, f"transaction {each.transactional_id} is {each.transaction_state}") for each in listed
+    ]
 
 
 def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> list[str]:

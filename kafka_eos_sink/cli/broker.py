@@ -117,7 +117,7 @@ def broker(
         print(kafka.bootstrap_servers, flush=True)
         _say(
             f"Apache Kafka {kafka_version} is ready at {kafka.bootstrap_servers}; "
-            f"data in {kafka.directory}. Ctrl-C stops it."
+            f"data in {kafka.folder}. Ctrl-C stops it."
         )
         if listener is not None:
             _say(f"Clients get in with the properties in {kafka.client_properties_file}")

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config
 from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.client.admin import Admin, TransactionState, connected
+from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.protocol.messages import TransactionState
 
 __all__ = ["open_transactions", "register", "transactions_table"]
 
@@ -57,8 +58,10 @@ def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tupl
     listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)
     described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)
     # What ended between the two questions is no longer of interest.
-    still_open = [state for state in described.values() if state is not None and state.state in _OPEN_STATES]
-    return tuple(sorted(still_open, key=lambda state: state.start_time_ms))
+    still_open = [
+        state for state in described.values() if state is not None and state.transaction_state in _OPEN_STATES
+    ]
+    return tuple(sorted(still_open, key=lambda state: state.transaction_start_time_ms))
 
 
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
@@ -71,10 +74,10 @@ def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table
     table.add_column("epoch", justify="right")
     table.add_column("partitions", overflow="fold")
     for state in states:
-        age_ms = max(0, now_ms - state.start_time_ms) if state.start_time_ms >= 0 else None
+        age_ms = max(0, now_ms - state.transaction_start_time_ms) if state.transaction_start_time_ms >= 0 else None
         table.add_row(
             Text(state.transactional_id),
-            state.state,
+            state.transaction_state,
             "" if age_ms is None else duration(age_ms),
             _time_left(state, age_ms),
             str(state.producer_id),
@@ -85,11 +88,11 @@ def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table
 
 
 def _time_left(state: TransactionState, age_ms: int | None) -> str:
-    if state.state != "Ongoing" or age_ms is None:
+    if state.transaction_state != "Ongoing" or age_ms is None:
         return ""  # it is ending already
-    if state.timeout_ms == _NEVER_MS:
+    if state.transaction_timeout_ms == _NEVER_MS:
         return "never"
-    return duration(max(0, state.timeout_ms - age_ms))
+    return duration(max(0, state.transaction_timeout_ms - age_ms))
 
 
 def _partitions(state: TransactionState) -> str:

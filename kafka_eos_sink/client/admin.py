@@ -1,7 +1,7 @@
-"""Everything the driver asks a cluster outside the data path: blocking, each call with a deadline.
+"""Every request outside the data path, blocking, each with a deadline.
 
-Deadlines are absolute ms of the client's clock. Codes are met by `reactions.py`; where a deadline passes,
-BrokerUnavailableError REQUEST_DEADLINE says what was waited for.
+Deadlines are absolute ms of the client's clock. `requests.py` retries and reacts to error codes; past a deadline it raises
+BrokerUnavailableError REQUEST_DEADLINE, which names the last problem.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from contextlib import contextmanager
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, AbortedTransaction, FetchResult, Isolation, TopicsAdmin
-from kafka_eos_sink.client.transactions_admin import (
-    EndTransaction,
-    EndTxnResult,
-    ListedTransaction,
-    TransactionsAdmin,
-    TransactionState,
+from kafka_eos_sink.client.topics_admin import (
+    EARLIEST,
+    LATEST,
+    AbortedTransaction,
+    FetchedPartition,
+    Isolation,
+    TopicsAdmin,
 )
-from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
-from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult, TransactionsAdmin
 
 __all__ = [
     "EARLIEST",
@@ -29,24 +28,19 @@ __all__ = [
     "Admin",
     "EndTransaction",
     "EndTxnResult",
-    "FetchResult",
+    "FetchedPartition",
     "Isolation",
-    "ListedTransaction",
-    "ProducerState",
-    "TopicPartition",
-    "TransactionMarker",
-    "TransactionState",
     "connected",
 ]
 
 
 class Admin(TransactionsAdmin, TopicsAdmin):
-    """The driver's questions and commands to a cluster, on one NetworkClient."""
+    """The driver's queries and commands to one cluster, on one `NetworkClient`."""
 
 
 @contextmanager
 def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
-    """An Admin on a client of its own, for bootstrap servers or a whole configuration; the client is closed after."""
+    """Yield an `Admin` on a client of its own, for bootstrap servers or a whole configuration; close the client after."""
     if isinstance(cluster, str):
         cluster = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster), client_id="kafka-eos-cli")
     with NetworkClient(cluster) as client:

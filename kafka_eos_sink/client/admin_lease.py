@@ -1,6 +1,6 @@
-"""Admins that outlive one use: planner, commit process and Python workers each serve many batches, over one set of connections.
+"""Admins that outlive one batch. Planner, commit process and Python workers serve many batches over one set of connections.
 
-Connecting, ApiVersions, metadata and coordinators cost more than all that a micro-batch asks of a cluster.
+To connect, agree on versions, and look up metadata and coordinators takes longer than all other requests of a micro-batch.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from kafka_eos_sink.client.network_client import NetworkClient
 MAX_IDLE = 4
 
 _idle: dict[tuple[int, ClientConfig], Admin] = {}
-"""By process, since a forked child must not speak on its parent's sockets."""
+"""Keyed by process id as well: a forked child must not use its parent's sockets."""
 
 
 @contextmanager
 def lease_admin(config: ClientConfig) -> Iterator[Admin]:
-    """An admin of this cluster for the time of the block, connected already where this process had one before.
+    """Yield an admin of this cluster, already connected if this process has kept one.
 
-    It is kept for the next user unless the block raised or left a request unanswered: then nobody may meet its answers.
+    The admin is kept for the next caller, unless the block raised or left a request in flight: the next caller must not receive
+    that request's response.
     """
     key = (os.getpid(), config)
     admin = _idle.pop(key, None) or Admin(NetworkClient(config))
     client = admin.client
     try:
-        client.poll(0)  # what the brokers closed meanwhile is noticed before something is sent into it
+        # Notice connections that brokers have closed meanwhile, before a request is sent into one and its response is lost.
+        client.poll(0)
         yield admin
     except BaseException:
         client.close()
@@ -40,6 +42,7 @@ def lease_admin(config: ClientConfig) -> Iterator[Admin]:
     _idle[key] = admin
     while len(_idle) > MAX_IDLE:
         pid, oldest = next(iter(_idle))
-        left_over = _idle.pop((pid, oldest))
+        evicted = _idle.pop((pid, oldest))
+        # A parent's admin is dropped without closing it: the parent still uses the connection behind the shared socket.
         if pid == os.getpid():
-            left_over.client.close()
+            evicted.client.close()

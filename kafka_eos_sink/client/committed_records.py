@@ -1,7 +1,7 @@
-"""What a read_committed consumer is shown of a partition (Java's ``CompletedFetch``).
+"""Reads a partition as a read_committed consumer sees it (Java's ``CompletedFetch``).
 
-The broker sends batches up to the last stable offset, those of aborted transactions among them, and names the
-transactions to be left out; leaving them out is the reader's part.
+The broker sends all batches up to the last stable offset, and names the aborted transactions among them. The reader must skip
+the batches of those.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _MAX_DECOMPRESSED_BYTES = 1 << 30
 
 
 def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> Iterator[RecordBatch]:
-    """Of the batches of one answer those to be shown.
+    """Yield the batches of one Fetch response that a consumer sees.
 
-    `aborted` names every aborted transaction that reaches into the answer, also those that began before it or end after.
+    Args:
+        aborted: Every aborted transaction with records in the response, also one that began before it or ends after it.
     """
     begins = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
     aborting: set[int] = set()
@@ -30,38 +31,43 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
         while begins and begins[0].first_offset <= batch.last_offset:
             aborting.add(begins.popleft().producer_id)
         if batch.control:
-            # The marker ends the transaction, also where compaction has left nothing but the batch around it.
+            # Compaction may remove the marker and leave its empty batch, which still ends the transaction.
             aborting.discard(batch.producer_id)
         elif not batch.transactional or batch.producer_id not in aborting:
             yield batch
 
 
 def read_committed(admin: Admin, topic: str, partition: int, first: int, end: int) -> Iterator[RecordBatch]:
-    """The batches that a read_committed consumer is shown of the offsets `first` to `end` (exclusive).
+    """Yield the batches that a read_committed consumer sees from offset ``first`` up to ``end`` (exclusive).
 
-    The first and the last batch may hold records outside of these. `end` is at most the last stable offset.
+    The first and the last batch may hold records outside of these offsets.
+
+    Args:
+        end: At most the last stable offset.
 
     Raises:
-        KafkaEosError: TOPIC_NOT_READ, where records are deleted while they are read.
-        BrokerUnavailableError: TOPIC_NOT_READ, where nothing comes for a minute.
+        KafkaEosError: TOPIC_NOT_READ if records are deleted while they are read.
+        BrokerUnavailableError: TOPIC_NOT_READ if no record arrives for a minute.
         AuthorizationError, BrokerRefusedError, ProtocolError.
     """
     where = f"{topic}-{partition}"
     give_up_at = admin.client.clock() + _PATIENCE_MS
     while first < end:
-        answer = admin.fetch(topic, partition, first, max_bytes=_FETCH_BYTES, deadline_ms=give_up_at)
-        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        fetched = admin.fetch(topic, partition, first, max_bytes=_FETCH_BYTES, deadline_ms=give_up_at)
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise KafkaEosError(
                 "TOPIC_NOT_READ",
-                f"{where} has no offset {first} any more: records were deleted, by retention or by hand, while they were read",
+                f"{where} no longer holds offset {first}: records were deleted, by retention or by hand, while they were read; "
+                "read the topic again from its start",
             )
-        batches = read_record_batches(answer.records, max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES)
-        yield from committed_batches(batches, answer.aborted_transactions)
+        batches = read_record_batches(fetched.records or b"", max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES)
+        yield from committed_batches(batches, fetched.aborted_transactions or ())
         if batches:
             first = batches[-1].last_offset + 1
             give_up_at = admin.client.clock() + _PATIENCE_MS
         elif admin.client.clock() >= give_up_at:
             raise BrokerUnavailableError(
                 "TOPIC_NOT_READ",
-                f"{where} gave nothing from offset {first} on for {_PATIENCE_MS // 1_000} s, though {end - 1} is its last stable one",
+                f"{where} returned no record from offset {first} for {_PATIENCE_MS // 1_000} s, although records up to offset "
+                f"{end - 1} are stable; check its leader",
             )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.calls import Call, Calls
+from kafka_eos_sink.client.calls import NodeRequest, PipelinedCalls
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
     BrokerVersions,
@@ -253,7 +253,7 @@ class NetworkClient:
         return response
 
     def call_all(
-        self, requests: Sequence[Call], deadline_ms: int, *, exact_versions: bool = False
+        self, requests: Sequence[NodeRequest], deadline_ms: int, *, exact_versions: bool = False
     ) -> list[Any | KafkaEosError]:
         """``call`` for many (node id, request, max version): pipelined per node, in order, concurrent over nodes.
 
@@ -264,7 +264,7 @@ class NetworkClient:
             The responses in the order of the requests, or errors in their place: BrokerUnavailableError (nothing was
             sent), LostAnswer (it may have been processed), BrokerRefusedError (no common version).
         """
-        return Calls(self, requests, deadline_ms, exact_versions=exact_versions).run()
+        return PipelinedCalls(self, requests, deadline_ms, exact_versions=exact_versions).run()
 
     def take(self, requests: Container[PendingRequest]) -> list[Completion]:
         """Return the completions of these requests; the others stay for the next ``poll``."""

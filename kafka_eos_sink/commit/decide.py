@@ -67,8 +67,8 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
-FENCED_CODES = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 LOSERS_WITHIN_MS = 5_000
 """W.driver's transaction is open meanwhile, and its coordinator ends it after DRIVER_TRANSACTION_TIMEOUT_MS."""
 ABORT_QUIET_MS = 3_000
@@ -411,7 +411,7 @@ def _decide(
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no answer" if error is None else ErrorCode.of(error).name
-    if error in FENCED_CODES:
+    if error in FENCED_BY_NEWER_OWNER:
         return fenced_error(decision.write_id, f"{code} for {what}")
     return TransactionAbortedError(
         "NOT_DECIDED",
@@ -428,7 +428,7 @@ def _await_marker(request: CommitRequest, decision: Decision, offset: int, error
         chunk: LogChunk = yield ReadLog(view.next_offset)
         view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
         outcome = _own_outcome(view, decision, offset)
-        fenced = error in FENCED_CODES
+        fenced = error in FENCED_BY_NEWER_OWNER
         if outcome is Outcome.COMMITTED and fenced:
             raise pending_error(decision, "a newer driver of the write id has taken over and finishes it")
         if outcome is Outcome.COMMITTED:

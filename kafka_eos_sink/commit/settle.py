@@ -45,20 +45,11 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 Written = tuple[ProducerIdentity, OffsetRange]
 """What a transaction has in one data partition."""
 
-ASK_THE_WITNESS = frozenset(
-    {
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.TRANSACTION_ABORTABLE,
-    }
-)
 HIDDEN_READERS_MS = 10_000
 """How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
 POLL_MS = 20
@@ -214,7 +205,7 @@ def _sort_answers(
     for prepared, result in zip(named, results, strict=False):
         if result.error == ErrorCode.NONE:
             answered.append(prepared)
-        elif result.error in ASK_THE_WITNESS:
+        elif result.error in END_TXN_REJECTED:
             doubtful.append(prepared)
         else:
             code = "no answer" if result.error is None else ErrorCode.of(result.error).name

@@ -1,1 +1,1 @@
-"""The demo of `make demo`: real flights, written exactly once while processes are killed."""
+"""``make demo``: real flights, written exactly once while processes are killed."""

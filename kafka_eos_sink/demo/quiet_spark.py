@@ -1,4 +1,4 @@
-"""A local Spark whose logs go to a file, for the commands that bring a Spark application of their own."""
+"""A local Spark that logs to a file, for the demo and the benchmarks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from kafka_eos_sink.errors import KafkaEosError, code_and_sentence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["in_one_sentence", "quiet_spark", "run_watched", "spark_folder"]
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -45,97 +43,104 @@ _END_PATIENCE_S = 15.0
 
 
 @contextmanager
-def spark_folder(prefix: str, say: Callable[[str], object]) -> Iterator[Path]:
-    """A new temporary folder, removed after; where the body fails, it stays if Spark logged into it, and is named."""
+def spark_folder(prefix: str, show: Callable[[str], object]) -> Iterator[Path]:
+    """Make a temporary folder for the body; show the path of Spark's log after an error."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
+    keep = False
     try:
         yield folder
     except Exception:
-        if (folder / _LOG_NAME).exists():
-            say(f"Spark's log: {folder / _LOG_NAME}")
-        else:
+        keep = (folder / _LOG_NAME).exists()
+        if keep:
+            show(f"Spark's log: {folder / _LOG_NAME}")
+        raise
+    finally:
+        if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def quiet_spark(
-    name: str,
-    *,
-    folder: Path,
-    master: str,
-    jars: Sequence[Path] = (),
-    settings: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
+    master: str, folder: Path, jars: Sequence[Path], settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A Spark session in a JVM of its own, with ``kafka-eos`` registered; ``folder/spark.log`` takes all that it says.
+    """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered.
 
-    `environment` is set for the JVM and so for all Python workers, not for this process. There must be no other Spark
-    in this process. The JVM is gone when the context ends.
+    This process must have no other Spark.
+
+    Args:
+        folder: Holds Spark's files; ``spark.log`` has all output of the JVM.
+        environment: Variables of the JVM, and so of all Python workers, but not of this process.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from kafka_eos_sink import KafkaEosDataSource
 
-    log = folder / _LOG_NAME
-    log4j = folder / "log4j2.properties"
-    log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
-    configuration = SparkConf(loadDefaults=False).setAll(list(_SETTINGS.items()))
-    configuration.setMaster(master).setAppName(name)
-    configuration.set("spark.sql.warehouse.dir", str(folder / "warehouse"))
-    configuration.set("spark.local.dir", str(folder / "spark"))
-    configuration.set("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
-    if jars:
-        configuration.set("spark.jars", ",".join(map(str, jars)))
-    for key, value in (settings or {}).items():
-        configuration.set(key, value)
-    workers = {
+    package_parent = str(Path(kafka_eos_sink.__file__).parent.parent)
+    python = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Workers must find this package where it is not installed but run from its source tree.
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, (str(Path(kafka_eos_sink.__file__).parent.parent), os.environ.get("PYTHONPATH")))
-        ),
+        # The workers must find this package even if it is not installed but runs from its source tree.
+        "PYTHONPATH": os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH")))),
     }
-    with log.open("ab") as output, _environment({**workers, **(environment or {})}):
-        gateway: Any = launch_gateway(configuration, popen_kwargs={"stdout": output, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
-    process: subprocess.Popen[bytes] = gateway.proc
-    try:
-        with _environment(workers), warnings.catch_warnings():
-            # PySpark imports its own test helpers on the way, which have an opinion about pandas.
-            warnings.simplefilter("ignore", FutureWarning)
-            context = SparkContext(conf=configuration, gateway=gateway)
-            try:
-                spark = SparkSession(context)
-                spark.dataSource.register(KafkaEosDataSource)
-                yield spark
-            finally:
-                with suppress(Exception):  # a JVM that died cannot be asked to stop
-                    context.stop()
-    finally:
-        # The next Spark of this process needs a gateway of its own.
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        with suppress(Exception):
-            gateway.shutdown()
-        _end(process)
+    with _environment(python):
+        with _environment(environment):
+            configuration, gateway = _launch(master, folder, jars, settings)
+        try:
+            with warnings.catch_warnings():
+                # PySpark imports its own test helpers here, which warn about pandas.
+                warnings.simplefilter("ignore", FutureWarning)
+                context = SparkContext(conf=configuration, gateway=gateway)
+                try:
+                    spark = SparkSession(context)
+                    spark.dataSource.register(KafkaEosDataSource)
+                    yield spark
+                finally:
+                    with suppress(Exception):  # a JVM that has died cannot stop in order
+                        context.stop()
+        finally:
+            # The next Spark of this process needs a gateway of its own.
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+            with suppress(Exception):
+                gateway.shutdown()
+            _end(gateway.proc)
 
 
-def run_watched(spark: SparkSession, action: Callable[[], object], look: Callable[[int, int, int], None]) -> None:
-    """Runs a Spark action and calls ``look(done, total, failed)`` with the numbers of its tasks while it runs.
+def _launch(master: str, folder: Path, jars: Sequence[Path], settings: Mapping[str, str]) -> tuple[Any, Any]:
+    from pyspark import SparkConf
+    from pyspark.java_gateway import launch_gateway
 
-    `look` is called in a thread of its own, the action in the caller's: in a thread without an active session Spark
-    does not find Python data sources. Raises KafkaEosError with the code and the sentence of ours in what Spark raised,
-    else SPARK_FAILED with its first line.
+    log, log4j = folder / _LOG_NAME, folder / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
+    own = {
+        "spark.master": master,
+        "spark.app.name": "kafka-eos",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "spark"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+    }
+    if jars:
+        own["spark.jars"] = ",".join(map(str, jars))
+    configuration = SparkConf(loadDefaults=False).setAll(list({**_SETTINGS, **own, **settings}.items()))
+    # Launched here and not by SparkContext, because the JVM prints before it has read log4j's settings.
+    with log.open("ab") as output:
+        popen = {"stdout": output, "stderr": subprocess.STDOUT}
+        return configuration, launch_gateway(configuration, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+
+
+def run_watched(spark: SparkSession, action: Callable[[], object], update: Callable[[int, int, str], None]) -> None:
+    """Run a Spark action, and show the progress of its tasks.
+
+    Args:
+        update: Called with the numbers of ended tasks and of all tasks, and a text about failed ones.
+
+    Raises:
+        KafkaEosError: The action failed; see ``in_one_sentence``.
     """
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, ended, look), name="spark-progress", daemon=True)
+    # The action stays in this thread: Spark finds Python data sources only in a thread with an active session.
+    watcher = threading.Thread(target=_watch, args=(spark, ended, update), name="spark-progress", daemon=True)
     watcher.start()
     try:
         action()
@@ -146,10 +151,10 @@ def run_watched(spark: SparkSession, action: Callable[[], object], look: Callabl
         watcher.join()
 
 
-def _watch(spark: SparkSession, ended: threading.Event, look: Callable[[int, int, int], None]) -> None:
+def _watch(spark: SparkSession, ended: threading.Event, update: Callable[[int, int, str], None]) -> None:
     tracker = spark.sparkContext.statusTracker()
     stages: dict[int, tuple[int, int, int]] = {}
-    with suppress(Exception):  # a JVM that died has no progress, and its action says why
+    with suppress(Exception):  # a JVM that has died has no progress, and its action raises the reason
         while not ended.wait(_LOOK_INTERVAL_S):
             for stage_id in tracker.getActiveStageIds():
                 stage = tracker.getStageInfo(stage_id)
@@ -157,34 +162,32 @@ def _watch(spark: SparkSession, ended: threading.Event, look: Callable[[int, int
                     stages[stage_id] = (stage.numCompletedTasks, stage.numTasks, stage.numFailedTasks)
             if stages:
                 done, total, _ = stages[max(stages)]
-                look(done, total, sum(failed for _, _, failed in stages.values()))
+                failed = sum(each for _, _, each in stages.values())
+                update(done, total, f"{failed} failed" if failed else "")
 
 
 def in_one_sentence(error: Exception) -> KafkaEosError:
-    """What Spark raised, as an error of ours: with our code and sentence if it holds one, else SPARK_FAILED.
-
-    To be called while the JVM lives, out of which the text of Spark's errors comes.
-    """
+    """Return our error inside Spark's error, else ``SPARK_FAILED`` with its first line."""
+    # The text of Spark's errors comes from the JVM, so this works only while the JVM lives.
     code, sentence = code_and_sentence(error)
-    return KafkaEosError(code or "SPARK_FAILED", sentence or "an error without a text")
+    return KafkaEosError(code or "SPARK_FAILED", sentence or "Spark raised an error without a text.")
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
+    before = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Closing its standard input asks the JVM to end; its shutdown hooks remove Spark's folders."""
+    # The JVM ends when its standard input closes, and its shutdown hooks remove Spark's folders.
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

@@ -1,8 +1,8 @@
-"""What the demo shows at its end: two writes side by side, in a table and a chart."""
+"""The result of the demo: two writes side by side, in a table and a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -11,14 +11,12 @@ from rich.text import Text
 
 from kafka_eos_sink.demo.topic_census import Census
 
-__all__ = ["DemoWrite", "census_table", "chart"]
-
 _BAR_WIDTH = 52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWrite:
-    """One of the demo's writes. ``in_log`` counts the records that lie in the topic's log, visible or not."""
+    """One of the demo's writes; ``in_log`` counts visible and hidden records."""
 
     name: str
     sink: str
@@ -27,11 +25,18 @@ class DemoWrite:
     in_log: int
 
 
-def census_table(writes: Sequence[DemoWrite]) -> Table:
+def plain_table(*headings: str, numbers: Collection[str] = ()) -> Table:
+    """Make a table without lines; the columns in ``numbers`` are aligned right."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for heading in ("sent", "in the log", "visible", "duplicates", "missing"):
-        table.add_column(heading, justify="right")
+    for heading in headings:
+        is_number = heading in numbers
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=not is_number)
+    return table
+
+
+def census_table(writes: Sequence[DemoWrite]) -> Table:
+    numbers = ("sent", "in the log", "visible", "duplicates", "missing")
+    table = plain_table("", *numbers, numbers=numbers)
     for write in writes:
         census = write.census
         table.add_row(
@@ -39,37 +44,34 @@ def census_table(writes: Sequence[DemoWrite]) -> Table:
             f"{census.sent:,}",
             f"{write.in_log:,}",
             f"{census.visible:,}",
-            _count(census.duplicates + census.unknown),
-            _count(census.missing),
+            _errors(census.duplicates + census.unknown),
+            _errors(census.missing),
         )
     return table
 
 
 def chart(writes: Sequence[DemoWrite]) -> RenderableType:
-    """One bar per write: records visible once, the duplicates behind them, a line where what was sent ends."""
+    """Draw a bar per write: records visible once, missing records, duplicates."""
     widest = max((max(write.census.visible, write.census.sent) for write in writes), default=0) or 1
     names = max((len(write.name) for write in writes), default=0)
     lines: list[RenderableType] = []
     for write in writes:
         census = write.census
-        once = census.visible - census.duplicates - census.unknown
+        again = census.duplicates + census.unknown
         line = Text(f"{write.name:<{names}}  ")
-        line.append("█" * _cells(once, widest), style="green")
+        line.append("█" * _cells(census.visible - again, widest), style="green")
         line.append("░" * _cells(census.missing, widest), style="yellow")
-        line.append("▓" * _cells(census.duplicates + census.unknown, widest), style="red")
-        line.append(f" {census.visible:,}")
-        lines.append(line)
-    legend = Text(" " * (names + 2))
-    legend.append("█", style="green").append(" once   ")
-    legend.append("▓", style="red").append(" again   ")
-    legend.append("░", style="yellow").append(" missing")
+        line.append("▓" * _cells(again, widest), style="red")
+        lines.append(line.append(f" {census.visible:,}"))
+    legend = Text(" " * (names + 2)).append("█", style="green").append(" once   ")
+    legend.append("▓", style="red").append(" again   ").append("░", style="yellow").append(" missing")
     return Group(*lines, legend)
 
 
 def _cells(count: int, widest: int) -> int:
-    """Cells of a bar; what is there is never rounded away."""
+    # Never rounded down to nothing: a single duplicate must be visible.
     return max(1, round(count * _BAR_WIDTH / widest)) if count else 0
 
 
-def _count(count: int) -> Text:
+def _errors(count: int) -> Text:
     return Text(f"{count:,}", style="bold red" if count else "green")

@@ -1,6 +1,6 @@
-"""Counts what a topic holds, record by record, with a client that is not ours (confluent-kafka).
+"""Counts a topic's records one by one with a client of others (confluent-kafka).
 
-A record is identified by the bytes of its key and its value together; no count of ours or of Spark's is trusted.
+The bytes of key and value identify a record. No count of Spark's or of this package's is trusted.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from typing import Literal
 
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 
-__all__ = ["Census", "compare", "count_records", "fingerprint", "read_topic"]
-
 _PATIENCE_S = 60.0
 _MESSAGES_PER_CALL = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """Records of a topic against the records that were meant to be there, as multisets.
+    """Records of a topic compared with the records that were sent, as multisets.
 
-    duplicates  records beyond the number that was sent of them
-    missing     records that were sent and are not there
-    unknown     records that nobody sent
+    Attributes:
+        duplicates: Records beyond the number that was sent of them.
+        missing: Records that were sent and are not visible.
+        unknown: Visible records that were never sent.
     """
 
     sent: int
@@ -41,19 +40,20 @@ class Census:
 
 
 def fingerprint(key: bytes | None, value: bytes | None) -> bytes:
-    """128 bits that stand for a record's key and value; None differs from empty."""
+    """Return 128 bits that identify a record's key and value; null differs from empty."""
+    # The key's length comes first, so that no byte can move from the key to the value unnoticed.
     head = -1 if key is None else len(key)
     tail = b"\0" if value is None else b"\1" + value
     return hashlib.blake2b(head.to_bytes(5, "big", signed=True) + (key or b"") + tail, digest_size=16).digest()
 
 
 def count_records(records: Iterable[tuple[bytes | None, bytes | None]]) -> Counter[bytes]:
-    """How often each (key, value) occurs, by fingerprint."""
+    """Count each (key, value) by its fingerprint."""
     return Counter(fingerprint(key, value) for key, value in records)
 
 
 def compare(sent: Mapping[bytes, int], seen: Mapping[bytes, int]) -> Census:
-    """Both map fingerprints to the number of their records."""
+    """Compare two mappings from fingerprint to number of records."""
     return Census(
         sent=sum(sent.values()),
         visible=sum(seen.values()),
@@ -69,54 +69,55 @@ def read_topic(
     isolation: Literal["read_committed", "read_uncommitted"],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Counter[bytes]:
-    """All records that a consumer of this isolation level is shown, from the beginning to the end of every partition.
+    """Count all records that a consumer of this isolation level sees, by fingerprint.
 
-    The end of a partition is where the broker lets such a consumer read, under read_committed the last stable offset.
-    `progress` gets the number of records so far. Raises BrokerUnavailableError (TOPIC_NOT_READ) when no partition gets
-    any further for a minute.
+    The consumer reads each partition to its end, under ``read_committed`` to the last stable offset.
+
+    Args:
+        progress: Called with the number of records so far.
+
+    Raises:
+        KafkaEosError: ``TOPIC_NOT_READ`` if the topic cannot be read, or no record arrives for a minute.
     """
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"kafka-eos-census-{time.time_ns()}",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "queued.max.messages.kbytes": 65_536,
-        }
-    )
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": f"kafka-eos-census-{time.time_ns()}",
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 65_536,
+    }
+    # Without the end-of-partition events the consumer could not distinguish the end from a slow broker.
+    consumer = Consumer(settings)
     seen: Counter[bytes] = Counter()
-    records = 0
     try:
         described = consumer.list_topics(topic, timeout=_PATIENCE_S).topics[topic]
         if described.error is not None:
-            raise KafkaEosError("TOPIC_NOT_READ", f"the topic {topic!r} cannot be read: {described.error.str()}")
+            raise KafkaEosError("TOPIC_NOT_READ", f"Topic {topic!r} cannot be read: {described.error.str()}")
         unread = set(described.partitions)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
         patience_ends = time.monotonic() + _PATIENCE_S
         while unread:
             messages = consumer.consume(_MESSAGES_PER_CALL, timeout=0.2)
-            if not messages:
-                if time.monotonic() > patience_ends:
-                    raise BrokerUnavailableError(
-                        "TOPIC_NOT_READ",
-                        f"partitions {sorted(unread)} of {topic!r} gave nothing for {_PATIENCE_S:g} s; is the broker "
-                        f"at {bootstrap_servers} running?",
-                    )
-                continue
+            if not messages and time.monotonic() > patience_ends:
+                raise BrokerUnavailableError(
+                    "TOPIC_NOT_READ",
+                    f"Partitions {sorted(unread)} of topic {topic!r} returned no record for {_PATIENCE_S:g} s; "
+                    f"check that the broker at {bootstrap_servers} is running.",
+                )
             for message in messages:
                 error = message.error()
                 if error is None:
                     seen[fingerprint(message.key(), message.value())] += 1
-                    records += 1
                     patience_ends = time.monotonic() + _PATIENCE_S
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unread.discard(message.partition())
                 elif error.fatal():
-                    raise KafkaEosError("TOPIC_NOT_READ", f"reading {topic!r} failed: {error.str()}")
-            progress(records)
+                    raise KafkaEosError("TOPIC_NOT_READ", f"Reading topic {topic!r} failed: {error.str()}")
+            if messages:
+                progress(seen.total())
     finally:
         consumer.close()
     return seen

@@ -1,4 +1,4 @@
-"""A real Apache Kafka (KRaft) in child processes, for tests, notebooks and ``kafka-eos broker``."""
+"""A real Apache Kafka in child processes, for tests, notebooks and the command."""
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 

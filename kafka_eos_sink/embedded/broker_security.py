@@ -1,35 +1,26 @@
-"""TLS and SASL of an embedded Kafka: what its nodes are told, and what a client needs to get in.
+"""TLS and SASL of an embedded Kafka, for its listener and for its clients.
 
-Clients have a listener of their own. The nodes speak to one another, and to whoever asks whether they are ready, over a
-plaintext one on the loopback interface, so that any certificate and any user can be tried on the clients'.
+Clients have a listener of their own. The nodes and the readiness check use a plaintext listener on the loopback
+interface, so tests can give the clients' listener any certificate and any user.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 import secrets
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.embedded.java import run_to_end
+from kafka_eos_sink.embedded.node import write_properties
 from kafka_eos_sink.errors import KafkaEosError
-
-__all__ = [
-    "DEFAULT_USER",
-    "MECHANISMS",
-    "BrokerSecurity",
-    "client_properties",
-    "listener_properties",
-    "make_certificate",
-    "new_password",
-    "scram_arguments",
-]
+from kafka_eos_sink.settings.java_properties import read_properties
+from kafka_eos_sink.settings.key_stores import pem_certificates
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_USER = "kafka-eos"
@@ -39,27 +30,28 @@ _ITERATIONS = 4_096
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _CERTIFICATE_DAYS = 365
 _KEYSTORE_PASSWORD = "KAFKA_EOS_KEYSTORE_PASSWORD"
-_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
-_OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-_VALIDATOR = (
-    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
-)
 _PREFIX = "listener.name.client."
+_PACKAGE = "org.apache.kafka.common.security"
+_PLAIN = f"{_PACKAGE}.plain.PlainLoginModule required"
+_SCRAM = f"{_PACKAGE}.scram.ScramLoginModule required"
+_OAUTHBEARER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule required"
+_UNSIGNED_TOKENS = f"{_PACKAGE}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSecurity:
-    """How clients reach an embedded Kafka.
+    """How clients connect to an embedded Kafka.
 
-    certificate          PEM file with the nodes' private key (PKCS#8, not encrypted) and certificate chain; None makes a
-                         self-signed one for localhost
-    client_authorities   PEM file: clients must show a certificate that one of these has signed
-    users                name -> password, of PLAIN and SCRAM; none makes one user with a random password
-    mechanisms           the SASL mechanisms of the listener. OAUTHBEARER takes tokens that nobody has signed
+    Attributes:
+        certificate: PEM file with the nodes' private key (PKCS#8, not encrypted) and certificate chain. None makes a
+            self-signed one for localhost.
+        client_authorities: PEM file. Clients must present a certificate that one of these authorities has signed.
+        users: Names and passwords for PLAIN and SCRAM: letters, digits and ``. _ ~ -``. Empty makes one user with a
+            random password.
+        mechanisms: SASL mechanisms of the listener. OAUTHBEARER accepts unsigned tokens.
 
-    Raises ValueError for what makes no listener, a user whose name or password holds other characters than letters,
-    digits and ``. _ ~ -`` among it.
+    Raises:
+        ValueError: The values make no listener.
     """
 
     protocol: Literal["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -75,7 +67,7 @@ class BrokerSecurity:
             raise ValueError(f"{self.protocol} takes no users")
         for name, password in self.users:
             if not _USER.fullmatch(name) or not _USER.fullmatch(password.reveal()):
-                raise ValueError(f"user {name!r}: name and password are letters, digits and . _ ~ - here")
+                raise ValueError(f"user {name!r}: use only letters, digits and . _ ~ - in names and passwords")
 
     @property
     def uses_tls(self) -> bool:
@@ -91,18 +83,15 @@ def new_password() -> Secret:
 
 
 def listener_properties(
-    security: BrokerSecurity, users: Mapping[str, Secret], certificate: Mapping[str, str]
+    security: BrokerSecurity, users: Mapping[str, Secret], key_store: Mapping[str, str]
 ) -> dict[str, str]:
-    """The server properties of the clients' listener; `certificate` are those of the key store."""
+    """Return the server properties of the clients' listener."""
     properties: dict[str, str] = {}
     if security.uses_tls:
-        properties |= {f"{_PREFIX}ssl.keystore.{name}": value for name, value in certificate.items()}
-        if security.client_authorities is not None:
-            properties |= {
-                f"{_PREFIX}ssl.client.auth": "required",
-                f"{_PREFIX}ssl.truststore.type": "PEM",
-                f"{_PREFIX}ssl.truststore.location": str(security.client_authorities.absolute()),
-            }
+        properties |= {f"ssl.keystore.{name}": value for name, value in key_store.items()}
+    if security.client_authorities is not None:
+        properties |= {"ssl.client.auth": "required", "ssl.truststore.type": "PEM"}
+        properties["ssl.truststore.location"] = str(security.client_authorities.absolute())
     if security.uses_sasl:
         plain_users = "".join(f' user_{name}="{password.reveal()}"' for name, password in users.items())
         modules = {
@@ -111,16 +100,17 @@ def listener_properties(
             "SCRAM-SHA-512": f"{_SCRAM};",
             "OAUTHBEARER": f'{_OAUTHBEARER} unsecuredLoginStringClaim_sub="broker";',
         }
-        properties[f"{_PREFIX}sasl.enabled.mechanisms"] = ",".join(security.mechanisms)
+        properties["sasl.enabled.mechanisms"] = ",".join(security.mechanisms)
         for mechanism in security.mechanisms:
-            properties[f"{_PREFIX}{mechanism.lower()}.sasl.jaas.config"] = modules[mechanism]
+            properties[f"{mechanism.lower()}.sasl.jaas.config"] = modules[mechanism]
         if "OAUTHBEARER" in security.mechanisms:
-            properties[f"{_PREFIX}oauthbearer.sasl.server.callback.handler.class"] = _VALIDATOR
-    return properties
+            properties["oauthbearer.sasl.server.callback.handler.class"] = _UNSIGNED_TOKENS
+    return {f"{_PREFIX}{name}": value for name, value in properties.items()}
 
 
 def scram_arguments(users: Mapping[str, Secret]) -> list[str]:
-    """What StorageTool is told of the users (KIP-900): salted, as anyone can read a command line."""
+    """Return StorageTool's arguments for the users (KIP-900)."""
+    # Salted passwords only, because any user of the machine can read a command line.
     arguments = []
     for name, password in users.items():
         for mechanism, hash_name in _HASHES.items():
@@ -134,48 +124,71 @@ def scram_arguments(users: Mapping[str, Secret]) -> list[str]:
     return arguments
 
 
-def make_certificate(java: Path, folder: Path, password: Secret) -> dict[str, str]:
-    """Makes a self-signed certificate for localhost with Java's keytool; the key store, and its properties.
+def make_key_store(security: BrokerSecurity, java: Path, trusted: Path) -> dict[str, str]:
+    """Make the brokers' key store, and the PEM file ``trusted`` for clients.
 
-    What clients are to trust is written beside it, in PEM.
+    Without a given certificate, Java's keytool makes a self-signed one in the folder of ``trusted``, once.
+
+    Returns:
+        The properties of the key store; empty without TLS.
     """
-    store = folder / "server.p12"
+    if not security.uses_tls:
+        return {}
+    if security.certificate is not None:
+        trusted.write_text(_root_certificate(security.certificate), encoding="ascii")
+        return {"type": "PEM", "location": str(security.certificate.absolute())}
+    store, password_file = trusted.with_name("server.p12"), trusted.with_name("keystore-password")
+    if not password_file.is_file():
+        write_properties(password_file, {"password": new_password().reveal()})
+    password = Secret(read_properties(password_file)["password"])
     if not store.exists():
         _keytool(
-            java, password,
-            "-genkeypair", "-alias", "kafka", "-keyalg", "EC", "-groupname", "secp256r1",
+            java, password, "-genkeypair", "-alias", "kafka", "-keyalg", "EC", "-groupname", "secp256r1",
             "-dname", "CN=localhost", "-ext", "SAN=DNS:localhost,IP:127.0.0.1", "-validity", str(_CERTIFICATE_DAYS),
             "-storetype", "PKCS12", "-keystore", str(store),
         )  # fmt: skip
-        trusted = str(folder / "client-truststore.pem")
-        _keytool(java, password, "-exportcert", "-rfc", "-alias", "kafka", "-keystore", str(store), "-file", trusted)
+        export = ("-exportcert", "-rfc", "-alias", "kafka", "-keystore", str(store), "-file", str(trusted))
+        _keytool(java, password, *export)
     return {"type": "PKCS12", "location": str(store), "password": password.reveal()}
 
 
 def _keytool(java: Path, password: Secret, *arguments: str) -> None:
-    command = [str(java.with_name("keytool")), *arguments, "-storepass:env", _KEYSTORE_PASSWORD]
+    keytool = str(java.with_name("keytool"))
     try:
-        answer = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {_KEYSTORE_PASSWORD: password.reveal()},
+        # In the environment, because any user can read a command line.
+        status, output = run_to_end(
+            [keytool, *arguments, "-storepass:env", _KEYSTORE_PASSWORD],
+            environment={_KEYSTORE_PASSWORD: password.reveal()},
         )
     except OSError as failure:
         raise KafkaEosError(
             "EMBEDDED_KAFKA_FAILED",
-            f"{command[0]} does not run ({failure.strerror}), and without it a certificate must be given.",
+            f"{keytool} does not run ({failure.strerror}); install a Java with keytool, or give a certificate.",
         ) from None
-    if answer.returncode != 0:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"keytool could not make a certificate; it said: {answer.stdout}")
+    if status != 0:
+        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"keytool could not make a certificate. Its output: {output}")
+
+
+def _root_certificate(file: Path) -> str:
+    """Return the last certificate of a chain, which has signed the others."""
+    try:
+        certificates = pem_certificates(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as failure:
+        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} cannot be read ({failure.strerror}).") from None
+    if not certificates:
+        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} holds no PEM certificate; give a PEM certificate chain.")
+    _, begin, last = certificates.rpartition("-----BEGIN ")
+    return f"{begin}{last}\n"
 
 
 def client_properties(
     security: BrokerSecurity, users: Mapping[str, Secret], bootstrap_servers: str, trusted: Path
 ) -> dict[str, str]:
-    """What a client, Java's or ours, is to be told; `trusted` is the PEM file of what it is to trust."""
+    """Return client properties for the first user and the strongest mechanism.
+
+    Args:
+        trusted: PEM file with the certificates that the client trusts.
+    """
     properties = {"bootstrap.servers": bootstrap_servers, "security.protocol": security.protocol}
     if security.uses_tls:
         properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(trusted)}

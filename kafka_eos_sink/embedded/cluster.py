@@ -1,129 +1,119 @@
-"""An embedded Kafka: a real Apache Kafka of one or three KRaft nodes on the loopback interface, started from Python."""
+"""A real Apache Kafka of one or three KRaft nodes on the loopback interface."""
 
 from __future__ import annotations
 
 import atexit
 import base64
-import fcntl
-import json
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
-from kafka_eos_sink.client.network_client import monotonic_ms
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.embedded import broker_security, distribution
+from kafka_eos_sink.embedded import broker_security, distribution, kept
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
-from kafka_eos_sink.embedded.java import find_java
+from kafka_eos_sink.embedded.java import find_java, run_to_end
 from kafka_eos_sink.embedded.node import (
     HOST,
     JvmSettings,
     KafkaNode,
     NodeAddress,
+    failure_lines,
     server_properties,
-    telling_lines,
     write_properties,
 )
 from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
 from kafka_eos_sink.embedded.readiness import wait_until_ready
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.settings.java_properties import read_properties
-from kafka_eos_sink.settings.key_stores import pem_certificates
-
-__all__ = ["EmbeddedKafka"]
 
 _START_ATTEMPTS = 5
 _STOP_PATIENCE_S = 15.0
-_FAILURE_LINES = 12
+_TRUSTSTORE = "client-truststore.pem"
 
 
-def new_cluster_id(random_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
-    """A random id as Kafka writes it; none begins with a dash, which Kafka's tools would take for an option (Uuid.randomUuid)."""
-    while (found := base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")).startswith("-"):
+def random_kafka_id(random_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
+    """Return a random id of 22 characters, as Kafka's ``Uuid.randomUuid`` writes them."""
+    # Kafka's tools take a leading dash for an option; Kafka never draws such an id either.
+    while (drawn := base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")).startswith("-"):
         pass
-    return found
+    return drawn
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EmbeddedKafka:
-    """A Kafka of `brokers` nodes (1 or 3, each broker and controller), to be used as a context manager.
+    """A Kafka of 1 or 3 nodes, each broker and controller; a context manager.
 
-    version              Apache Kafka's; the jars are resolved once into the cache, see `kafka_distribution`
-    transaction_version  the finalized feature transaction.version, 0 to 2; None is the default of that Kafka
-    directory            keeps the data, and a later start goes on with it; None is a temporary folder, removed after
-    port                 of the first node, the others follow; None takes free ones
-    heap                 of each node, in Java's notation
-    properties           server properties that win over the ones chosen here
-    security             TLS and SASL of the listener for clients; None is plaintext
-    tuned_for            "start" for tests, "throughput" where speed is measured or the broker runs for long
-    start_timeout_ms     until all nodes must be ready
+    The nodes die with this process, however it ends. An instance is not thread-safe.
 
-    The nodes die with this process, however it ends. Not for several threads at once.
-    Raises KafkaEosError EMBEDDED_KAFKA_FAILED, DISTRIBUTION_UNAVAILABLE, JAVA_NOT_FOUND or JAVA_TOO_OLD from `start`,
-    and ValueError for arguments that make no cluster.
+    Args:
+        brokers: Number of nodes, 1 or 3.
+        version: Version of Apache Kafka; the first start downloads its jars (``distribution``).
+        transaction_version: The finalized feature ``transaction.version``, 0 to 2. None takes this Kafka's default.
+        directory: Keeps the data for a later start. None takes a temporary folder, which ``stop`` removes.
+        port: Client port of the first node; the others follow. None chooses free ports.
+        heap: Heap of each node in Java's notation.
+        properties: Server properties that win over the ones chosen here.
+        security: TLS and SASL of the listener for clients. None is plaintext.
+        tuned_for: ``start`` for tests, ``throughput`` for measurements and brokers that run for long.
+        start_timeout_ms: Time in which all nodes must be ready.
+        progress: Called with the progress of the download.
+
+    Raises:
+        ValueError: The arguments make no cluster.
     """
 
-    def __init__(
-        self,
-        *,
-        brokers: int = 1,
-        version: str = DEFAULT_KAFKA_VERSION,
-        transaction_version: int | None = None,
-        directory: str | Path | None = None,
-        port: int | None = None,
-        heap: str = "384m",
-        properties: Mapping[str, str] | None = None,
-        security: BrokerSecurity | None = None,
-        tuned_for: Literal["start", "throughput"] = "start",
-        start_timeout_ms: int = 120_000,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> None:
-        if brokers not in (1, 3):
-            raise ValueError(f"brokers is {brokers}; an embedded Kafka has 1 or 3")
-        if transaction_version not in (None, 0, 1, 2):
-            raise ValueError(f"transaction_version is {transaction_version}; it is 0, 1 or 2")
-        if port is not None and not 1 <= port <= 65_536 - brokers:
-            raise ValueError(f"port is {port}; it must be between 1 and {65_536 - brokers}")
-        self.version = version
-        self.transaction_version = transaction_version
-        self._brokers = brokers
-        self._port = port
-        self._kept_directory = None if directory is None else Path(directory).absolute()
-        self._heap = heap
-        self._properties = dict(properties or {})
-        self._security = security
-        self._users: dict[str, Secret] = {}
-        self._tuned_for = tuned_for
-        self._start_timeout_ms = start_timeout_ms
-        self._progress = progress
+    brokers: int = 1
+    version: str = DEFAULT_KAFKA_VERSION
+    transaction_version: int | None = None
+    directory: str | Path | None = None
+    port: int | None = None
+    heap: str = "384m"
+    properties: Mapping[str, str] | None = None
+    security: BrokerSecurity | None = None
+    tuned_for: Literal["start", "throughput"] = "start"
+    start_timeout_ms: int = 120_000
+    progress: Callable[[Progress], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.brokers not in (1, 3):
+            raise ValueError(f"brokers is {self.brokers}; an embedded Kafka has 1 or 3")
+        if self.transaction_version not in (None, 0, 1, 2):
+            raise ValueError(f"transaction_version is {self.transaction_version}; it is 0, 1 or 2")
+        if self.port is not None and not 1 <= self.port <= 65_536 - self.brokers:
+            raise ValueError(f"port is {self.port}; it must be between 1 and {65_536 - self.brokers}")
         self._owner = os.getpid()
-        self._root: Path | None = None
-        self._root_lock: IO[str] | None = None
+        self._folder: Path | None = None
+        self._lock: IO[str] | None = None
         self._guard: ProcessGuard | None = None
         self._jvm: JvmSettings | None = None
         self._nodes: dict[int, KafkaNode] = {}
-        self._cluster_id = ""
-
-    # ---- the life of the cluster
+        self._users: dict[str, Secret] = {}
+        self.cluster_id = ""
 
     def start(self) -> EmbeddedKafka:
-        """Resolves, formats and starts; returns when every node is ready. Leaves nothing behind when it raises."""
-        if self._root is not None:
-            raise KafkaEosError("EMBEDDED_KAFKA_FAILED", "This embedded Kafka is running already.")
+        """Download, format and start; return when every node is ready.
+
+        An error leaves no process and no temporary folder.
+
+        Raises:
+            KafkaEosError: ``EMBEDDED_KAFKA_FAILED``, ``DISTRIBUTION_UNAVAILABLE``, ``JAVA_NOT_FOUND`` or
+                ``JAVA_TOO_OLD``.
+        """
+        if self._folder is not None:
+            raise _failed("This embedded Kafka is running already; stop it first.")
         java = find_java()
-        jars = distribution.resolve(self.version, progress=self._progress)
-        self._jvm = JvmSettings(java=java, jars=jars, heap=self._heap, tuned_for=self._tuned_for)
+        jars = distribution.resolve(self.version, progress=self.progress)
+        self._jvm = JvmSettings(java=java, jars=jars, heap=self.heap, tuned_for=self.tuned_for)
         atexit.register(self.stop)
         try:
-            self._open_root()
+            self._open_folder()
             self._prepare()
             self._start_nodes()
         except BaseException:
@@ -132,66 +122,68 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """Ends all nodes and removes a temporary folder; harmless when stopped already, and in a forked child."""
-        if self._root is None or self._owner != os.getpid():
+        """End all nodes and remove a temporary folder; a second call does nothing."""
+        # A forked child inherits the atexit handler, and must not end the nodes of its parent.
+        if self._folder is None or self._owner != os.getpid():
             return
         atexit.unregister(self.stop)
-        # Data that is thrown away needs no orderly shutdown. Kept data gets one; the last of three nodes has no quorum
-        # left to take its leave from and is killed after a while, which Kafka's log recovery copes with.
-        kept = self._kept_directory is not None
-        self._end(self._nodes.values(), signal.SIGTERM if kept else signal.SIGKILL)
+        # Temporary data needs no orderly shutdown. Kept data gets one, but the last of three nodes has lost its quorum:
+        # it waits in vain to leave and is killed after a while. Kafka's log recovery handles that.
+        is_kept = self._lock is not None
+        self._end(self._nodes.values(), signal.SIGTERM if is_kept else signal.SIGKILL)
         self._nodes = {}
         if self._guard is not None:
             self._guard.close()
             self._guard = None
-        if not kept:
-            shutil.rmtree(self._root, ignore_errors=True)
-        if self._root_lock is not None:
-            self._root_lock.close()
-            self._root_lock = None
-        self._root = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
 
     def __enter__(self) -> EmbeddedKafka:
         return self.start()
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # ---- what it is
+    # ---- what clients and tests need to know
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,...`` of all nodes, also of those that are down at the moment."""
+        """``host:port,...`` of all nodes, including nodes that are down."""
         return ",".join(node.address.server for node in self._nodes.values())
 
     @property
     def plaintext_servers(self) -> str:
-        """As `bootstrap_servers`, of the listener without TLS and SASL that the nodes use among themselves."""
-        return ",".join(f"{HOST}:{node.address.plaintext_port}" for node in self._nodes.values())
+        """``host:port,...`` of the nodes' own listener without TLS and SASL."""
+        return ",".join(f"{HOST}:{node.address.broker_port}" for node in self._nodes.values())
 
     @property
     def client_properties(self) -> dict[str, str]:
-        """What a client is to be told to reach this cluster, secrets included; also in the file of this name."""
-        if self._security is None:
+        """The properties with which a client connects, secrets included."""
+        if self.security is None:
             return {"bootstrap.servers": self.bootstrap_servers}
-        trusted = self._running_root() / "cluster" / "client-truststore.pem"
-        return broker_security.client_properties(self._security, self._users, self.bootstrap_servers, trusted)
+        trusted = self._cluster_folder / _TRUSTSTORE
+        return broker_security.client_properties(self.security, self._users, self.bootstrap_servers, trusted)
 
     @property
     def client_properties_file(self) -> Path:
-        """`client_properties`, readable by this user only."""
-        return self._running_root() / "cluster" / "client.properties"
+        """File with ``client_properties``, readable by this user only."""
+        return self._cluster_folder / "client.properties"
 
     @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
+    def folder(self) -> Path:
+        """The folder of properties, data and logs of a running cluster."""
+        if self._folder is None:
+            raise _failed("This embedded Kafka is not running; start it first.")
+        return self._folder
 
     @property
-    def directory(self) -> Path:
-        """Where properties, data and logs are; only while it runs."""
-        return self._running_root()
+    def log_files(self) -> tuple[Path, ...]:
+        """The log file of each node; ``stop`` removes those of a temporary folder."""
+        return tuple(node.log_file for node in self._nodes.values())
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -199,286 +191,189 @@ class EmbeddedKafka:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process id of each node that runs, by node id."""
+        """The process id of each running node, by node id."""
         return {node.node_id: pid for node in self._nodes.values() if (pid := node.process_id) is not None}
 
-    def log_tail(self, lines: int = 40) -> str:
-        """The last `lines` of each node's log since its last start, under a heading per node."""
-        return "\n".join(f"== node {node.node_id}\n{node.log_tail(lines)}" for node in self._nodes.values())
-
     def failure(self) -> KafkaEosError | None:
-        """The error of a node that ended without being asked to, else None."""
-        for node in self._nodes.values():
-            if node.exit_status is not None:
-                return _ended(node)
-        return None
+        """Return the error of a node that ended by itself, else None."""
+        return next((_ended(node) for node in self._nodes.values() if node.exit_status is not None), None)
 
     # ---- single nodes
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL: the node is gone at once, its data stays as it is."""
+        """Send SIGKILL: the node ends at once, and its data stays as it is."""
         self._end([self._node(node_id)], signal.SIGKILL)
 
     def stop_node(self, node_id: int) -> None:
-        """SIGTERM: the node hands over its partitions, then ends; killed if that takes too long."""
+        """Send SIGTERM: the node moves its leaderships and ends; kill it after 15 s."""
         self._end([self._node(node_id)], signal.SIGTERM)
 
     def start_node(self, node_id: int) -> None:
-        """Starts a node that was killed or stopped, on its data and port, and waits until it is ready."""
+        """Start a killed or stopped node on its data and ports; return when it is ready."""
         node = self._node(node_id)
-        if node.process_id is not None:
-            return
-        self._launch([node])
-        if not self._wait_until_ready([node]):
-            raise self._not_ready()
-
-    # ---- inside
+        if node.process_id is None:
+            self._launch([node])
+            self._await_ready([node])
 
     def _node(self, node_id: int) -> KafkaNode:
         if node_id not in self._nodes:
-            raise ValueError(
-                f"no node {node_id} here; the nodes are {', '.join(map(str, self._nodes)) or 'not started'}"
-            )
+            nodes = ", ".join(map(str, self._nodes)) or "not started"
+            raise ValueError(f"no node {node_id} here; the nodes are {nodes}")
         return self._nodes[node_id]
 
-    def _running_root(self) -> Path:
-        if self._root is None:
-            raise KafkaEosError("EMBEDDED_KAFKA_FAILED", "This embedded Kafka is not running; start it first.")
-        return self._root
+    # ---- the folder, formatted or reused
 
-    def _open_root(self) -> None:
-        if self._kept_directory is None:
-            self._root = Path(tempfile.mkdtemp(prefix="kafka-eos-"))
-            self._guard = ProcessGuard(scratch=self._root)
-            return
-        root = self._kept_directory
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            lock = (root / "lock").open("w")
-        except OSError as failure:
-            raise KafkaEosError(
-                "EMBEDDED_KAFKA_FAILED", f"The folder {root} cannot be written ({failure.strerror}); name another one."
-            ) from failure
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise KafkaEosError(
-                "EMBEDDED_KAFKA_FAILED", f"Another embedded Kafka is running on {root}; stop it or name another folder."
-            ) from None
-        self._root, self._root_lock = root, lock
-        self._guard = ProcessGuard()
+    @property
+    def _cluster_folder(self) -> Path:
+        return self.folder / "cluster"
+
+    def _open_folder(self) -> None:
+        if self.directory is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="kafka-eos-"))
+            self._guard = ProcessGuard(scratch=self._folder)
+        else:
+            folder = Path(self.directory).absolute()
+            self._lock = kept.lock_folder(folder)
+            self._folder = folder
+            self._guard = ProcessGuard()
 
     def _prepare(self) -> None:
-        """Reads what an earlier start left in the folder, or formats it; sets the cluster's id."""
-        root = self._running_root()
-        description = root / "cluster" / "cluster.json"
-        if description.is_file():
-            self._reuse(json.loads(description.read_text(encoding="utf-8")))
+        """Format the folder, or read what an earlier start formatted."""
+        found = kept.read_description(self.folder, brokers=self.brokers, transaction_version=self.transaction_version)
+        if found is None:
+            self.cluster_id = random_kafka_id()
+            self._place(self._choose_addresses())
+            self._format()
             return
-        strangers = [entry.name for entry in root.iterdir() if entry.name not in ("lock", "formatting")]
-        if strangers:
-            raise KafkaEosError(
-                "EMBEDDED_KAFKA_FAILED",
-                f"The folder {root} holds other things ({', '.join(sorted(strangers)[:3])}); name an empty or new one.",
-            )
-        self._cluster_id = new_cluster_id()
-        self._place(self._choose_ports(()))
-        self._format()
+        self.cluster_id = found.cluster_id
+        self.transaction_version = found.transaction_version
+        if self.security is not None and self.security.uses_sasl:
+            self._users = kept.read_users(self._cluster_folder, self.security)
+        # Clients find a kept cluster again on its ports, unless they were taken meanwhile or must differ now.
+        self._place(found.nodes if self._can_reuse(found.nodes) else self._choose_addresses())
+        self._describe(self._cluster_folder)
 
-    def _reuse(self, description: dict[str, Any]) -> None:
-        for name, asked, found in (
-            ("nodes", self._brokers, description["brokers"]),
-            ("transaction.version", self.transaction_version, description["transaction_version"]),
-        ):
-            if asked is not None and asked != found:
-                raise KafkaEosError(
-                    "EMBEDDED_KAFKA_FAILED",
-                    f"The folder {self._running_root()} was made with {name} {found}, not {asked}; ask for the same or "
-                    "name another folder.",
-                )
-        self.transaction_version = description["transaction_version"]
-        self._cluster_id = description["cluster_id"]
-        self._reuse_users()
-        addresses = [NodeAddress(**address) for address in description["nodes"]]
-        wanted = None if self._port is None else [self._port + index for index in range(self._brokers)]
-        free = all(is_free(HOST, port) for node in addresses for port in node.ports)
-        as_before = all((node.broker_port is None) == (self._security is None) for node in addresses)
-        if free and as_before and wanted in (None, [node.port for node in addresses]):
-            self._place(addresses)
-        else:
-            self._place(self._choose_ports(()))
-        self._describe(self._running_root() / "cluster")
+    def _can_reuse(self, addresses: Iterable[NodeAddress]) -> bool:
+        return all(
+            address.has_client_listener == (self.security is not None)
+            and (self.port is None or address.port == self.port + index)
+            and all(is_free(HOST, port) for port in address.ports)
+            for index, address in enumerate(addresses)
+        )
 
-    def _choose_ports(self, avoid: Iterable[int]) -> list[NodeAddress]:
-        avoid = set(avoid)
-        if self._port is None:
-            ports = choose_free_ports(HOST, self._brokers, avoid=avoid)
+    def _choose_addresses(self, avoid: Collection[int] = ()) -> list[NodeAddress]:
+        if self.port is None:
+            ports = choose_free_ports(HOST, self.brokers, avoid=avoid)
         else:
-            ports = tuple(range(self._port, self._port + self._brokers))
+            ports = tuple(range(self.port, self.port + self.brokers))
             for port in ports:
                 if not is_free(HOST, port):
-                    raise KafkaEosError(
-                        "EMBEDDED_KAFKA_FAILED", f"Port {port} on {HOST} is in use; choose another one or none at all."
-                    )
-        others = choose_free_ports(HOST, 2 * self._brokers, avoid=avoid.union(ports))
+                    raise _failed(f"Port {port} on {HOST} is in use; choose another port, or none for a free one.")
+        others = choose_free_ports(HOST, 2 * self.brokers, avoid={*avoid, *ports})
         return [
             NodeAddress(
                 node_id=index + 1,
-                port=ports[index],
-                controller_port=others[2 * index],
-                broker_port=None if self._security is None else others[2 * index + 1],
+                port=port,
+                broker_port=port if self.security is None else others[2 * index],
+                controller_port=others[2 * index + 1],
             )
-            for index in range(self._brokers)
+            for index, port in enumerate(ports)
         ]
 
     def _place(self, addresses: Iterable[NodeAddress]) -> None:
-        root = self._running_root()
         self._nodes = {
-            address.node_id: KafkaNode(address, root / "cluster" / f"node-{address.node_id}") for address in addresses
+            address.node_id: KafkaNode(address, self._cluster_folder / f"node-{address.node_id}")
+            for address in addresses
         }
 
-    def _describe(self, folder: Path) -> None:
-        description = {
-            "cluster_id": self._cluster_id,
-            "brokers": self._brokers,
-            "kafka_version": self.version,
-            "transaction_version": self.transaction_version,
-            "nodes": [
-                {name: getattr(node.address, name) for name in ("node_id", "port", "controller_port", "broker_port")}
-                for node in self._nodes.values()
-            ],
-        }
-        (folder / "cluster.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+    def _describe(self, cluster: Path) -> None:
+        kept.Description(
+            cluster_id=self.cluster_id,
+            transaction_version=self.transaction_version,
+            nodes=tuple(node.address for node in self._nodes.values()),
+        ).write(cluster)
 
     def _format(self) -> None:
-        """Formats every node beside the final place and moves all there at once, so that half a cluster is never found.
+        """Format every node beside the final place, then move all there by one rename.
 
-        StorageTool runs once. What it writes for one node holds for each: the bootstrap records (features) are the
-        cluster's, and meta.properties names the node and a random id of the data directory.
+        StorageTool runs once, because its bootstrap records (features, users) hold for the whole cluster. Only
+        ``meta.properties`` names the node and a random id of its data directory.
         """
-        root = self._running_root()
-        formatting = root / "formatting"
+        formatting = self.folder / "formatting"
         shutil.rmtree(formatting, ignore_errors=True)
         formatting.mkdir()
-        self._choose_users(formatting)
+        if self.security is not None and self.security.uses_sasl:
+            # Now and not at each start: Kafka stores the users' SCRAM credentials while it formats.
+            self._users = dict(self.security.users)
+            if not self._users:
+                self._users = {broker_security.DEFAULT_USER: broker_security.new_password()}
+            kept.write_users(formatting, self._users)
         first, *others = self._nodes.values()
-        first_data = self._format_first(first, formatting)
+        first_data = self._format_first(first, formatting / first.directory.name)
         for node in others:
             data = formatting / node.directory.name / "data"
-            data.mkdir(parents=True)
-            for file in first_data.iterdir():
-                if file.name == "meta.properties":
-                    file_properties = {
-                        "version": "1",
-                        "cluster.id": self._cluster_id,
-                        "node.id": str(node.node_id),
-                        "directory.id": _directory_id(),
-                    }
-                    write_properties(data / file.name, file_properties)
-                else:
-                    shutil.copy2(file, data / file.name)
+            shutil.copytree(first_data, data)
+            identity = {"cluster.id": self.cluster_id, "node.id": str(node.node_id), "directory.id": random_kafka_id()}
+            write_properties(data / "meta.properties", {"version": "1", **identity})
         self._describe(formatting)
-        formatting.rename(root / "cluster")
+        formatting.rename(self._cluster_folder)
 
-    def _format_first(self, node: KafkaNode, formatting: Path) -> Path:
+    def _format_first(self, node: KafkaNode, folder: Path) -> Path:
         assert self._jvm is not None
-        folder = formatting / node.directory.name
         folder.mkdir()
         settings = folder / "server.properties"
-        quorum = [each.address for each in self._nodes.values()]
-        properties = server_properties(node.address, quorum, folder, self._properties, self._client_protocol)
-        write_properties(settings, properties)
-        command = self._jvm.command("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(settings))
+        write_properties(settings, self._server_properties(node, folder, self.properties or {}))
+        command = self._jvm.command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
         if self.transaction_version is not None:
             command += ["--feature", f"transaction.version={self.transaction_version}"]
-        command += broker_security.scram_arguments(self._users)
-        answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
-        if answer.returncode != 0:
-            said = telling_lines((answer.stdout + answer.stderr).splitlines(), _FAILURE_LINES)
-            raise KafkaEosError(
-                "EMBEDDED_KAFKA_FAILED",
-                f"Kafka {self.version} could not format its data folder; it said:\n{said}",
-            )
+        status, output = run_to_end([*command, *broker_security.scram_arguments(self._users)])
+        if status != 0:
+            lines = failure_lines(output.splitlines())
+            raise _failed(f"Kafka {self.version} could not format its data folder. Its output:\n{lines}")
         return folder / "data"
 
-    # ---- security
+    # ---- processes
 
-    @property
-    def _client_protocol(self) -> str:
-        return "PLAINTEXT" if self._security is None else self._security.protocol
-
-    def _choose_users(self, folder: Path) -> None:
-        """Kafka keeps the users' SCRAM credentials in its data, so who they are is settled when that is formatted."""
-        if self._security is None or not self._security.uses_sasl:
-            return
-        self._users = dict(self._security.users) or {
-            broker_security.DEFAULT_USER: broker_security.new_password(),
-        }
-        write_properties(folder / "users", {name: password.reveal() for name, password in self._users.items()})
-
-    def _reuse_users(self) -> None:
-        if self._security is None or not self._security.uses_sasl:
-            return
-        found = self._running_root() / "cluster" / "users"
-        if found.is_file():
-            self._users = {name: Secret(password) for name, password in read_properties(found).items()}
-        if not self._users or (self._security.users and dict(self._security.users) != self._users):
-            raise KafkaEosError(
-                "EMBEDDED_KAFKA_FAILED",
-                f"The folder {self._running_root()} was made with {'other' if self._users else 'no'} users; they cannot "
-                "be changed: ask for the same or name another folder.",
-            )
+    def _server_properties(self, node: KafkaNode, folder: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+        quorum = [each.address for each in self._nodes.values()]
+        protocol = "PLAINTEXT" if self.security is None else self.security.protocol
+        return server_properties(node.address, quorum, folder, overrides, protocol)
 
     def _secure(self, security: BrokerSecurity) -> dict[str, str]:
-        """The properties of the clients' listener; writes what clients need to reach it."""
+        """Write the client properties and stores; return the server properties."""
         assert self._jvm is not None
-        folder = self._running_root() / "cluster"
-        store: dict[str, str] = {}
-        if security.certificate is not None:
-            store = {"type": "PEM", "location": str(security.certificate.absolute())}
-            (folder / "client-truststore.pem").write_text(_last_certificate(security.certificate), encoding="ascii")
-        elif security.uses_tls:
-            password = folder / "keystore-password"
-            if not password.is_file():
-                write_properties(password, {"password": broker_security.new_password().reveal()})
-            store = broker_security.make_certificate(
-                self._jvm.java.executable, folder, Secret(read_properties(password)["password"])
-            )
+        java = self._jvm.java.executable
+        key_store = broker_security.make_key_store(security, java, self._cluster_folder / _TRUSTSTORE)
         write_properties(self.client_properties_file, self.client_properties)
-        return broker_security.listener_properties(security, self._users, store)
+        return broker_security.listener_properties(security, self._users, key_store)
 
     def _start_nodes(self) -> None:
         tried: set[int] = set()
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._launch(self._nodes.values())
             try:
-                if self._wait_until_ready(self._nodes.values()):
-                    return
-                raise self._not_ready()
+                self._await_ready(self._nodes.values())
+                return
             except KafkaEosError:
-                # Between choosing a port and listening on it somebody else can have taken it.
+                # Another process can take a port between choosing it and listening on it.
                 lost_a_port = any(node.had_port_conflict() for node in self._nodes.values())
-                if not lost_a_port or self._port is not None or attempt == _START_ATTEMPTS:
+                if not lost_a_port or self.port is not None or attempt == _START_ATTEMPTS:
                     raise
             self._end(self._nodes.values(), signal.SIGKILL)
             tried.update(port for node in self._nodes.values() for port in node.address.ports)
-            self._place(self._choose_ports(tried))
-            self._describe(self._running_root() / "cluster")
+            self._place(self._choose_addresses(tried))
+            self._describe(self._cluster_folder)
 
     def _launch(self, nodes: Iterable[KafkaNode]) -> None:
         assert self._guard is not None
         assert self._jvm is not None
-        quorum = [node.address for node in self._nodes.values()]
-        overrides = self._properties if self._security is None else self._secure(self._security) | self._properties
+        secured = {} if self.security is None else self._secure(self.security)
         for node in nodes:
-            properties = server_properties(node.address, quorum, node.directory, overrides, self._client_protocol)
+            properties = self._server_properties(node, node.directory, {**secured, **(self.properties or {})})
             write_properties(node.directory / "server.properties", properties)
             node.start(self._jvm, self._guard)
 
-    def _wait_until_ready(self, started: Iterable[KafkaNode]) -> bool:
+    def _await_ready(self, started: Iterable[KafkaNode]) -> None:
         nodes = list(started)
 
         def check_alive() -> None:
@@ -486,25 +381,16 @@ class EmbeddedKafka:
                 if node.exit_status is not None:
                     raise _ended(node)
 
-        return wait_until_ready(
-            [node.address for node in nodes],
-            {node.node_id for node in nodes},
-            self._cluster_id,
-            deadline_ms=monotonic_ms() + self._start_timeout_ms,
-            check_alive=check_alive,
-        )
+        addresses = [node.address for node in nodes]
+        if not wait_until_ready(addresses, self.cluster_id, timeout_ms=self.start_timeout_ms, check_alive=check_alive):
+            logs = "\n".join(f"== node {node.node_id}\n{failure_lines(node.output())}" for node in self._nodes.values())
+            seconds = self.start_timeout_ms / 1_000
+            raise _failed(f"Kafka {self.version} was not ready within {seconds:g} s. The end of its logs:\n{logs}")
 
-    def _not_ready(self) -> KafkaEosError:
-        return KafkaEosError(
-            "EMBEDDED_KAFKA_FAILED",
-            f"Kafka {self.version} was not ready within {self._start_timeout_ms / 1000:g} s; the logs end:\n"
-            + self.log_tail(_FAILURE_LINES),
-        )
-
-    def _end(self, nodes: Iterable[KafkaNode], signal_number: signal.Signals) -> None:
+    def _end(self, nodes: Iterable[KafkaNode], number: signal.Signals) -> None:
         nodes = list(nodes)
-        for node in nodes:  # all at once, then wait for each
-            node.signal(signal_number)
+        for node in nodes:  # all at once, so that they end at the same time
+            node.signal(number)
         for node in nodes:
             if self._guard is not None:
                 node.wait_for_end(self._guard, patience_s=_STOP_PATIENCE_S)
@@ -513,27 +399,9 @@ class EmbeddedKafka:
 def _ended(node: KafkaNode) -> KafkaEosError:
     status = node.exit_status
     how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
-    said = node.failure_lines(_FAILURE_LINES) or "nothing"
-    return KafkaEosError(
-        "EMBEDDED_KAFKA_FAILED", f"Kafka's node {node.node_id} ended by itself ({how}); its log says:\n{said}"
-    )
+    lines = failure_lines(node.output()) or "(empty)"
+    return _failed(f"Node {node.node_id} of the embedded Kafka ended by itself ({how}). Its log:\n{lines}")
 
 
-def _last_certificate(file: Path) -> str:
-    """The certificate that has signed the others of a chain, or is the only one."""
-    try:
-        certificates = pem_certificates(file.read_text(encoding="utf-8", errors="replace"))
-    except OSError as failure:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} cannot be read ({failure.strerror}).") from None
-    if not certificates:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} holds no certificate in PEM.")
-    _, begin, last = certificates.rpartition("-----BEGIN ")
-    return f"{begin}{last}\n"
-
-
-def _directory_id() -> str:
-    """A random id as Kafka's Uuid.randomUuid makes it: 16 bytes in URL-safe base 64, not beginning with a dash."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
+def _failed(message: str) -> KafkaEosError:
+    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)

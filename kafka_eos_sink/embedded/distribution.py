@@ -1,8 +1,8 @@
-"""Kafka's jars, resolved once by their package coordinates into a cache folder.
+"""Kafka's jars, downloaded once by their package coordinates into a cache folder.
 
-The resolver is the Ivy that PySpark ships, so nothing has to be installed for it. The cache is
-``KAFKA_EOS_CACHE``, else ``kafka-eos`` under ``XDG_CACHE_HOME``, else ``~/.cache/kafka-eos``. A folder of jars appears
-in it by one rename, when it is complete; two processes that start at once wait for each other at a file lock.
+The resolver is the Ivy that PySpark ships, so nothing else must be installed. The cache is ``KAFKA_EOS_CACHE``, else
+``kafka-eos`` under ``XDG_CACHE_HOME``, else ``~/.cache/kafka-eos``. A complete folder of jars appears in it by one
+rename. A file lock makes two processes that start at once download only once.
 """
 
 from __future__ import annotations
@@ -13,52 +13,51 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Literal
 from xml.sax.saxutils import quoteattr
 
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 
-__all__ = ["DEFAULT_KAFKA_VERSION", "Progress", "cache_directory", "resolve", "resolve_coordinates"]
-
 DEFAULT_KAFKA_VERSION = "4.2.1"
-"""Not 4.3.0 or 4.3.1: those can leave the marker of a committed transaction out of a partition (KAFKA-20734)."""
+"""Not 4.3.0 or 4.3.1: those can omit the marker of a committed transaction in a partition (KAFKA-20734)."""
 
 _IVY_SETTINGS_VARIABLE = "KAFKA_EOS_IVY_SETTINGS"
 _MANIFEST = "manifest.json"
 _ATTEMPTS = 3
 _COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.+-]+")
-
-# Ivy's own default settings know no time-outs, so that an index that swallows packets would hang the caller for ever.
-_IVY_SETTINGS = """<ivysettings>
-  <settings defaultResolver="public"/>
-  <timeout-constraints>
-    <timeout-constraint name="patient" connectionTimeout="20000" readTimeout="60000"/>
-  </timeout-constraints>
-  <resolvers><ibiblio name="public" m2compatible="true" timeoutConstraint="patient"/></resolvers>
-</ivysettings>
-"""
+# Ivy's text if an index could not be reached, in contrast to an index that has no such file.
+_UNREACHABLE = re.compile(
+    r"Host .* not found|Server access [Ee]rror|SERVER ERROR|timed out|refused|unreachable|SSL|PKIX"
+)
+# Ivy's own default settings have no timeouts: an index that drops packets would hang the caller for ever.
+_IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/>
+<timeout-constraints><timeout-constraint name="patient" connectionTimeout="20000" readTimeout="60000"/></timeout-constraints>
+<resolvers><ibiblio name="public" m2compatible="true" timeoutConstraint="patient"/></resolvers></ivysettings>"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a resolution is: ``done`` of ``total`` jars (0 while unknown), and the name of the last one."""
+    """``done`` of ``total`` jars (0: unknown), and the name of the newest one."""
 
     stage: Literal["waiting", "resolving", "downloading"]
-    done: int
-    total: int
+    done: int = 0
+    total: int = 0
     name: str
 
 
+Report = Callable[[Progress], None]
+
+
 def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
-    """The folder that keeps what was downloaded, between runs and for all projects of this user."""
+    """Return the folder that keeps the downloads for all projects of this user."""
     environment = os.environ if environment is None else environment
     if chosen := environment.get("KAFKA_EOS_CACHE"):
         return Path(chosen).expanduser().absolute()
@@ -68,79 +67,70 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def resolve(
-    version: str = DEFAULT_KAFKA_VERSION,
-    *,
-    artifact: str = "kafka_2.13",
-    progress: Callable[[Progress], None] | None = None,
+    version: str = DEFAULT_KAFKA_VERSION, *, artifact: str = "kafka_2.13", progress: Report | None = None
 ) -> Path:
-    """The folder with the jars of ``org.apache.kafka:<artifact>:<version>`` and of all that they need.
+    """Return the folder with the jars of a Kafka and of its dependencies.
 
-    ``kafka_2.13`` is the broker, to which a small logger is added, as Kafka's own dependencies bring none and a broker
-    without one dies in silence; ``kafka-tools`` are the console tools. The first call downloads about 44 MB, later ones
-    only look whether all is there.
+    The first call downloads about 44 MB; later calls only check that all files are there.
 
-    Raises ``KafkaEosError`` with code ``DISTRIBUTION_UNAVAILABLE`` where the package index cannot be reached or has no
-    such version, ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``.
+    Args:
+        artifact: In the group ``org.apache.kafka``; ``kafka_2.13`` is the broker, ``kafka-tools`` the console tools.
+
+    Raises:
+        KafkaEosError: ``DISTRIBUTION_UNAVAILABLE`` if the package index cannot be reached or has no such version;
+            ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``.
     """
     coordinate = _checked(f"org.apache.kafka:{artifact}:{version}")
 
-    def fetch(folder: Path, ivy: _Ivy) -> None:
+    def download(ivy: _Ivy, folder: Path) -> None:
         ivy.retrieve([coordinate], folder, transitive=True)
-        logging_api = next(iter(folder.glob("slf4j-api-*.jar")), None)
-        if logging_api is not None and artifact.startswith("kafka_"):
-            logging_version = logging_api.stem.removeprefix("slf4j-api-")
-            ivy.retrieve([f"org.slf4j:slf4j-simple:{logging_version}"], folder, transitive=False)
+        # Kafka depends on the logging API alone. A broker without a logger would die without any message.
+        api = next(iter(folder.glob("slf4j-api-*.jar")), None)
+        if api is not None and artifact.startswith("kafka_"):
+            ivy.retrieve([f"org.slf4j:slf4j-simple:{api.stem.removeprefix('slf4j-api-')}"], folder, transitive=False)
 
-    return _cached(f"{artifact}-{version}", f"{artifact}-{version}.jar", f"Kafka {version}", fetch, progress)
+    return _cached(f"{artifact}-{version}", f"{artifact}-{version}.jar", f"Kafka {version}", download, progress)
 
 
 def resolve_coordinates(
-    coordinates: Sequence[str],
-    *,
-    transitive: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    coordinates: Sequence[str], *, transitive: bool = False, progress: Report | None = None
 ) -> list[Path]:
-    """The jars of exact ``group:artifact:version`` coordinates, in their order.
+    """Return the jars of exact ``group:artifact:version`` coordinates, in their order.
 
-    With ``transitive`` everything that they need follows them, sorted by name. Raises as ``resolve`` does.
+    With ``transitive`` their dependencies follow, sorted by name. Raises as ``resolve`` does.
     """
     exact = [_checked(coordinate) for coordinate in coordinates]
     if not exact:
         return []
     key = hashlib.sha256("\n".join([*exact, f"transitive={transitive}"]).encode()).hexdigest()[:16]
+    named = ["{1}-{2}.jar".format(*coordinate.split(":")) for coordinate in exact]
 
-    def fetch(folder: Path, ivy: _Ivy) -> None:
+    def download(ivy: _Ivy, folder: Path) -> None:
         ivy.retrieve(exact, folder, transitive=transitive)
 
-    named = [_jar_name(coordinate) for coordinate in exact]
-    folder = _cached(f"jars-{key}", named[0], ", ".join(exact), fetch, progress)
+    folder = _cached(f"jars-{key}", named[0], ", ".join(exact), download, progress)
     others = sorted(jar.name for jar in folder.glob("*.jar") if jar.name not in named)
     return [folder / name for name in (*named, *others)]
 
 
+def _unavailable(message: str) -> KafkaEosError:
+    return KafkaEosError("DISTRIBUTION_UNAVAILABLE", message)
+
+
 def _checked(coordinate: str) -> str:
-    # A coordinate becomes a folder name and XML: what is not one must not get that far.
+    # The coordinate becomes a folder name and XML, so it must not hold a path or markup.
     if not _COORDINATE.fullmatch(coordinate) or ".." in coordinate:
-        raise KafkaEosError(
-            "DISTRIBUTION_UNAVAILABLE",
+        raise _unavailable(
             f"{coordinate!r} is no package coordinate; write group:artifact:version, "
-            "for example org.apache.kafka:kafka_2.13:4.2.1.",
+            "for example org.apache.kafka:kafka_2.13:4.2.1."
         )
     return coordinate
 
 
-def _jar_name(coordinate: str) -> str:
-    _, artifact, version = coordinate.split(":")
-    return f"{artifact}-{version}.jar"
-
-
 def _cached(
-    name: str,
-    main_jar: str,
-    what: str,
-    fetch: Callable[[Path, _Ivy], None],
-    progress: Callable[[Progress], None] | None,
+    name: str, main_jar: str, what: str, download: Callable[[_Ivy, Path], None], progress: Report | None
 ) -> Path:
+    """Return the folder ``name`` of the cache, downloaded if it is not complete."""
     cache = cache_directory()
     folder = cache / name
     if _is_complete(folder):
@@ -149,25 +139,23 @@ def _cached(
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        raise KafkaEosError(
-            "DISTRIBUTION_UNAVAILABLE",
-            f"The cache folder {cache} cannot be made ({failure.strerror}); name another one in KAFKA_EOS_CACHE.",
-        ) from failure
-    # One lock for the whole cache, as Ivy's own cache below it is not safe for two writers.
-    with _locked(cache / "lock", lambda: report(Progress(stage="waiting", done=0, total=0, name=what))):
+        message = (
+            f"The cache folder {cache} cannot be created ({failure.strerror}); set KAFKA_EOS_CACHE to another one."
+        )
+        raise _unavailable(message) from failure
+    # One lock for the whole cache: Ivy's own cache inside it is not safe for two writers.
+    with _locked(cache / "lock", lambda: report(Progress(stage="waiting", name=what))):
         if _is_complete(folder):
             return folder
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as scratch:
             fresh = Path(scratch, "jars")
             fresh.mkdir()
-            fetch(fresh, _Ivy(cache=cache / "ivy", scratch=Path(scratch), what=what, report=report))
+            download(_Ivy(cache=cache / "ivy", scratch=Path(scratch), what=what, report=report), fresh)
             if not (fresh / main_jar).is_file():
-                raise KafkaEosError(
-                    "DISTRIBUTION_UNAVAILABLE", f"The package index answered for {what}, but without {main_jar}."
-                )
+                raise _unavailable(f"The package index returned {what} without {main_jar}; check the mirror.")
             sizes = {jar.name: jar.stat().st_size for jar in sorted(fresh.glob("*.jar"))}
             (fresh / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-            if folder.exists():  # an incomplete one, of which somebody removed or cut files
+            if folder.exists():  # incomplete: a user removed or truncated files
                 folder.rename(Path(scratch, "incomplete"))
             fresh.rename(folder)
     return folder
@@ -194,67 +182,52 @@ def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ivy:
-    """Runs of PySpark's Ivy; ``cache`` keeps its downloads, ``scratch`` the files that steer it."""
+    """Runs PySpark's Ivy; ``cache`` keeps its downloads, ``scratch`` its input."""
 
     cache: Path
     scratch: Path
     what: str
-    report: Callable[[Progress], None]
+    report: Report
 
     def retrieve(self, coordinates: Sequence[str], folder: Path, *, transitive: bool) -> None:
         settings = os.environ.get(_IVY_SETTINGS_VARIABLE)
         if settings and not Path(settings).is_file():
-            raise KafkaEosError(
-                "DISTRIBUTION_UNAVAILABLE", f"{_IVY_SETTINGS_VARIABLE} names {settings}, which is no file."
-            )
+            raise _unavailable(f"{_IVY_SETTINGS_VARIABLE} is {settings}, which is no file; correct or unset it.")
         if not settings:
             settings = str(self.scratch / "settings.xml")
             Path(settings).write_text(_IVY_SETTINGS, encoding="utf-8")
         module = self.scratch / "module.xml"
         module.write_text(_module(coordinates, transitive=transitive), encoding="utf-8")
-        command = [
-            str(find_java().executable), f"-Divy.default.ivy.user.dir={self.cache}", "-jar", str(_ivy_jar()),
-            "-settings", settings, "-ivy", str(module), "-cache", str(self.cache),
-            # Without `bundle` scala-logging and snappy, which are OSGi bundles, are left out.
-            "-types", "jar", "bundle",
-            "-retrieve", str(folder / "[artifact]-[revision](-[classifier]).[ext]"),
-        ]  # fmt: skip
+        command = find_java().command(
+            _ivy_jar(), "org.apache.ivy.Main", "-settings", settings, "-ivy", str(module), "-cache", str(self.cache),
+            # Without `bundle` Ivy skips scala-logging and snappy, which are OSGi bundles.
+            "-types", "jar", "bundle", "-retrieve", str(folder / "[artifact]-[revision](-[classifier]).[ext]"),
+            options=[f"-Divy.default.ivy.user.dir={self.cache}"],
+        )  # fmt: skip
         for attempt in range(1, _ATTEMPTS + 1):
             status, output = self._run(command)
             if status == 0:
                 return
-            if _not_found(output) or attempt == _ATTEMPTS:
-                raise KafkaEosError("DISTRIBUTION_UNAVAILABLE", _explain(self.what, output))
-            time.sleep(attempt)  # an index or a proxy that stumbled: what was downloaded is kept
+            if _is_missing(output) or attempt == _ATTEMPTS:
+                raise _unavailable(_explain(self.what, output))
+            time.sleep(attempt)  # the index or a proxy failed briefly; Ivy keeps what it has downloaded
 
     def _run(self, command: list[str]) -> tuple[int, list[str]]:
         output: list[str] = []
-        modules = downloaded = 0
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
+        found = downloaded = 0
+        process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace")
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                line = line.strip()
+            for line in map(str.strip, process.stdout or ()):
                 if not line.strip("."):
                     continue
                 output.append(line)
                 if match := re.match(r"found (\S+) in ", line):
-                    modules += 1
-                    self.report(Progress(stage="resolving", done=modules, total=0, name=match.group(1)))
+                    found += 1
+                    self.report(Progress(stage="resolving", done=found, name=match[1]))
                 elif match := re.match(r"\[SUCCESSFUL \] \S*!([^\s(]+)", line):
                     downloaded += 1
-                    self.report(
-                        Progress(
-                            stage="downloading", done=downloaded, total=max(modules, downloaded), name=match.group(1)
-                        )
-                    )
+                    total = max(found, downloaded)
+                    self.report(Progress(stage="downloading", done=downloaded, total=total, name=match[1]))
             return process.wait(), output
         finally:
             if process.poll() is None:  # Ctrl-C
@@ -270,43 +243,34 @@ def _module(coordinates: Sequence[str], *, transitive: bool) -> str:
     )
     return (
         '<ivy-module version="2.0"><info organisation="kafka-eos" module="distribution"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
     )
 
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if jars := sorted(Path(location, "jars").glob("ivy-*.jar")):
-            return jars[-1]
-    raise KafkaEosError(
-        "DISTRIBUTION_UNAVAILABLE",
-        "Kafka's jars are resolved with the Ivy inside PySpark, and no pyspark with a jars folder is installed here; "
-        "`pip install pyspark`.",
+    locations = spec.submodule_search_locations if spec else None
+    if jars := sorted(jar for location in locations or () for jar in Path(location, "jars").glob("ivy-*.jar")):
+        return jars[-1]
+    raise _unavailable(
+        "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed; "
+        "run `pip install pyspark`."
     )
 
 
-# What Ivy says for an index that did not answer, as opposed to one that answered "no such file".
-_UNREACHABLE = re.compile(
-    r"Host .* not found|Server access [Ee]rror|SERVER ERROR|timed out|refused|unreachable|SSL|PKIX"
-)
-
-
-def _not_found(output: Sequence[str]) -> bool:
+def _is_missing(output: Sequence[str]) -> bool:
+    # An index that cannot be reached prints "not found" for every package too.
     return any(": not found" in line for line in output) and not any(_UNREACHABLE.search(line) for line in output)
 
 
 def _explain(what: str, output: Sequence[str]) -> str:
-    if _not_found(output):
-        missing = sorted(
-            {line.strip(": ").removesuffix(": not found") for line in output if line.endswith(": not found")}
-        )
-        return f"The package index has no {what} (not found: {', '.join(missing)}); name a version that was released."
+    if _is_missing(output):
+        missing = {line.strip(": ").removesuffix(": not found") for line in output if line.endswith(": not found")}
+        return f"The package index has no {what} (not found: {', '.join(sorted(missing))}); choose a released version."
     reasons = [line for line in output if _UNREACHABLE.search(line)] or list(output[-3:])
     reason = re.sub(r"\s*url=\S+", "", reasons[0]).rstrip(".") if reasons else "no output"
     return (
         f"{what} could not be downloaded: the package index cannot be reached ({reason}); check the network, give "
-        'Java its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or name an Ivy settings '
-        f"file with your mirror in {_IVY_SETTINGS_VARIABLE}."
+        'Java its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or set '
+        f"{_IVY_SETTINGS_VARIABLE} to an Ivy settings file with your mirror."
     )

@@ -1,4 +1,4 @@
-"""Shows how far a download is: a bar on a terminal, a few plain lines elsewhere."""
+"""Progress of a download: a bar on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from rich.progress import Progress as Bar
 
 from kafka_eos_sink.embedded.distribution import Progress
 
-__all__ = ["shown_progress"]
-
 _PLAIN_INTERVAL_S = 5.0
 _LABELS = {
     "waiting": "Waiting for another process that is downloading",
@@ -26,42 +24,33 @@ _LABELS = {
 
 @contextmanager
 def shown_progress(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
-    """What to give as `progress` to `kafka_distribution`; shows nothing at all when everything is in the cache."""
+    """Yield a callback that shows the progress of ``distribution`` on ``stream``."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty():
-        yield _PlainLines(stream)
+        yield _plain_lines(stream)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(file=stream), transient=True) as bar:
-        yield _bar_reporter(bar)
+
+        def report(progress: Progress) -> None:
+            # The task is added late: without a download no bar may appear.
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task("", total=None)
+            bar.update(task, description=_LABELS[progress.stage], completed=progress.done, total=progress.total or None)
+
+        yield report
 
 
-def _bar_reporter(bar: Bar) -> Callable[[Progress], None]:
+def _plain_lines(stream: TextIO) -> Callable[[Progress], None]:
+    """Print one line per stage and then one every few seconds, as suits a log."""
+    stage, next_at = "", 0.0
+
     def report(progress: Progress) -> None:
-        if not bar.task_ids:
-            bar.add_task("", total=None)
-        bar.update(
-            bar.task_ids[0],
-            description=_LABELS[progress.stage],
-            completed=progress.done,
-            total=progress.total or None,
-        )
+        nonlocal stage, next_at
+        now = time.monotonic()
+        if progress.stage == stage and now < next_at and progress.done != progress.total:
+            return
+        stage, next_at = progress.stage, now + _PLAIN_INTERVAL_S
+        count = f": {progress.done} of {progress.total}" if progress.total else ""
+        print(f"{_LABELS[stage]}{count}", file=stream, flush=True)
 
     return report
-
-
-class _PlainLines:
-    """One line per stage and then one every few seconds, as a log wants it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._stage = ""
-        self._next_at = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.stage == self._stage and now < self._next_at and progress.done != progress.total:
-            return
-        self._stage, self._next_at = progress.stage, now + _PLAIN_INTERVAL_S
-        counted = f": {progress.done} of {progress.total}" if progress.total else ""
-        print(f"{_LABELS[progress.stage]}{counted}", file=self._stream, flush=True)

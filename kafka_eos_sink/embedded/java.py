@@ -1,23 +1,21 @@
-"""Finds the Java that runs Kafka: ``JAVA_HOME`` first, then ``PATH``, as Spark does, and 17 or newer."""
+"""Finds Java 17 or newer, first in ``JAVA_HOME``, then on ``PATH``, as Spark does."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, TimeoutExpired, run
 
 from kafka_eos_sink.errors import KafkaEosError
 
-__all__ = ["OLDEST_JAVA", "JavaRuntime", "find_java"]
-
 OLDEST_JAVA = 17
-"""Kafka 4 brokers and Spark 4 both refuse anything older."""
+"""Kafka 4 brokers and Spark 4 both need it."""
 
-_WAY_OUT = (
+_INSTALL = (
     f"install Java {OLDEST_JAVA} or newer (for example `apt-get install openjdk-17-jre-headless` or "
     "`brew install openjdk@17`) and put it on PATH or set JAVA_HOME"
 )
@@ -30,35 +28,56 @@ class JavaRuntime:
     executable: Path
     version: int
 
+    def command(self, class_path: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+        """Build the command that runs ``main_class`` with JVM options and arguments."""
+        return [str(self.executable), *options, "-cp", str(class_path), main_class, *arguments]
+
+
+def run_to_end(
+    command: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout_s: float | None = None
+) -> tuple[int, str]:
+    """Run a command-line tool without input.
+
+    Returns:
+        The exit status, and the output with standard error in it.
+
+    Raises:
+        OSError: The command cannot be started.
+        TimeoutExpired: The command did not end within ``timeout_s`` seconds.
+    """
+    env = {**os.environ, **(environment or {})}
+    done = run(
+        command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, timeout=timeout_s, text=True, errors="replace"
+    )
+    return done.returncode, done.stdout
+
 
 def find_java(environment: Mapping[str, str] | None = None) -> JavaRuntime:
-    """The Java of ``JAVA_HOME`` where that is set, else the first one on ``PATH``.
+    """Find the Java of ``JAVA_HOME`` if that is set, else the first one on ``PATH``.
 
-    Raises ``KafkaEosError`` with code ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``; each says how to get one. A ``JAVA_HOME``
-    that is set and wrong is an error, not a reason to look further: Spark would go by it too.
+    Raises:
+        KafkaEosError: ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``; the message explains how to install Java.
     """
     environment = os.environ if environment is None else environment
-    java_home = environment.get("JAVA_HOME")
-    if java_home:
+    if java_home := environment.get("JAVA_HOME"):
         executable = Path(java_home) / "bin" / "java"
+        # A wrong JAVA_HOME is an error even with a Java on PATH, because Spark would use JAVA_HOME too.
         if not os.access(executable, os.X_OK):
             raise KafkaEosError(
-                "JAVA_NOT_FOUND",
-                f"JAVA_HOME is {java_home}, which holds no Java (bin/java); correct it, or {_WAY_OUT}.",
+                "JAVA_NOT_FOUND", f"JAVA_HOME is {java_home}, which has no bin/java; correct it, or {_INSTALL}."
             )
-    else:
-        found = shutil.which("java", path=environment.get("PATH"))
-        if found is None:
-            raise KafkaEosError("JAVA_NOT_FOUND", f"No Java was found on PATH; {_WAY_OUT}.")
+    elif found := shutil.which("java", path=environment.get("PATH")):
         executable = Path(found)
+    else:
+        raise KafkaEosError("JAVA_NOT_FOUND", f"No Java was found on PATH; {_INSTALL}.")
     version = _version_from_release_file(executable) or _version_from_running(executable)
     if version < OLDEST_JAVA:
-        raise KafkaEosError("JAVA_TOO_OLD", f"{executable} is Java {version}, which is too old; {_WAY_OUT}.")
+        raise KafkaEosError("JAVA_TOO_OLD", f"{executable} is Java {version}, which is too old; {_INSTALL}.")
     return JavaRuntime(executable=executable, version=version)
 
 
 def _version_from_release_file(executable: Path) -> int | None:
-    """Every JDK and JRE since 9 says its version in a file; reading it saves starting a JVM."""
+    # Every JDK and JRE since 9 has this file; reading it saves starting a JVM.
     try:
         text = (executable.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -69,25 +88,18 @@ def _version_from_release_file(executable: Path) -> int | None:
 
 def _version_from_running(executable: Path) -> int:
     try:
-        answer = subprocess.run(
-            [str(executable), "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        raise KafkaEosError("JAVA_NOT_FOUND", f"{executable} does not run ({failure}); {_WAY_OUT}.") from failure
-    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+        _, output = run_to_end([str(executable), "-version"], timeout_s=60)
+    except (OSError, TimeoutExpired) as failure:
+        raise KafkaEosError("JAVA_NOT_FOUND", f"{executable} does not run ({failure}); {_INSTALL}.") from failure
+    match = re.search(r'version "([^"]+)"', output)
     version = _feature_version(match.group(1)) if match else None
     if version is None:
-        # macOS ships a /usr/bin/java that only says that there is no Java.
-        raise KafkaEosError("JAVA_NOT_FOUND", f"{executable} does not say that it is a Java; {_WAY_OUT}.")
+        # macOS ships a /usr/bin/java that only prints that no Java is installed.
+        raise KafkaEosError("JAVA_NOT_FOUND", f"{executable} -version prints no Java version; {_INSTALL}.")
     return version
 
 
 def _feature_version(text: str) -> int | None:
-    """17 of ``17.0.15``, 8 of ``1.8.0_402``, 25 of ``25-ea``."""
+    """Return 17 for ``17.0.15``, 8 for ``1.8.0_402``, 25 for ``25-ea``."""
     match = re.match(r"(?:1\.)?(\d+)", text)
     return int(match.group(1)) if match else None

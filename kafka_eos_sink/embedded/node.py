@@ -1,4 +1,4 @@
-"""One node of an embedded Kafka: its server properties, its Java process, its log."""
+"""One node of an embedded Kafka: ports, server properties, process and log."""
 
 from __future__ import annotations
 
@@ -13,47 +13,59 @@ from typing import Literal
 from kafka_eos_sink.embedded.java import JavaRuntime
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
 
-__all__ = [
-    "HOST",
-    "JvmSettings",
-    "KafkaNode",
-    "NodeAddress",
-    "class_archive",
-    "server_properties",
-    "telling_lines",
-    "write_properties",
-]
-
 HOST = "127.0.0.1"
 
-_NAMED_FAILURE = re.compile(r"\b(ERROR|FATAL)\b|Exception\b|\bError:|^Caused by:|^Could not|OutOfMemoryError")
+_FAILURE_LINES = 12
+_FAILURE = re.compile(r"\b(ERROR|FATAL)\b|Exception\b|\bError:|^Caused by:|^Could not|OutOfMemoryError")
 _PORT_CONFLICT = re.compile(r"BindException|Address already in use|failed to bind to", re.IGNORECASE)
+
+# Buffers, threads and internal partitions for a machine with two cores; short waits for a loopback interface.
+_FIXED_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "inter.broker.listener.name": "BROKER",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "num.partitions": "4",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "1",
+    # The cleaner allocates this on the heap when the broker starts; the default is 128 MB.
+    "log.cleaner.dedupe.buffer.size": str(4 << 20),
+    # Until the session of a killed node expires, its partitions have no leader, and the controller rejects its next
+    # registration as a duplicate. The default of 9 s suits networks.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """Where one node listens on the loopback interface: for clients and brokers, and for the controllers.
+    """The ports of one node on the loopback interface.
 
-    `broker_port` is where clients are asked for more than to come: brokers have a listener of their own then.
+    Clients and brokers share one plaintext listener: ``port`` equals ``broker_port``. If clients use TLS or SASL,
+    they have a listener of their own on ``port``.
     """
 
     node_id: int
     port: int
+    broker_port: int
     controller_port: int
-    broker_port: int | None = None
 
     @property
     def server(self) -> str:
         return f"{HOST}:{self.port}"
 
     @property
-    def plaintext_port(self) -> int:
-        """Of the listener that is neither encrypted nor asks who comes."""
-        return self.port if self.broker_port is None else self.broker_port
+    def has_client_listener(self) -> bool:
+        return self.port != self.broker_port
 
     @property
-    def ports(self) -> tuple[int, ...]:
-        return tuple({self.port, self.controller_port, self.plaintext_port})
+    def ports(self) -> frozenset[int]:
+        return frozenset((self.port, self.broker_port, self.controller_port))
 
 
 def server_properties(
@@ -63,84 +75,72 @@ def server_properties(
     overrides: Mapping[str, str],
     client_protocol: str = "PLAINTEXT",
 ) -> dict[str, str]:
-    """Kafka's settings for one node that is broker and controller at once; `overrides` win.
+    """Return Kafka's settings for one node that is broker and controller.
 
-    `client_protocol` is the security protocol of the clients' listener where that is another than the brokers'.
+    Topics have as many replicas as there are nodes, and stay writable if one of three nodes is down.
 
-    Replication is the number of nodes (internal topics stay writable with one of three down); buffers, threads and
-    internal partitions are as few as a machine with two cores wants; waits that only make sense among many are short.
+    Args:
+        quorum: The addresses of all nodes.
+        directory: The node's folder; its data is in ``data``.
+        overrides: Properties that win over the chosen ones.
+        client_protocol: Security protocol of the clients' own listener, if ``address`` has one.
     """
-    replicas = len(quorum)
-    in_sync = max(1, replicas - 1)
-    listeners = f"BROKER://{HOST}:{address.plaintext_port}"
+    replicas = str(len(quorum))
+    in_sync = str(max(1, len(quorum) - 1))
+    listeners = f"BROKER://{HOST}:{address.broker_port}"
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"
-    if address.broker_port is not None:
+    if address.has_client_listener:
         listeners += f",CLIENT://{address.server}"
         protocols += f",CLIENT:{client_protocol}"
-    properties = {
+    return {
+        **_FIXED_PROPERTIES,
         "node.id": str(address.node_id),
-        "process.roles": "broker,controller",
         "controller.quorum.voters": ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in quorum),
         "listeners": f"{listeners},CONTROLLER://{HOST}:{address.controller_port}",
         "advertised.listeners": listeners,
         "listener.security.protocol.map": protocols,
-        "inter.broker.listener.name": "BROKER",
-        "controller.listener.names": "CONTROLLER",
         "log.dirs": str(directory / "data"),
-        "auto.create.topics.enable": "false",
-        "num.partitions": "4",
-        "default.replication.factor": str(replicas),
-        "min.insync.replicas": str(in_sync),
-        "offsets.topic.num.partitions": "4",
-        "offsets.topic.replication.factor": str(replicas),
-        "transaction.state.log.num.partitions": "4",
-        "transaction.state.log.replication.factor": str(replicas),
-        "transaction.state.log.min.isr": str(in_sync),
-        "share.coordinator.state.topic.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": str(replicas),
-        "share.coordinator.state.topic.min.isr": str(in_sync),
-        "group.initial.rebalance.delay.ms": "0",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-        "num.recovery.threads.per.data.dir": "1",
-        # The cleaner takes this from the heap when the broker starts; the default is 128 MB.
-        "log.cleaner.dedupe.buffer.size": str(4 << 20),
-        # A killed node is believed alive until its session ends, and until then its partitions have no leader and its
-        # next start is refused as a duplicate. The default of 9 s suits networks, not a loopback interface.
-        "broker.session.timeout.ms": "4000",
-        "broker.heartbeat.interval.ms": "500",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        **overrides,
     }
-    return properties | dict(overrides)
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Writes a Java properties file; Kafka reads it as UTF-8, so only backslashes and line ends need escaping.
-
-    Nobody else can read it: passwords may stand there.
-    """
+    """Write a Java properties file that only this user can read."""
+    # It may hold passwords, so its mode is set before its content is written.
+    # Kafka reads the file as UTF-8, so only backslashes and line ends need escaping.
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in sorted(properties.items()))
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def telling_lines(output: Sequence[str], lines: int) -> str:
-    """The last lines of a Java program's output that name an error or exception; the last ones at all if none does."""
-    named = [line for line in output if _NAMED_FAILURE.search(line) and not line.startswith("\tat ")]
-    return "\n".join((named or list(output))[-lines:])
+def failure_lines(output: Sequence[str]) -> str:
+    """Return the last lines that name an error; without any, the last lines."""
+    errors = [line for line in output if _FAILURE.search(line) and not line.startswith("\tat ")]
+    return "\n".join((errors or list(output))[-_FAILURE_LINES:])
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Where an archive of Kafka's classes may lie, made by whoever starts many nodes; a Java that it does not fit starts without."""
+    """Return the path of the archive of Kafka's classes (JEP 350)."""
+    # Nodes start faster if a program has made one. A Java that it does not fit ignores it.
     return jars / f"classes-java-{java.version}.jsa"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmSettings:
-    """How a node's Java runs. ``tuned_for="start"`` compiles quickly and little (ready about a second sooner, half the
-    throughput at most); ``"throughput"`` leaves compiling to Java. `heap` is Java's notation, as ``384m``.
+    """How a node's Java runs.
 
-    Where an archive of Kafka's classes (JEP 350) lies beside the jars, a node takes over the classes as they are in it.
+    Attributes:
+        heap: Maximum heap in Java's notation, for example ``384m``.
+        tuned_for: ``start`` compiles quickly and little: ready about a second sooner, at most half the throughput.
+            ``throughput`` keeps Java's own compilers.
     """
 
     java: JavaRuntime
@@ -153,28 +153,25 @@ class JvmSettings:
         archive = class_archive(self.jars, self.java)
         if archive.exists():
             quick += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-        return [
-            str(self.java.executable), f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
+        options = [
+            f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
             *quick, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
-            "-cp", str(self.jars / "*"), main_class, *arguments,
         ]  # fmt: skip
+        return self.java.command(self.jars / "*", main_class, *arguments, options=options)
 
 
 class KafkaNode:
-    """The process of one node; `directory` holds its properties, its data and its log."""
+    """The process of one node; ``directory`` holds its properties, data and log."""
 
     def __init__(self, address: NodeAddress, directory: Path) -> None:
         self.address = address
+        self.node_id = address.node_id
         self.directory = directory
-        self._log = directory / "server.log"
+        self.log_file = directory / "server.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def node_id(self) -> int:
-        return self.address.node_id
 
     @property
     def process_id(self) -> int | None:
@@ -183,24 +180,25 @@ class KafkaNode:
 
     @property
     def exit_status(self) -> int | None:
-        """How the last process ended (negative: the signal), None while it runs or before the first start."""
+        """The exit status of a process that ended by itself, else None."""
         return None if self._process is None else self._process.poll()
 
     def start(self, jvm: JvmSettings, guard: ProcessGuard) -> None:
-        """Starts the process; whether Kafka in it gets ready is for the caller to ask."""
+        """Start the process without waiting until Kafka is ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = jvm.command("kafka.Kafka", str(self.directory / "server.properties"))
-        with self._log.open("ab") as log:
+        # One log file for all starts: remember where this one begins.
+        with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = guard.start(command, output=log, directory=self.directory)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends the signal to the process, if it runs."""
+        """Send the signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def wait_for_end(self, guard: ProcessGuard, *, patience_s: float) -> None:
-        """Waits until the process has ended; it is killed when that takes longer than `patience_s`."""
+        """Wait until the process has ended; kill it after ``patience_s`` seconds."""
         process = self._process
         if process is None:
             return
@@ -212,21 +210,14 @@ class KafkaNode:
         guard.forget(process)
         self._process = None
 
-    def log_tail(self, lines: int) -> str:
-        """The last lines that the process wrote since it was started last."""
-        return "\n".join(self._output()[-lines:])
-
-    def failure_lines(self, lines: int) -> str:
-        """The lines that say why the process ended: errors and exceptions where there are any, else the last ones."""
-        return telling_lines(self._output(), lines)
-
-    def had_port_conflict(self) -> bool:
-        return any(_PORT_CONFLICT.search(line) for line in self._output())
-
-    def _output(self) -> list[str]:
+    def output(self) -> list[str]:
+        """Return the lines that the process has written since its last start."""
         try:
-            with self._log.open("rb") as log:
+            with self.log_file.open("rb") as log:
                 log.seek(self._log_start)
                 return log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return []
+
+    def had_port_conflict(self) -> bool:
+        return any(_PORT_CONFLICT.search(line) for line in self.output())

@@ -1,4 +1,4 @@
-"""Ports on the loopback interface that nobody listens on."""
+"""Free ports on the loopback interface."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 
 from kafka_eos_sink.errors import KafkaEosError
 
-__all__ = ["choose_free_ports", "is_free"]
-
 _LOWEST = 20_000
 _ATTEMPTS = 1_000
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there at this moment."""
+    """Return True if a server could listen on this port at this moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Java's server sockets do: connections that linger in TIME_WAIT are no hindrance.
+        # Java's server sockets set this too: connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -28,12 +26,15 @@ def is_free(host: str, port: int) -> bool:
 
 
 def choose_free_ports(host: str, count: int, *, avoid: Collection[int] = ()) -> tuple[int, ...]:
-    """`count` different ports below the range from which the kernel takes the ports of outgoing connections.
+    """Choose ``count`` free ports below the kernel's range for outgoing connections.
 
-    A port that the kernel chose (bind to 0) would be in that range: while a broker is down its port could be given
-    away, and a client that keeps trying to connect to it can even be connected to itself.
+    A port from that range (bind to 0) is unsafe. The kernel may give it to another process while the broker is down,
+    and a client that keeps connecting to it can even connect to itself.
+
+    Raises:
+        KafkaEosError: ``EMBEDDED_KAFKA_FAILED`` if too few ports are free.
     """
-    highest = _ephemeral_start()
+    highest = _first_ephemeral_port()
     chosen: list[int] = []
     for _ in range(_ATTEMPTS):
         port = random.randrange(_LOWEST, highest)
@@ -41,11 +42,11 @@ def choose_free_ports(host: str, count: int, *, avoid: Collection[int] = ()) -> 
             chosen.append(port)
             if len(chosen) == count:
                 return tuple(chosen)
-    raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"No {count} free ports were found on {host}; name one with the port.")
+    raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{host} has fewer than {count} free ports; stop other servers on it.")
 
 
-def _ephemeral_start() -> int:
-    """The first port that the kernel gives to outgoing connections; 32768 on Linux, higher on other systems."""
+def _first_ephemeral_port() -> int:
+    # 32768 on Linux by default, higher on other systems.
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,12 +1,11 @@
-"""Ends child processes when their parent is gone, however it went: by return, by exception or by SIGKILL.
+"""Ends child processes when their parent ends, even by SIGKILL.
 
-A context manager and ``atexit`` do nothing for a parent that is killed, and brokers left behind hold half a gigabyte
-each. So a small process of its own holds the reading end of a pipe to the parent. The kernel closes the writing end
-with the parent, whatever ended it; then the guard kills the processes that it was told of and removes the temporary
-folder.
+A context manager and ``atexit`` do nothing for a killed parent, and each broker left running holds half a gigabyte.
+So the guard, a small process of its own, reads a pipe from the parent. When the parent ends, the kernel closes the
+pipe. Then the guard kills the processes on its list and removes the temporary folder.
 
-Linux's ``PR_SET_PDEATHSIG`` would save this process but follows the *thread* that started the child, needs a
-``preexec_fn``, which is unsafe beside other threads, leaves the folder, and is missing on macOS.
+Linux's ``PR_SET_PDEATHSIG`` would save the guard. But it follows the *thread* that started the child, it needs a
+``preexec_fn``, which is unsafe beside other threads, it leaves the folder, and macOS lacks it.
 
 This file is also the guard's program: it is run by path, so it imports the standard library alone.
 """
@@ -24,16 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["ProcessGuard"]
-
 _KILL_PATIENCE_S = 10.0
 
 
 class ProcessGuard:
-    """Starts processes that cannot outlive this one; ``scratch`` is a folder to remove with them.
-
-    ``close`` is for after the processes were ended in order: it ends the guard, which then touches nothing.
-    """
+    """Starts processes that cannot outlive this one, nor can the folder ``scratch``."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self._process = subprocess.Popen(
@@ -45,11 +39,9 @@ class ProcessGuard:
         _open_guards.add(self)
 
     def start(self, command: Sequence[str], *, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
-        """Starts `command` in a session of its own, its output appended to `output`; it never runs unguarded.
-
-        The new process waits for a line before it becomes the command, which it gets only after the guard knows its id.
-        Should the parent die between the two, the line never comes and the process ends.
-        """
+        """Start ``command`` in a session of its own; append its output to ``output``."""
+        # The new process waits for a line before it becomes the command, and the line comes only after the guard has
+        # its id. If the parent dies in between, the line never comes and the process ends: it never runs unguarded.
         process = subprocess.Popen(
             ["/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sh", *command],
             stdin=subprocess.PIPE,
@@ -58,26 +50,27 @@ class ProcessGuard:
             cwd=directory,
             start_new_session=True,
         )
-        self._tell(f"watch {process.pid}")
+        self._send(f"watch {process.pid}")
         assert process.stdin is not None
         process.stdin.write(b"\n")
         process.stdin.close()
         return process
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """To be called before the ended `process` is reaped or soon after: its id may be given to another one."""
-        self._tell(f"forget {process.pid}")
+        """Remove an ended process from the guard's list."""
+        # Otherwise the guard could kill another process to which the kernel has given the same id.
+        self._send(f"forget {process.pid}")
 
     def close(self) -> None:
-        """Ends the guard; the processes and the folder are left as they are."""
+        """End the guard, which then touches no process and no folder."""
         if self._process.returncode is None:
-            self._tell("close")
+            self._send("close")
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait()
         _open_guards.discard(self)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()

@@ -21,7 +21,13 @@ from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, Tran
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
-from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import (
+    MAY_HAVE_BEEN_APPENDED,
+    RESTARTS_SEQUENCES,
+    Reaction,
+    reaction,
+    refusal,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +36,6 @@ PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
 EXPIRY_CHECK_MS: Final = 100
 IDLE_WAIT_MS: Final = 50
 """How long to sleep at most while a batch waits for something that no socket announces: a leader, a backoff."""
-
-MAY_HAVE_BEEN_WRITTEN: Final = frozenset(
-    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
-)
-SEQUENCE_ERRORS: Final = frozenset(
-    {
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
 
 
 class Acknowledged(NamedTuple):
@@ -285,7 +279,7 @@ class Sender:
         if code is ErrorCode.NONE:
             self._acknowledge(batch, answer.base_offset, answer.log_append_time_ms)
             return
-        batch.in_doubt |= code in MAY_HAVE_BEEN_WRITTEN
+        batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED
         problem = code.name if not answer.error_message else f"{code.name}: {answer.error_message}"
         queue = self._accumulator.queue(batch.topic, batch.partition)
         match reaction(ProduceRequest, answer.error_code):
@@ -304,7 +298,7 @@ class Sender:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
                 self.fail(self._refusal(batch, answer))
-            case _ if not self._transactions.transactional and code in SEQUENCE_ERRORS:
+            case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
                 self._abort(batch, problem)

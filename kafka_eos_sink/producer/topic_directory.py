@@ -12,10 +12,9 @@ from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest
-from kafka_eos_sink.protocol.reactions import refusal
+from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
 
 WAIT_MS = 50
-_REFUSED_AT_ONCE = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class TopicDirectory:
                 reason="has a name that Kafka does not allow (letters, digits, '.', '_' and '-', at most 249)",
             )
             return self._problems[name]
-        if topic.error in _REFUSED_AT_ONCE:
+        if topic.error in MISSING_RIGHT:
             error: KafkaEosError = refusal(MetadataRequest, topic.error, f"Metadata of topic {name}")
             raise error
         if not topic.partitions:

@@ -1,8 +1,8 @@
-"""What each error code asks for, per API: one table for admin, producer and commit (Kafka 4; KIP-360, 588, 890, 1050).
+"""The one table of reactions to error codes, per API, for admin, producer and commit (Kafka 4; KIP-360, 588, 890, 1050).
 
-A row is an API, a reaction, and the codes that ask for it. A code without a row is met by its API's strictest reaction:
-a newer broker's new code may mean anything. Only where an API merely reads or is idempotent by itself, a code that
-Kafka calls retriable may always be tried again.
+A row is an API, a reaction, and the codes with that reaction. A code without a row gets its API's strictest reaction, because a
+new code of a newer broker may mean anything. APIs that only read or are idempotent by themselves retry every code that Kafka
+calls retriable. Sets of codes that other modules test for are derived from the rows here, or stand here as a group of their own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,30 @@ from kafka_eos_sink.protocol.schema import Request
 class Reaction(Enum):
     """What to do about an error code."""
 
-    SUCCESS = "what was asked for is already so"
-    RETRY = "repeat the identical request with backoff, honouring the throttle time"
-    REFRESH_METADATA = "refresh metadata, then repeat the identical request"
-    FIND_COORDINATOR = "find the coordinator again, then repeat the identical request"
-    RETRY_WHILE_EARLIER_UNANSWERED = "repeat while an earlier batch of the partition is unanswered, else abort"
+    SUCCESS = "the requested state already holds"
+    RETRY = "resend the identical request with back-off, honouring the throttle time"
+    REFRESH_METADATA = "refresh metadata, then resend the identical request"
+    FIND_COORDINATOR = "find the coordinator again, then resend the identical request"
+    RETRY_WHILE_EARLIER_UNANSWERED = "resend while an earlier batch of the partition is in flight, else abort"
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
     ABORT = "abort this attempt; a new attempt takes a fresh producer id and epoch"
-    ABORT_CONFIGURATION = "abort this attempt, then fail with a plain sentence: a new attempt meets the same"
+    ABORT_CONFIGURATION = "abort this attempt, then fail with a plain sentence: a new attempt would fail the same way"
     FENCED = "this identity is superseded: the task fails its attempt, the driver fails the query"
     CONFIGURATION = "configuration or rights: fail with a plain sentence"
-    NOT_FOUND = "what was asked about does not exist"
-    OUT_OF_RANGE = "the log does not reach to this offset (any more)"
-    UNKNOWN = "the outcome is unknown: the witness decides"
+    NOT_FOUND = "the named thing does not exist"
+    OUT_OF_RANGE = "the offset is before the start or after the end of the log"
+    UNKNOWN = "the outcome is unknown: the witness in the commit log decides"
 
 
-_LEADER = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_ID LEADER_NOT_AVAILABLE FENCED_LEADER_EPOCH
-    UNKNOWN_LEADER_EPOCH KAFKA_STORAGE_ERROR NETWORK_EXCEPTION REPLICA_NOT_AVAILABLE"""
+RETRIES = frozenset({Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR})
+COMPLETES = frozenset({Reaction.SUCCESS, Reaction.NOT_FOUND, Reaction.OUT_OF_RANGE})
+"""The code is itself the result of the request."""
+CONFIGURATION = frozenset({Reaction.CONFIGURATION, Reaction.ABORT_CONFIGURATION})
+
+
+_MOVED = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_ID LEADER_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH
+    KAFKA_STORAGE_ERROR NETWORK_EXCEPTION REPLICA_NOT_AVAILABLE"""
+_LEADER = _MOVED + " UNKNOWN_TOPIC_OR_PARTITION"
 _COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR"
 _AUTHORIZATION = """TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED"""
@@ -105,7 +112,10 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
             UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE""",
         Reaction.CONFIGURATION: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION",
     },
-    messages.MetadataRequest: {Reaction.REFRESH_METADATA: _LEADER},
+    messages.MetadataRequest: {
+        Reaction.REFRESH_METADATA: _MOVED,
+        Reaction.NOT_FOUND: "UNKNOWN_TOPIC_OR_PARTITION",
+    },
     messages.ListOffsetsRequest: {Reaction.REFRESH_METADATA: _LEADER, Reaction.RETRY: "OFFSET_NOT_AVAILABLE"},
     messages.FetchRequest: {
         Reaction.REFRESH_METADATA: _LEADER + " INCONSISTENT_TOPIC_ID",
@@ -116,7 +126,10 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.REFRESH_METADATA: "NOT_CONTROLLER",
         Reaction.RETRY: "REQUEST_TIMED_OUT",
     },
-    messages.DescribeConfigsRequest: {Reaction.RETRY: "REQUEST_TIMED_OUT"},
+    messages.DescribeConfigsRequest: {
+        Reaction.RETRY: "REQUEST_TIMED_OUT",
+        Reaction.CONFIGURATION: "UNKNOWN_TOPIC_OR_PARTITION",
+    },
     messages.DescribeProducersRequest: {Reaction.REFRESH_METADATA: _LEADER},
     messages.DescribeTransactionsRequest: {
         Reaction.NOT_FOUND: "TRANSACTIONAL_ID_NOT_FOUND",
@@ -135,7 +148,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
 }
 
 _STRICTEST: dict[type[Request[Any]], Reaction] = {
-    # Before the decision an attempt can always be given up; after it, nobody may guess.
+    # Before the decision, giving up an attempt is always safe. After it, the commit log must prove the outcome.
     messages.InitProducerIdRequest: Reaction.ABORT,
     messages.AddPartitionsToTxnRequest: Reaction.ABORT,
     messages.ProduceRequest: Reaction.ABORT,
@@ -145,16 +158,42 @@ _STRICTEST: dict[type[Request[Any]], Reaction] = {
 }
 
 REACTIONS: dict[tuple[type[Request[Any]], ErrorCode], Reaction] = {
-    (request, ErrorCode[name]): asked_for
+    (request, ErrorCode[name]): action
     for request, rows in _ROWS.items()
-    for asked_for, names in rows.items()
+    for action, names in rows.items()
     for name in names.split()
 }
 """(API, code) -> reaction, for the codes that have a row."""
 
 
+def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[ErrorCode]:
+    """The codes that have a row with this reaction."""
+    return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is action)
+
+
+# Groups of codes that other modules test for
+
+END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
+"""EndTxn is rejected because the transaction is no longer open under this identity: it was ended before, either way."""
+FENCED_BY_NEWER_OWNER = codes_with(messages.InitProducerIdRequest, Reaction.FENCED)
+"""Another process has initialised the transactional id since."""
+MAY_HAVE_BEEN_APPENDED = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+"""Errors of Produce after which the batch may stand in the log nevertheless."""
+RESTARTS_SEQUENCES = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+"""Errors of Produce after which an idempotent producer without transactions continues under its next epoch (KIP-360)."""
+
+
 def reaction(request: type[Request[Any]], code: int) -> Reaction:
-    """The reaction to `code` (not NONE) in an answer to the request class `request`, e.g. `EndTxnRequest`."""
+    """Return the reaction to `code` (not NONE) in a response to the request class `request`, e.g. ``EndTxnRequest``."""
     error = ErrorCode.of(code)
     row = REACTIONS.get((request, error))
     if row is not None:
@@ -167,7 +206,7 @@ def reaction(request: type[Request[Any]], code: int) -> Reaction:
     return Reaction.RETRY if error.retriable else Reaction.CONFIGURATION
 
 
-_MISSING_RIGHT = {
+MISSING_RIGHT = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Write and Describe (to read it: Read; to create it: Create) on the topic",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write and Describe on the transactional id (or on its prefix)",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Read on the consumer group",
@@ -181,20 +220,24 @@ _OWN_CODE = {
 
 
 def refusal(request: type[Request[Any]], code: int, what: str, broker_message: str | None = None) -> KafkaEosError:
-    """The error to raise where the reaction to `code` ends the matter.
+    """Build the error for a code that no retry can mend.
 
-    `what` says in half a sentence what was asked of whom, e.g. "InitProducerId of transactional id 'a.b'". Returns an
-    AuthorizationError (code = Kafka's name, e.g. TOPIC_AUTHORIZATION_FAILED) that names the right, a FencedError
-    (PRODUCER_FENCED), a TransactionAbortedError (TRANSACTION_ABORTED), or a BrokerRefusedError
-    (INVALID_TRANSACTION_TIMEOUT, UNKNOWN_TOPIC, else BROKER_REFUSED with Kafka's name in the text).
+    Args:
+        what: Names the request and its key, e.g. "InitProducerId of transactional id 'a.b'".
+        broker_message: The broker's own error message, if the response holds one.
+
+    Returns:
+        An AuthorizationError (code = Kafka's name, e.g. TOPIC_AUTHORIZATION_FAILED) that names the missing right, a FencedError
+        (PRODUCER_FENCED), a TransactionAbortedError (TRANSACTION_ABORTED), or a BrokerRefusedError (INVALID_TRANSACTION_TIMEOUT,
+        UNKNOWN_TOPIC, else BROKER_REFUSED with Kafka's name in the text).
     """
     error = ErrorCode.of(code)
-    said = f"{what} was answered {error.name}: {broker_message or error.message}"
-    if error in _MISSING_RIGHT:
-        return AuthorizationError(error.name, f"{said} The principal lacks {_MISSING_RIGHT[error]}; have it granted.")
-    asked_for = reaction(request, code)
-    if asked_for is Reaction.FENCED:
-        return FencedError("PRODUCER_FENCED", f"{said} A newer owner of the transactional id has taken over.")
-    if asked_for is Reaction.ABORT:
-        return TransactionAbortedError("TRANSACTION_ABORTED", f"{said} A new attempt may succeed.")
-    return BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), said)
+    failure = f"{what} returned {error.name}: {broker_message or error.message}"
+    if error in MISSING_RIGHT:
+        return AuthorizationError(error.name, f"{failure} The principal lacks {MISSING_RIGHT[error]}: grant it.")
+    action = reaction(request, code)
+    if action is Reaction.FENCED:
+        return FencedError("PRODUCER_FENCED", f"{failure} Another process has taken over the transactional id.")
+    if action is Reaction.ABORT:
+        return TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
+    return BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)

@@ -1,4 +1,4 @@
-"""What the commit log says of past and running writes, put into words for people; it decides nothing."""
+"""Reads past and running writes from the commit log, for people. It decides nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from kafka_eos_sink.runtime.session import log_partition_of
 __all__ = ["CommittedWrite", "LogReading", "read_commit_history"]
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved"]
-"""finished   every row is visible; its done record says so
-decided    the decision stands, its end is not recorded: the next run of the same id or `kafka-eos recover` finishes it
-undecided  a decision was written whose transaction has not ended
-prepared   tasks have written and wait for a decision: a write that runs, or one that died before it was decided
-resolved   an operator's answer (`kafka-eos resolve`)"""
+"""finished   every row is visible, and a done record stands
+decided    the decision stands without a done record; the next run of the same id or `kafka-eos recover` finishes it
+undecided  a decision was written and its transaction has not ended
+prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
+resolved   an operator has decided it (`kafka-eos resolve`)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedWrite:
-    """One version of a write as the commit log shows it; of every write id and query id the newest is known.
+    """One version of a write. The commit log keeps the newest version of every write id and query id.
 
-    committed         of the named transactions, how many have their COMMIT marker in the log
-    finished_ms       wall clock of the driver that finished it, None where that is not recorded
+    committed         how many of the named transactions have their COMMIT marker in the log
+    finished_ms       wall clock of the driver that finished it, None if it is not recorded
     offsets           one range per topic-partition over all transactions; other records may lie between
     """
 
@@ -48,7 +48,7 @@ class CommittedWrite:
 
     @property
     def finished_at(self) -> str | None:
-        """ISO 8601, UTC, to the millisecond."""
+        """The finish time as ISO 8601, UTC, to the millisecond."""
         if self.finished_ms is None:
             return None
         return datetime.fromtimestamp(self.finished_ms / 1000, UTC).isoformat(timespec="milliseconds")
@@ -78,7 +78,7 @@ class CommittedWrite:
 
 
 class LogReading:
-    """What has been read of one partition of the commit log: its records, and under which ids they were written."""
+    """One partition of the commit log, as far as it was read: its records, and the ids that wrote them."""
 
     def __init__(self, write_id: str | None) -> None:
         self.view = LogView(write_id)
@@ -95,7 +95,7 @@ class LogReading:
         self.view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
 
     def writes(self) -> tuple[CommittedWrite, ...]:
-        """Per write id and query id: the newest decision, and what has begun after it."""
+        """Return the newest decision of each write id and query id, and the versions that began after it."""
         return tuple(write for write_id, query_id in self._ids for write in self._writes(write_id, query_id))
 
     def _writes(self, write_id: str, query_id: str) -> Iterable[CommittedWrite]:
@@ -119,7 +119,8 @@ class LogReading:
     def _decided(self, decision: Decision) -> CommittedWrite:
         done = self.view.done_fields(decision.write_id, decision.query_id)
         if done is not None and done.get("nonce") != decision.nonce:
-            done = None  # of an earlier version
+            # The done record is of an earlier version.
+            done = None
         committed = 0
         for prepared in decision.transactions:
             part = self.view.part_at(decision.write_id, decision.query_id, prepared.partition, prepared.part_offset)
@@ -158,17 +159,22 @@ def read_commit_history(
     commit_log_topic: str = DEFAULT_TOPIC,
     write_id: str | None = None,
 ) -> tuple[CommittedWrite, ...]:
-    """The writes in the commit log, of one write id or of all; the last finished ones last.
+    """Return the writes in the commit log, the last finished ones last.
 
-    Reads partition after partition up to where each ends now. Raises BrokerRefusedError (NO_COMMIT_LOG) where there is
-    no such topic, and BrokerUnavailableError when a partition is not read within `timeout_ms`.
+    Args:
+        timeout_ms: Bounds the whole reading, up to the ends that the partitions have at its start.
+        write_id: None for all.
+
+    Raises:
+        BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
+        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
     """
     deadline = admin.client.clock() + timeout_ms
     if admin.topic(commit_log_topic, deadline) is None:
         raise BrokerRefusedError(
             "NO_COMMIT_LOG",
-            f"there is no commit log topic {commit_log_topic!r}: nothing was written exactly once on this cluster yet, "
-            "or the writes have another commit.log.topic (name it with --commit-log-topic)",
+            f"there is no commit log topic {commit_log_topic!r}: no write has run on this cluster yet, or the writes use another "
+            "commit.log.topic; name it with --commit-log-topic",
         )
     partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
     where = [(commit_log_topic, partition) for partition in partitions]

@@ -1,10 +1,15 @@
-"""Points of the protocol at which a test has a process die or fail; nothing happens unless the environment asks for it.
+"""Named points of the protocol at which a test kills, fails or stops a process. Without the environment variable they do nothing.
 
-``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. Actions: ``kill`` (SIGKILL to this process), ``raise``,
-``hang`` (go no further: the test kills the whole driver), each with ``:FILE``, which acts once: only for the process that
-manages to create that file, which then holds its process id; and ``wait:FILE``, which goes on once the file that it made is
-removed. The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each delivered batch of rows)
-and ``commit.between_ends`` (after the first EndTxn of a pass).
+``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. The actions:
+
+kill        send SIGKILL to this process
+raise       raise `KafkaEosError` FAILPOINT
+hang        stop for ever; the test kills the whole driver
+wait:FILE   create the file, and continue once the test removes it
+
+``kill``, ``raise`` and ``hang`` with ``:FILE`` act once, in the process that creates the file; the file then holds its process id.
+The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each batch of rows) and
+``commit.between_ends`` (after the first EndTxn of a pass).
 """
 
 from __future__ import annotations
@@ -25,16 +30,18 @@ def _actions(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_set(point: str) -> bool:
+    """Whether the environment names the point."""
     return VARIABLE in os.environ and point in _actions(os.environ)
 
 
 def reached(point: str) -> None:
-    """Act on a point if the environment names it. Raises `KafkaEosError` ``FAILPOINT``, or ends this process."""
+    """Perform the point's action if the environment names one."""
     if VARIABLE not in os.environ or (action := _actions(os.environ).get(point)) is None:
         return
     kind, _, once = action.partition(":")
     if once:
         try:
+            # O_EXCL picks one process out of all that reach the point.
             made = os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             return
@@ -48,4 +55,4 @@ def reached(point: str) -> None:
         while os.path.exists(once):
             time.sleep(0.02)
         return
-    raise KafkaEosError("FAILPOINT", f"{VARIABLE} asks for a failure at {point}")
+    raise KafkaEosError("FAILPOINT", f"{VARIABLE} sets a failure at {point}")

@@ -1,6 +1,6 @@
-"""What an operator does with a dead or stuck write from outside Spark: recover, resolve and repair, on a real cluster.
+"""The operator's commands for a dead or stuck write, from outside Spark: recover, resolve and repair.
 
-Each opens its own client, needs no option of the write but its id and commit log, and returns what it found and did as values.
+Each opens its own client. Of the write's options it needs only the write id and the commit log. It returns what it found and did.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from kafka_eos_sink.commit.operator.missing_markers import (
 )
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, SettledDecision
-from kafka_eos_sink.commit.settle import ASK_THE_WITNESS, POLL_MS, Look, SettleLimits, look_at
+from kafka_eos_sink.commit.settle import POLL_MS, Look, SettleLimits, look_at
 from kafka_eos_sink.commit.steps import Append, EndResult, EndTransactions
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.protocol.record_batch import first_batch_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
@@ -40,12 +41,12 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log
 
 LEADER_MS = 10_000
 PARTITION_MS = 1_000
-"""How long repair waits for the answer of a leader, and for one partition's, before it does what it can without."""
+"""For how long repair waits for a leader, and for one partition, before it continues without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """Which write, on which cluster; ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms)."""
+    """Which write on which cluster. ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms)."""
 
     write_id: str
     commit_log_topic: str
@@ -59,7 +60,7 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """An EndTxn and its answer; ``error`` 0 for success, None where no answer came."""
+    """An EndTxn and its result: ``error`` is 0 for success, None if the response was lost."""
 
     identity: ProducerIdentity
     committed: bool
@@ -71,8 +72,8 @@ class EndedTransaction:
 
     @property
     def had_ended(self) -> bool:
-        """Whether it was refused as a transaction is that is not open any more under this identity."""
-        return self.error in ASK_THE_WITNESS
+        """True if the broker rejected EndTxn because this transaction had already ended."""
+        return self.error in END_TXN_REJECTED
 
     @property
     def is_over(self) -> bool:
@@ -81,8 +82,13 @@ class EndedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Every query id's newest decision as it is now, which of them were finished just now, all that was to be ended, and the open
-    transactions that were left alone because nobody can prove what readers see of the decision that names their ids."""
+    """What recover found and did.
+
+    decisions      the newest decision of every query id, as it is now
+    finished_now   the query ids whose decision this run finished
+    ended          the transactions that this run tried to end
+    left_open      open transactions under ids that a decision names whose outcome cannot be proven
+    """
 
     decisions: tuple[SettledDecision, ...]
     finished_now: frozenset[str]
@@ -91,15 +97,20 @@ class Recovered:
 
     @property
     def all_ended(self) -> bool:
-        """Whether nothing of what was found open is open now, or may be."""
+        """Whether every transaction that was found open is known to have ended."""
         return not self.left_open and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What is open although it is decided; ``written``: the missing markers were written and are in effect. ``unasked``: partitions
-    (topic-partition) whose leaders could not be asked; ``unreadable``: topics that may not be looked at; ``nowhere``: query ids of which
-    nobody can tell on which partitions to look."""
+    """What repair found and did.
+
+    findings     transactions that are open although they are decided
+    written      whether the missing markers were written and are in effect
+    unasked      partitions (topic-partition) whose leaders did not respond
+    unreadable   topics without the Read permission
+    nowhere      query ids whose partitions cannot be determined
+    """
 
     findings: tuple[Finding, ...]
     written: bool
@@ -110,7 +121,7 @@ class Repaired:
 
 
 class NotingExecutor(Executor):
-    """Notes what a procedure ends, the query ids whose newest decision it calls done, and topics that may not be looked at."""
+    """Records what a procedure ends, the query ids whose decision it marks done, and topics without the Read permission."""
 
     def __init__(self, admin: Admin, settings: OperatorSettings) -> None:
         super().__init__(
@@ -123,16 +134,18 @@ class NotingExecutor(Executor):
         self.ended: list[EndedTransaction] = []
         self.finished: set[str] = set()
         self.unreadable: set[str] = set()
-        """Topics of whose producers it was asked without the right to know."""
+        """Topics whose producers may not be described: the Read permission is missing."""
         self._performers |= {EndTransactions: self._note_ends, Append: self._note_done}
 
     def producers_on(
         self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
     ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
-        """What the leaders remember of producers on these partitions, and on all of these topics, but for what does not exist any more;
-        and the partitions that could not be asked.
+        """Describe the producers of partitions and of whole topics, without those that no longer exist.
 
-        What cannot be asked must neither keep the others from being asked nor use up their time.
+        A partition that does not respond must neither stop the query of the others nor use up their time.
+
+        Returns:
+            The producers per partition, and the partitions that did not respond.
         """
         by_leader: dict[int, list[TopicPartition]] = {}
         unasked: list[TopicPartition] = []
@@ -159,7 +172,7 @@ class NotingExecutor(Executor):
         return producers, tuple(unasked)
 
     def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """All at once; where that fails it may be for one of them, so one by one, as long as a leader may take."""
+        """Query all partitions of a leader at once. If one of them makes that fail, query one by one within `LEADER_MS`."""
         topics = dict.fromkeys(topic for topic, _ in partitions)
         try:
             together = self._asked(partitions, LEADER_MS)
@@ -189,7 +202,8 @@ class NotingExecutor(Executor):
         except BrokerUnavailableError:
             return None
         except BrokerRefusedError as refused:
-            if refused.code != "UNKNOWN_TOPIC":  # deleted this moment
+            # The topic may have been deleted since its metadata was read.
+            if refused.code != "UNKNOWN_TOPIC":
                 raise
             return None
 
@@ -210,9 +224,11 @@ class NotingExecutor(Executor):
 
 @contextmanager
 def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecutor]]:
-    """An executor on an existing, proper commit log.
+    """Yield an executor on an existing, checked commit log.
 
-    Raises `BrokerRefusedError` ``NO_COMMIT_LOG``; `ConfigurationError` ``COMMIT_LOG_TOPIC``, before anything is written to it.
+    Raises:
+        BrokerRefusedError: NO_COMMIT_LOG.
+        ConfigurationError: COMMIT_LOG_TOPIC, before anything is written to it.
     """
     with NetworkClient(settings.client) as client:
         admin = Admin(client)
@@ -221,18 +237,22 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecut
         if admin.topic(topic, deadline) is None:
             raise BrokerRefusedError(
                 "NO_COMMIT_LOG",
-                f"there is no commit log topic {topic!r} on this cluster: correct the servers, or name the write's commit.log.topic "
-                "with --commit-log-topic",
+                f"there is no commit log topic {topic!r} on this cluster; correct --bootstrap-servers, or name the write's "
+                "commit.log.topic with --commit-log-topic",
             )
         ensure_commit_log(admin, topic, None, deadline)
         yield admin, NotingExecutor(admin, settings)
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
-    """Take a write id over from whoever holds it: finish what is decided, end what is not.
+    """Fence the driver of a write id, finish its decided version, and abort the rest.
 
-    Raises what `take_over` raises: `DecisionPendingError` where a decision can neither be finished nor called void; and unless
-    ``abort_unknown``, `WriteRefusedError` before anything is touched where the commit log knows nothing of the write id.
+    Args:
+        abort_unknown: Continue even if the commit log holds nothing of the write id.
+
+    Raises:
+        DecisionPendingError: A decision can be neither finished nor proven void.
+        WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
@@ -244,7 +264,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
         )
         plan = executor.run(take_over(request, version))
-        # A transaction that was open at first is asked to abort although its decision was finished meanwhile; that is refused.
+        # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
         done = {_without_version(each.identity) for each in executor.ended if each.succeeded}
         ended = tuple(each for each in executor.ended if each.succeeded or _without_version(each.identity) not in done)
         over = {_without_version(each.identity) for each in ended if each.is_over}
@@ -258,12 +278,12 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
 
 
 def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
-    """The same transaction, listed or named: its version is the cluster's in the one case and the decision's in the other."""
+    """Make a listed and a named transaction comparable: the version of one is the cluster's, that of the other the decision's."""
     return replace(identity, transaction_version=0)
 
 
 def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:
-    """Record the operator's answer for one version; see `resolve` for what it does and raises."""
+    """Record the operator's decision for one version, as `resolve`."""
     with _connected(settings) as (admin, executor):
         transaction_version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
         request = ResolveRequest(
@@ -278,15 +298,16 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
-    """Find transactions whose markers are missing; with ``write``, write those of which it is proven how they ended.
+    """Find transactions whose markers are missing; with ``write``, write the markers whose outcome is proven.
 
-    Raises `AuthorizationError` without Read on the commit log or, to write, without Alter or ClusterAction on the cluster.
+    Raises:
+        AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
         where = settings.commit_log_topic, settings.log_partition
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
-        # The readers of every partition of a topic can be held up by an attempt that no newest decision names.
+        # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = dict.fromkeys([*(part.where for part in evidence.parts), *([where] if evidence.described else [])])
         producers, unasked = executor.producers_on(partitions, evidence.topics)
         judged = judge(evidence, producers)
@@ -310,7 +331,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
 
 
 def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
-    """Until the leaders hold none of them open; a leader answers before its marker is in effect."""
+    """Wait until the leaders hold none of them open: a leader responds before its marker is in effect."""
     while True:
         producers = admin.describe_producers(dict.fromkeys(part.where for part in parts), deadline)
         left = [part for part in parts if holder_of(part, producers[part.where]) is not None]
@@ -320,7 +341,8 @@ def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
             topic, partition = left[0].where
             raise BrokerUnavailableError(
                 "REQUEST_DEADLINE",
-                f"{topic}-{partition} took the marker of {left[0].identity.transactional_id} and still holds it open; look at its leader",
+                f"{topic}-{partition} took the marker of {left[0].identity.transactional_id} and still holds its transaction open; check "
+                "the log of its leader",
             )
         admin.client.wait(POLL_MS, deadline)
 
@@ -333,7 +355,7 @@ def _doubted(
     asked: Collection[TopicPartition],
     unasked: Collection[TopicPartition],
 ) -> Finding:
-    """The finding, or an unproven one where its ABORT could take along what is committed."""
+    """Return the finding, or call it unproven if its ABORT could discard committed records."""
     part = finding.part
     if finding.marker is None or finding.marker.committed:
         return finding
@@ -348,8 +370,8 @@ def _doubted(
         except (AuthorizationError, BrokerUnavailableError, BrokerRefusedError):
             why = "its leader does not show now whether it has joined an older open transaction"
     elif part.identity.transaction_version < 2:
-        # The ABORT may be that of the transaction which a late request began anew, or of an attempt that has joined it; then its rows can
-        # be seen elsewhere. From version 2 on its epoch is that of no other end.
+        # Below version 2 the ABORT in the log may belong to a transaction that a late request began again, or to an attempt that
+        # joined it. Then readers see the rows elsewhere. From version 2 on the epoch belongs to exactly one end.
         held = {each.part.where for each in judged if each.part.identity == part.identity}
         elsewhere = [
             each
@@ -357,7 +379,8 @@ def _doubted(
             if each.identity == part.identity
             and each.where[0] != executor.log_topic
             and each.where not in held
-            and (each.where in asked or each.where in unasked)  # not of topics that are gone
+            # Deleted topics are in neither.
+            and (each.where in asked or each.where in unasked)
         ]
         why = _visible_elsewhere(executor, elsewhere, unasked)
     return finding if why is None else replace(finding, verdict=Verdict.UNPROVEN, marker=None, reason=why)
@@ -366,7 +389,7 @@ def _doubted(
 def _visible_elsewhere(
     executor: NotingExecutor, parts: Sequence[Part], unasked: Collection[TopicPartition]
 ) -> str | None:
-    """Why the transaction of these parts may be committed, if they are visible or nobody can tell."""
+    """Return why the transaction of these parts may be committed, None if readers will see none of its rows."""
     where = next((each.where for each in parts if each.where in unasked), None)
     if where is None:
         written = tuple(
@@ -394,13 +417,17 @@ def _visible_elsewhere(
 
 
 def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
-    """Whether the open transaction's first batch is of this attempt: one that has joined an older one would take its rows along. None
-    where that batch is gone."""
+    """Whether the open transaction's first batch is of this attempt, None if that batch is gone.
+
+    An attempt that joined an older transaction would discard that one's rows with its ABORT.
+    """
     where, offset = part.where, part.first_offset
-    result = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
-    if result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+    fetched = admin.fetch(
+        *where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline
+    )
+    if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return None
-    first, identity = first_batch_of(result.records), part.identity
+    first, identity = first_batch_of(fetched.records or b""), part.identity
     return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
         offset,
         identity.producer_id,

@@ -1,7 +1,7 @@
-"""One write from plan to abort, for whoever drives it: the sink, or a command.
+"""One write from plan to abort, as the sink calls it.
 
-Every process that takes part (planner, tasks, driver) calls in with settings of its own, rebuilt from the options, and shares
-nothing but the pickled `Plan` and the `TaskMessage` of each task.
+Planner, tasks and driver are separate processes. Each rebuilds its own `WriteSettings` from the options. They share only the
+pickled `Plan` and the `TaskMessage` of each task.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ __all__ = [
     "write_task_at_least_once",
 ]
 
-log = logging.getLogger("kafka_eos_sink")
+log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""At most this unless configured: a prepared transaction must outlive a driver restart, and brokers' usual maximum is this."""
+"""The most that is used unless configured. A prepared transaction must outlive a driver restart; brokers usually allow no more."""
 CHECK_EVERY_MS = 60_000
-"""A planner looks at topics and broker settings no more often."""
+"""How often a planner checks topics and broker settings, at most."""
 LIST_EVERY_MS = 5_000
-"""A planner lists open transactions at least so often: what a losing attempt opened late, and was killed, is ended within seconds."""
+"""How often a planner lists open transactions, at least: it ends what a killed losing attempt opened late within seconds."""
 MAX_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """What is written, by whom, and how to reach the cluster. Never pickled: it can hold resolved secrets.
+    """What is written, under which id, and how to reach the cluster. Never pickled, because it can hold resolved secrets.
 
-    ``random_write_id``: a batch job without ``txnAppId``, whose id nobody will ever come back for.
+    ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
     """
 
     write_id: str
@@ -100,13 +100,13 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWritten:
-    """What an at-least-once task has to say."""
+    """The result of an at-least-once task."""
 
     rows: int
 
 
 def log_partition_of(write_id: str) -> int:
-    """The partition of the commit log that holds all records of a write id."""
+    """Return the partition of the commit log that holds all records of a write id."""
     return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
 
 
@@ -132,9 +132,9 @@ def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> 
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """What a planner process knows of a write from its earlier plans; hints only, as others may have written since.
+    """What a planner process remembers of a write. These are hints only, because other drivers may have written since.
 
-    Times are of the client's clock, ms. ``view`` is what was read of the commit log with this ``log_topic_id``.
+    Times are ms of the client's clock. ``view`` is the part of the commit log with this ``log_topic_id`` that was read.
     """
 
     checked_at: int
@@ -149,10 +149,11 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 
 
 def plan(settings: WriteSettings) -> Plan:
-    """Fence, recover and end whatever ran under this write id before; the plan that its tasks need.
+    """Fence earlier drivers of this write id, settle their decisions, abort what they left open; return the plan for the tasks.
 
-    Raises what makes the write impossible: unreachable brokers, missing rights, a decision that cannot be settled; and
-    `WriteRefusedError` for a version that must not be written. What version a micro-batch has only its tasks are told, so they refuse it.
+    Raises:
+        WriteRefusedError: The version must not be written. Only the tasks of a micro-batch know its version, so they raise it.
+        BrokerUnavailableError, AuthorizationError, DecisionPendingError, ConfigurationError.
     """
     with lease_admin(settings.client) as admin:
         now = admin.client.clock()
@@ -170,7 +171,7 @@ def plan(settings: WriteSettings) -> Plan:
         request = _take_over_request(settings, known.transaction_timeout_ms)
         executor = _executor(settings, admin)
         if settings.random_write_id:
-            # This plan reads nothing, but the commit will: a missing right must show before anything is decided.
+            # This plan reads no log, but the commit will. A missing right must show before anything is decided.
             executor.require_readable_log()
             return executor.run(fence_only(request))
         lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
@@ -188,7 +189,7 @@ def plan(settings: WriteSettings) -> Plan:
 
 
 def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
-    """Refuse in the planner what every task would refuse, for all partitions alike."""
+    """Raise in the planner what every task would raise, for all partitions alike."""
     try:
         admit(plan, settings.batch, partition=0)
     except KafkaEosError as refused:
@@ -197,7 +198,7 @@ def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
 
 
 def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
-    """The topics as they must be, and for how long transactions may live."""
+    """Check the topics and read the transaction timeout; keep the view and the plan if the commit log is still the same topic."""
     deadline = admin.client.clock() + settings.producer.max_block_ms
     if settings.topic is not None and settings.producer.dead_letter_topic is None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
@@ -214,7 +215,7 @@ def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> 
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
-    """One task attempt: all its rows in one prepared transaction."""
+    """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
         executor = TaskExecutor(
             admin.client,
@@ -235,7 +236,7 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
 
 
 def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
-    """One task attempt with the idempotent producer and no transaction: a task that Spark repeats writes its rows again."""
+    """Run one task attempt with the idempotent producer and no transaction. A task that Spark retries writes its rows again."""
     rows = 0
     with lease_admin(settings.client) as admin:
         client = admin.client
@@ -256,7 +257,7 @@ def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batche
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
-    """Decide the batch and finish it; None where it was committed before."""
+    """Decide the batch and finish it; return None if it was committed before."""
     request = decide.CommitRequest(
         plan=plan,
         batch=settings.batch,
@@ -271,18 +272,19 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
             newest = plan.newest_decision(settings.query_id)
             is_older = newest is not None and newest.version > settings.version
             log.warning(
-                "version %d of write id %r %s: nothing was written now",
+                "version %d of write id %r %s; this run wrote nothing",
                 settings.version,
                 settings.write_id,
-                "is older than the newest one" if is_older else "was written before",
+                "is older than the newest version" if is_older else "was written before",
             )
         return decision
 
 
 def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> None:
-    """End what the failed batch left open, or finish it where it was decided after all.
+    """Abort what the failed batch left open, or finish the batch if it was decided.
 
-    `plan` is None where no task's message brought it to this process.
+    Args:
+        plan: None if no task's message brought it to this process.
     """
     with lease_admin(settings.client) as admin:
         deadline = admin.client.clock() + settings.producer.max_block_ms
@@ -293,13 +295,13 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
-    """End what losing attempts of a finished batch opened after its commit had looked; how many there were."""
+    """Abort what losing attempts of a finished batch opened after its commit; return how many there were."""
     with lease_admin(settings.client) as admin:
         return _executor(settings, admin).run(decide.sweep(plan, decision))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
-    """The tasks' transaction.timeout.ms: as asked for, else as long as the broker allows up to 15 minutes."""
+    """Return the tasks' transaction.timeout.ms: the configured one, else the broker's maximum up to 15 minutes."""
     configured = settings.producer.transaction_timeout_ms
     maximum: int | None = None
     try:
@@ -308,19 +310,19 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
     except AuthorizationError:
         if configured is None:
             warn_once(
-                "the brokers' transaction.max.timeout.ms may not be read (DescribeConfigs on the cluster is missing): tasks ask for a "
-                f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and step down where that is refused; grant it, or set "
-                "kafka.transaction.timeout.ms"
+                "the brokers' transaction.max.timeout.ms may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
+                f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
+                "or set kafka.transaction.timeout.ms"
             )
     except KeyError:
-        log.debug("the brokers do not tell their transaction.max.timeout.ms")
+        log.debug("the brokers return no transaction.max.timeout.ms")
     if configured is not None:
         if maximum is not None and configured > maximum:
             raise ConfigurationError(
                 "INVALID_TRANSACTION_TIMEOUT",
-                f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum} "
-                "(transaction.max.timeout.ms); lower the one or raise the other",
+                f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
+                "transaction.max.timeout.ms on the brokers",
             )
-        # Nobody comes back for a random id: its open transaction must not hold up readers for longer.
+        # No later run ends a random id's open transaction, so only its timeout unblocks the readers.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

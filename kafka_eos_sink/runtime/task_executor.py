@@ -19,10 +19,10 @@ from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
 
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
-"""Tried downwards where the broker's maximum may not be read and nobody asked for a certain timeout."""
+"""Tried downwards if the broker's maximum may not be read and the user set no timeout."""
 MIN_WATCH_INTERVAL_MS = 500
 INIT_WITHIN_MS = 3_000
-"""For how long an InitProducerId is repeated before the id is described again."""
+"""For how long InitProducerId is retried before the procedure describes the id again."""
 
 
 class TaskExecutor(Executor):
@@ -61,6 +61,7 @@ class TaskExecutor(Executor):
         }
 
     def close(self) -> None:
+        """Close the producer, which gives up its requests in flight."""
         if self._producer is not None:
             self._producer.close()
 
@@ -85,10 +86,9 @@ class TaskExecutor(Executor):
         raise AssertionError("unreachable: the last timeout returns or raises")
 
     def _end_own(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
-        """End the attempt's own transaction through its producer, which waits for the answers to what is on the wire first.
-
-        A Produce that arrives behind the ABORT marker would open a transaction that the coordinator does not know (KAFKA-17754).
-        """
+        """End the attempt's own transaction through its producer."""
+        # The producer first waits for its requests in flight. A Produce that arrives behind the ABORT marker would open a
+        # transaction that the coordinator does not know (KAFKA-17754).
         if self._producer is None:
             return self._end_transactions(step)
         result = self._producer.abort(self.client.clock() + self.client.config.request_timeout_ms)
@@ -114,7 +114,7 @@ class TaskExecutor(Executor):
             producer.write(rows)
             count += rows.num_rows
             failpoints.reached("task.writing")
-            self._look_at_the_clock()
+            self._check_age()
             rows = next(self._batches, None)
         self._first = None
         producer.flush()
@@ -130,7 +130,9 @@ class TaskExecutor(Executor):
         first, _, _ = producer.acknowledged[(self.log_topic, self.log_partition)]
         if first < 0:
             raise TransactionAbortedError(
-                "OFFSET_UNKNOWN", "the offset of the part record is not known; another attempt is needed"
+                "OFFSET_UNKNOWN",
+                "the part record was acknowledged without its offset, so the attempt cannot be proven; Spark's next attempt writes "
+                "the rows again",
             )
         return first
 
@@ -138,7 +140,8 @@ class TaskExecutor(Executor):
         if producer.tainted:
             raise TransactionAbortedError(
                 "REQUEST_ABANDONED",
-                "a request of this attempt was given up without an answer: what it wrote is not known, another attempt is needed",
+                "a request of this attempt was abandoned without a response, so its records may or may not be in the log; Spark's "
+                "next attempt writes the rows again",
             )
 
     def _offsets(self, producer: Producer) -> tuple[OffsetRange, ...]:
@@ -147,20 +150,18 @@ class TaskExecutor(Executor):
             if first < 0:
                 raise TransactionAbortedError(
                     "OFFSET_UNKNOWN",
-                    f"{topic}-{partition} acknowledged the records only as duplicates, without saying where they are; another "
-                    "attempt is needed",
+                    f"{topic}-{partition} acknowledged the records as duplicates without their offsets, so the attempt cannot be "
+                    "proven; Spark's next attempt writes the rows again",
                 )
         return tuple(
             OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
             for (topic, partition), (first, last, _) in acknowledged
         )
 
-    def _look_at_the_clock(self) -> None:
-        """Fail as soon as it is certain that this batch cannot be committed.
-
-        Looked at whenever rows arrive: Spark notices a task's failure no sooner, since one thread of it waits for the rows and for
-        the task (docs/spark-behaviour.md).
-        """
+    def _check_age(self) -> None:
+        """Fail as soon as it is certain that this batch cannot be committed."""
+        # Checked whenever rows arrive. Spark would not notice a failure sooner: one thread waits for the rows and for the task
+        # (docs/spark-behaviour.md).
         timeout = self._plan.transaction_timeout_ms
         now = self.client.clock()
         if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:

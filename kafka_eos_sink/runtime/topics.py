@@ -1,4 +1,4 @@
-"""The topics that a write needs: looked at before the first task is started."""
+"""Checks the topics of a write before the first task starts, and creates the commit log."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, Config
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
-log = logging.getLogger("kafka_eos_sink")
+log = logging.getLogger(__name__)
 
 MAX_REPLICATION_FACTOR = 3
 TOPIC_POLL_MS = 100
-TOPIC_ANSWER_MS = 2_000
+TOPIC_RESPONSE_MS = 2_000
+"""What one Metadata request may take."""
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Fail before a task is started where the topic of all rows is missing or Kafka's own; one just created may take a moment to show."""
-    told = False
+    """Require that the topic of all rows exists and is not Kafka's own. Wait for a topic that was just created.
+
+    Args:
+        deadline: Absolute ms of the client's clock.
+        max_block_ms: ``kafka.max.block.ms``, for the messages.
+
+    Raises:
+        InvalidRowError: UNKNOWN_TOPIC.
+        ConfigurationError: INTERNAL_TOPIC.
+    """
+    warned = False
     while (found := admin.topic(topic, deadline)) is None:
-        if not told:
+        if not warned:
             log.warning("topic %r does not exist: waiting up to %d ms for it (kafka.max.block.ms)", topic, max_block_ms)
-            told = True
-        # A question takes time of its own: none is asked that could only end at the deadline.
-        if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_ANSWER_MS, max_block_ms // 2):
+            warned = True
+        # A request that could only end at the deadline would hide the reason behind REQUEST_DEADLINE.
+        if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_RESPONSE_MS, max_block_ms // 2):
             raise InvalidRowError(
                 "UNKNOWN_TOPIC",
                 f"topic {topic!r} did not appear in the cluster in {max_block_ms} ms (kafka.max.block.ms); create it, or correct "
@@ -41,14 +51,22 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
 
 
 def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> uuid.UUID:
-    """Create the commit log where it is missing; refuse one that could lose a decision or that holds data. Returns its topic id.
+    """Create the commit log if it is missing, and require that it holds no data and cannot lose a decision.
 
-    Raises `ConfigurationError` ``COMMIT_LOG_TOPIC`` with the command that mends it.
+    Args:
+        data_topic: The topic of all rows, None if each row names its own.
+        deadline: Absolute ms of the client's clock.
+
+    Returns:
+        The topic's id; zero if it was just created.
+
+    Raises:
+        ConfigurationError: COMMIT_LOG_TOPIC with the command that mends it.
     """
     if topic == data_topic:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"topic and commit.log.topic are both {topic!r}; the commit log needs a topic of its own",
+            f"topic and commit.log.topic are both {topic!r}; choose another commit.log.topic",
         )
     by_hand = (
         f"kafka-topics.sh --bootstrap-server ... --create --topic {topic} --partitions {LOG_PARTITIONS} "
@@ -56,7 +74,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     )
     found = admin.topic(topic, deadline)
     if found is None:
-        # Until the first answer the metadata knows nothing but the bootstrap servers, which may be fewer or more than the brokers.
+        # Before the first response the metadata holds the bootstrap servers only. Their number says nothing about the brokers.
         admin.client.wait_for_metadata(deadline)
         replication = min(MAX_REPLICATION_FACTOR, len(admin.client.metadata.brokers))
         configuration = dict(TOPIC_CONFIGURATION)
@@ -70,14 +88,15 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
                 f"the commit log topic {topic!r} does not exist and cannot be created ({refused.message}); create it: {by_hand}",
             ) from None
         if created:
-            return ZERO_UUID  # which one it got is in no answer of version 5 and 6; the next look shows it
+            # CreateTopics 5 and 6 do not return the id. The next check reads it.
+            return ZERO_UUID
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
     if partitions < LOG_PARTITIONS:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; take another "
-            f"commit.log.topic or create it anew: {by_hand}",
+            f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; choose another "
+            f"commit.log.topic, or delete the topic and create it again: {by_hand}",
         )
     if (
         found is not None
@@ -85,7 +104,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         and len(admin.client.metadata.brokers) >= MAX_REPLICATION_FACTOR
     ):
         warn_once(
-            f"the commit log topic {topic!r} has a single replica: the loss of one disk loses its decisions, and with them the "
+            f"the commit log topic {topic!r} has a single replica, so the loss of one disk loses its decisions and with them the "
             "guarantee; raise its replication to 3 and min.insync.replicas to 2"
         )
     try:
@@ -93,14 +112,14 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     except AuthorizationError:
         policy = "compact"
         warn_once(
-            f"the cleanup.policy of the commit log topic {topic!r} may not be read (DescribeConfigs is missing): it must be compact "
-            "alone, since any other loses decisions, and with it some lost transactions cannot be told from committed ones; grant "
-            "DescribeConfigs on the topic"
+            f"the cleanup.policy of the commit log topic {topic!r} may not be read (missing right: DescribeConfigs). It must be "
+            "compact alone, because any other policy loses decisions. Without the right, some lost transactions cannot be "
+            "distinguished from committed ones. Grant DescribeConfigs on the topic"
         )
     if policy != "compact":
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has cleanup.policy={policy}; anything but compact can lose decisions: "
+            f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions; change it: "
             f"kafka-configs.sh --bootstrap-server ... --entity-type topics --entity-name {topic} --alter "
             "--add-config cleanup.policy=compact",
         )

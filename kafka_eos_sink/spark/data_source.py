@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class KafkaEosDataSource(DataSource):
     """Writes DataFrames to Apache Kafka exactly once: ``df.write.format("kafka-eos")``.
 
-    The options are listed in the README. Found by Spark without registration once the package is installed, else
+    The options are listed in docs/configuration.md. Found by Spark without registration once the package is installed, else
     ``spark.dataSource.register(KafkaEosDataSource)``.
     """
 

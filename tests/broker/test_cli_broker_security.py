@@ -1,4 +1,4 @@
-"""``kafka-eos broker --security``: what it writes for clients lets the other commands in, and librdkafka too."""
+"""``kafka-eos broker --security``: other commands and librdkafka connect with the client properties it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSWORD = "correct-horse"
 
 @contextmanager
 def broker(*options: str, folder: Path) -> Iterator[Path]:
-    """The command in the foreground of another process; the file of client properties that it wrote."""
+    """Run the command in another process; yield the file of client properties that it writes."""
     command = subprocess.Popen(
         [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--dir", str(folder), "--heap", "384m", *options],
         stdout=subprocess.PIPE,
@@ -60,9 +60,7 @@ def everything_works(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert PASSWORD not in captured.out + captured.err
 
 
-def test_sasl_and_tls_without_any_file_and_again_on_the_same_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sasl_ssl_without_files_starts_twice_on_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "kept"
     with broker("--security", "sasl_ssl", folder=folder) as file:
         everything_works(file, capsys)
@@ -108,8 +106,8 @@ def given_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield file
 
 
-def test_users_and_security_of_a_kept_folder_stay_what_they_were(tmp_path: Path) -> None:
-    """Kafka keeps SCRAM credentials in its data; to give others would only seem to work."""
+def test_kept_folder_rejects_other_users(tmp_path: Path) -> None:
+    """Kafka keeps SCRAM credentials in its data: other users would only seem to work."""
     alice = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("alice", Secret(PASSWORD)),))
     mallory = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("mallory", Secret(PASSWORD)),))
     with EmbeddedKafka(directory=tmp_path / "kept", security=alice) as first:
@@ -123,7 +121,7 @@ def test_users_and_security_of_a_kept_folder_stay_what_they_were(tmp_path: Path)
 
 
 def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
-    """Brokers that metadata names are reached as the bootstrap servers are."""
+    """Clients reach the brokers in the metadata as they reach the bootstrap servers."""
     authority = Authority(tmp_path)
     issued = authority.issue("127.0.0.1")
     certificate = tmp_path / "key-behind-the-chain.pem"
@@ -152,7 +150,7 @@ def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
         (["--security", "tls"], "tls"),
     ],
 )
-def test_what_makes_no_listener_is_wrong_usage(
+def test_invalid_listener_options_are_wrong_usage(
     options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file"

@@ -3,13 +3,10 @@
 A table has rows for topics of every shape, made from a seed: null and empty keys and values, single bytes and a megabyte,
 unicode, headers, timestamps in no order. Both write it in one transaction with each codec; kafka-python, librdkafka and
 Kafka's own console consumer read both. A row is recognised by its timestamp, which no other row of its table has.
-
-KAFKA_EOS_ALL_CASES=1 takes more seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import uuid
@@ -31,7 +28,7 @@ from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, await_markers, read_topics_committed
 
-SEEDS = range(12) if os.environ.get("KAFKA_EOS_ALL_CASES") else range(1)
+SEEDS = range(12)
 CODECS = tuple(codec.name.lower() for codec in Codec)
 WRITERS = ("ours", "theirs")
 CONSOLE = "console"

@@ -1,4 +1,4 @@
-"""The embedded Kafka itself: versions, data that is kept, nodes that die, ends of every kind."""
+"""The embedded Kafka: versions, kept data, nodes that end, and every end of the command."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def is_running(process_id: int) -> bool:
     return True
 
 
-def test_the_transaction_version_is_the_one_asked_for(kafka: EmbeddedKafka, kafka_tv0: EmbeddedKafka) -> None:
+def test_transaction_version_is_the_requested_one(kafka: EmbeddedKafka, kafka_tv0: EmbeddedKafka) -> None:
     assert (transaction_version(kafka), transaction_version(kafka_tv0)) == (2, 0)
 
 
-def test_a_kept_folder_goes_on_with_its_data_on_the_same_port(tmp_path: Path) -> None:
+def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with EmbeddedKafka(directory=folder, transaction_version=1) as first:
         topic = create_topic(first.bootstrap_servers)
@@ -71,21 +71,21 @@ def test_a_kept_folder_goes_on_with_its_data_on_the_same_port(tmp_path: Path) ->
         assert transaction_version(again) == 1
 
 
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_rejected_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
-    with pytest.raises(KafkaEosError, match=r"holds other things \(thesis\.txt\)"):
+    with pytest.raises(KafkaEosError, match=r"holds other files \(thesis\.txt\)"):
         EmbeddedKafka(directory=tmp_path).start()
     assert (tmp_path / "thesis.txt").read_text() == "x"
 
 
-def test_a_port_in_use_is_said_before_anything_starts() -> None:
+def test_port_in_use_fails_before_any_start() -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(KafkaEosError, match=f"Port {port} on 127.0.0.1 is in use"):
             EmbeddedKafka(port=port).start()
 
 
-def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_lost_during_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((HOST, 0)) as server:
         taken = server.getsockname()[1]
         answers: Iterator[tuple[int, ...]] = iter([(taken,)])
@@ -102,11 +102,11 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"num.io.threads": "none"}, "could not format its data folder; it said:\n(.*\n)*.*num.io.threads"),
+        ({"num.io.threads": "none"}, "could not format its data folder. Its output:\n(.*\n)*.*num.io.threads"),
         ({"advertised.listeners": "BROKER://0.0.0.0:1"}, "(?s)advertised.listeners"),
     ],
 )
-def test_a_kafka_that_cannot_start_says_why_and_leaves_nothing(
+def test_failed_start_shows_the_reason_and_leaves_nothing(
     properties: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -118,9 +118,11 @@ def test_a_kafka_that_cannot_start_says_why_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_three_nodes_serve_on_while_one_is_down() -> None:
+def test_three_nodes_serve_while_one_is_down() -> None:
     with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m") as three:
         assert len(three.bootstrap_servers.split(",")) == 3
+        assert len(three.log_files) == 3
+        assert all(file.exists() for file in three.log_files)
         topic = create_topic(three.bootstrap_servers, partitions=3)
         write(three, topic, b"all")
         three.kill(1)
@@ -134,24 +136,22 @@ def test_three_nodes_serve_on_while_one_is_down() -> None:
         assert sorted(three.pids) == [1, 2, 3]
         assert sorted(values(three, topic)) == [b"all", b"the other two", b"two of three"]
         assert_nothing_open(three.bootstrap_servers)
-        folder, pids = three.directory, three.pids
+        folder, pids = three.folder, three.pids
     assert not folder.exists()
     assert not any(is_running(process_id) for process_id in pids.values())
 
 
-def test_a_node_that_dies_by_itself_is_noticed() -> None:
+def test_failure_reports_a_node_that_ended_by_itself() -> None:
     with EmbeddedKafka() as kafka:
         os.kill(kafka.pids[1], signal.SIGKILL)
         wait_until(lambda: kafka.failure() is not None, "the failure", patience_s=30)
-        assert "node 1 ended by itself (signal 9)" in str(kafka.failure())
+        assert "Node 1 of the embedded Kafka ended by itself (signal 9)" in str(kafka.failure())
         kafka.start_node(1)
         assert kafka.failure() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_command_runs_until_a_signal_and_leaves_nothing(
-    number: signal.Signals, tmp_path: Path, kafka_jars: Path
-) -> None:
+def test_broker_command_runs_until_a_signal(number: signal.Signals, tmp_path: Path, kafka_jars: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--transaction-version", "0"],
         stdout=subprocess.PIPE,
@@ -167,8 +167,8 @@ def test_the_command_runs_until_a_signal_and_leaves_nothing(
         (root,) = tmp_path.iterdir()
     finally:
         command.send_signal(number)
-        _, said = command.communicate(timeout=60)
-    assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0), said
+        _, errors = command.communicate(timeout=60)
+    assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0), errors
     wait_until(lambda: not root.exists(), f"the end of {root}", patience_s=30)
     port = int(bootstrap_servers.rpartition(":")[2])
     with socket.socket() as probe:

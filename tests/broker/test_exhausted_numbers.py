@@ -156,7 +156,7 @@ def restarted(kafka: EmbeddedKafka) -> Iterator[Path]:
     """Between the end of the node and its next start; the folder with its data."""
     (node,) = kafka.node_ids
     kafka.stop_node(node)
-    yield kafka.directory / "cluster" / f"node-{node}" / "data"
+    yield kafka.folder / "cluster" / f"node-{node}" / "data"
     kafka.start_node(node)
 
 

@@ -1,12 +1,10 @@
 """The Kafkas that the other tests do not run: 3.9, whose transactions are of version 0, and 4.3.
 
-By default the oldest and the newest, with one of the steps at which a write is killed; with KAFKA_EOS_ALL_CASES=1 all steps, and
-`transaction.version` 1 as well, which differs from 0 in how the coordinator keeps its records only.
+`transaction.version` 1 differs from 0 only in how the coordinator keeps its records. A write is killed at each of its steps.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,9 +18,6 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
-
-ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-KILLED_AT = POINTS if ALL_CASES else ("commit.between_ends",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +35,7 @@ class Release:
 RELEASES = [
     Release(version="3.9.2", transaction_version=0),
     Release(version="4.3.1", transaction_version=2),
-    *([Release(version="4.2.1", asked_for=1, transaction_version=1)] if ALL_CASES else []),
+    Release(version="4.2.1", asked_for=1, transaction_version=1),
 ]
 
 
@@ -104,7 +99,7 @@ def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -
     assert_every_row_once(other_kafka, topic)
 
 
-@pytest.mark.parametrize("point", KILLED_AT)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_write_that_is_killed_is_whole_after_the_next_run(other_kafka: EmbeddedKafka, point: str) -> None:
     topic = create_topic(other_kafka.bootstrap_servers, partitions=3)
     given = write_settings(other_kafka, topic)

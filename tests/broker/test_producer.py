@@ -89,7 +89,7 @@ def commit(client: NetworkClient, producer: Producer) -> None:
 def is_being_ended(client: NetworkClient, transactional_id: str) -> bool:
     """A coordinator answers EndTxn before it has the markers written."""
     found = Admin(client).describe_transactions([transactional_id], deadline(client))[transactional_id]
-    return found is not None and found.state in BEING_ENDED
+    return found is not None and found.transaction_state in BEING_ENDED
 
 
 def columns(first: int, count: int, *, keyed: bool = True, size: int = 0) -> RecordColumns:

@@ -1,12 +1,10 @@
 """The feature `transaction.version` is raised from 0 to 2 while writes are under way, as in a cluster that comes from Kafka 3.
 
-Each transaction is ended by the rules under which it began, which its driver has noted. A sample of the steps of a write by default,
-all of them with KAFKA_EOS_ALL_CASES=1.
+Each transaction is ended by the rules under which it began, which its driver has noted.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,9 +17,6 @@ from kafka_eos_sink.runtime import failpoints
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 from tests.broker.transaction_versions import set_transaction_version
 
-SAMPLE = ("task.initialised", "commit.decision_written", "commit.decided")
-CHANGED_AT = POINTS if os.environ.get("KAFKA_EOS_ALL_CASES") else SAMPLE
-
 
 @pytest.fixture(scope="module")
 def changing_kafka() -> Iterator[EmbeddedKafka]:
@@ -29,7 +24,7 @@ def changing_kafka() -> Iterator[EmbeddedKafka]:
         yield cluster
 
 
-@pytest.mark.parametrize("point", CHANGED_AT)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_write_during_which_the_feature_is_raised_is_there_once(
     changing_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

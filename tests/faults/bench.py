@@ -194,7 +194,7 @@ class Bench:
 
     def _listed_as_open(self) -> dict[str, str]:
         listed = Admin(self._client).list_transactions(states=OPEN, deadline_ms=self._client.clock() + 60_000)
-        return {each.transactional_id: each.state for each in listed}
+        return {each.transactional_id: each.transaction_state for each in listed}
 
     def _being_ended(self) -> list[str]:
         """What has been ended and has not all of its markers: a coordinator answers EndTxn before it has them written."""

@@ -5,7 +5,6 @@ The proxy puts them into the answers to DescribeTransactions. Whatever is not kn
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,9 +29,9 @@ STATES = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence", "Dead", "HeldByT
 """The last one no Kafka has today."""
 
 
-@pytest.fixture(params=(2, 0) if os.environ.get("KAFKA_EOS_ALL_CASES") else (2,))
+@pytest.fixture(params=(2, 0))
 def bench(request: pytest.FixtureRequest, bench_of: Callable[[int], Bench]) -> Bench:
-    """Of transaction.version 2 by default, of both with KAFKA_EOS_ALL_CASES=1."""
+    """Runs a test against both transaction protocols."""
     return bench_of(request.param)
 
 
@@ -58,7 +57,7 @@ def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
     config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(bench.kafka.bootstrap_servers))
     with NetworkClient(config) as client:
         found = Admin(client).describe_transactions(transactional_ids, client.clock() + 20_000)
-    return [None if (each := found[name]) is None else each.state for name in transactional_ids]
+    return [None if (each := found[name]) is None else each.transaction_state for name in transactional_ids]
 
 
 @pytest.mark.parametrize("state", STATES)

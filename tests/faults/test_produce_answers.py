@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import types
@@ -29,9 +28,9 @@ from .fault_proxy import Change, Rule
 SMALL = 2_000
 
 
-@pytest.fixture(params=(2, 0) if os.environ.get("KAFKA_EOS_ALL_CASES") else (2,))
+@pytest.fixture(params=(2, 0))
 def bench(request: pytest.FixtureRequest, bench_of: Callable[[int], Bench]) -> Bench:
-    """Of transaction.version 2 by default, of both with KAFKA_EOS_ALL_CASES=1."""
+    """Runs a test against both transaction protocols."""
     return bench_of(request.param)
 
 

@@ -1,8 +1,7 @@
-"""The producer machine (`model/producer_machine.py`) against real brokers: a few runs by default, many with KAFKA_EOS_ALL_CASES."""
+"""The producer machine (`model/producer_machine.py`) against real brokers: how many runs, the tier says."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import kafka as kafka_python
@@ -15,18 +14,18 @@ from model.producer_machine import ProducerMachine
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol import messages as m
+from tests.tiers import Effort
 
 from .bench import Bench
 from .fault_proxy import DeliverLate, LoseResponse
 from .proxied_world import ProxiedWorld
 
-ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "60" if ALL_CASES else "10"))
-
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
-def test_whatever_happens_a_producer_says_what_a_real_broker_did(bench_of: Callable[[int], Bench], kind: str) -> None:
+def test_whatever_happens_a_producer_says_what_a_real_broker_did(
+    bench_of: Callable[[int], Bench], kind: str, effort: Effort
+) -> None:
     version = 0 if kind.endswith("v0") else 2
     bench = bench_of(version)
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=bench.kafka.bootstrap_servers)
@@ -34,10 +33,10 @@ def test_whatever_happens_a_producer_says_what_a_real_broker_did(bench_of: Calla
         run_state_machine_as_test(
             lambda: ProducerMachine(lambda: ProxiedWorld(bench, version, admin, transactional=kind != "idempotent")),
             settings=settings(
-                max_examples=EXAMPLES,
+                max_examples=effort.machine_examples_on_broker,
                 stateful_step_count=12,
                 deadline=None,
-                derandomize=not ALL_CASES,
+                derandomize=not effort.random,
                 database=None,
                 phases=[
                     Phase.generate

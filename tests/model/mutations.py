@@ -638,7 +638,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 decide._decide,
                 "    # Whatever the answer, the log tells",
-                "    if ended.error in FENCED_CODES:\n"
+                "    if ended.error in FENCED_BY_NEWER_OWNER:\n"
                 '        raise _undecided(decision, "the decision", ended.error)\n'
                 "    # Whatever the answer, the log tells",
             ),

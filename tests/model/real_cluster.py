@@ -142,7 +142,7 @@ class RealCluster:
             name: None
             if state is None
             else (
-                state.state,
+                state.transaction_state,
                 state.producer_id,
                 state.producer_epoch,
                 tuple(sorted(partition for _, partition in state.partitions)),
@@ -194,7 +194,7 @@ class RealCluster:
             result = self.admin.fetch(
                 self.topic, partition, offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
             )
-            found |= {(entry.producer_id, entry.first_offset) for entry in result.aborted_transactions}
+            found |= {(entry.producer_id, entry.first_offset) for entry in result.aborted_transactions or ()}
             offset = read_record_batches(result.records)[-1].last_offset + 1
         return tuple(sorted(found))
 

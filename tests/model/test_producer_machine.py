@@ -5,7 +5,6 @@ First the search, then cases told by hand: the mistakes of mature clients, and w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -19,6 +18,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, FencedError, KafkaEosError
 from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from tests.tiers import Effort
 
 from .producer_faults import FOR_THE_CALL, Fault
 from .producer_ledger import Claim
@@ -26,24 +26,21 @@ from .producer_machine import LARGEST_SEQUENCE, ProducerMachine
 from .simulated_network import Meanwhile
 from .simulated_world import SimulatedWorld
 
-ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-EXAMPLES = int(os.environ.get("KAFKA_EOS_MACHINE_EXAMPLES", "2000" if ALL_CASES else "40"))
-
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
-def test_whatever_happens_a_producer_says_what_is_so(kind: str) -> None:
+def test_whatever_happens_a_producer_says_what_is_so(kind: str, effort: Effort) -> None:
     run_state_machine_as_test(
         lambda: ProducerMachine(
             lambda: SimulatedWorld(0 if kind.endswith("v0") else 2, transactional=kind != "idempotent")
         ),
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=effort.machine_examples,
             stateful_step_count=40,
             deadline=None,
-            derandomize=not ALL_CASES,
+            derandomize=not effort.random,
             database=None,
-            print_blob=ALL_CASES,
+            print_blob=effort.random,
             suppress_health_check=list(HealthCheck),
         ),
     )

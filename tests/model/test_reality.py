@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from .real_cluster import RealCluster
 from .simulated_cluster import Data, Identity
 
 PARTITIONS = 3
-WALKS = int(os.environ.get("KAFKA_EOS_REALITY_WALKS", "12"))
+WALKS = 12
 ACTIONS = 60
 SHORT_MS, LONG_MS = 5_000, 600_000
 """Long enough that a busy machine has produced before the time is over; nothing else ever times out."""
@@ -248,7 +247,7 @@ def visible_rows(admin: Admin, topic: str, partition: int) -> list[bytes]:
     offset = 0
     while offset < end:
         result = admin.fetch(topic, partition, offset, isolation="read_committed", max_wait_ms=0, deadline_ms=deadline)
-        aborted = sorted((entry.first_offset, entry.producer_id) for entry in result.aborted_transactions)
+        aborted = sorted((entry.first_offset, entry.producer_id) for entry in result.aborted_transactions or ())
         for batch in read_record_batches(result.records):
             offset = batch.last_offset + 1
             while aborted and aborted[0][0] <= batch.last_offset:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -47,9 +48,12 @@ def kafka_source_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark(
-    spark_environment: dict[str, str], kafka_source_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+    brokers: Any,
+    spark_environment: dict[str, str],
+    kafka_source_jars: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
-    """One session for all tests; nothing is registered in it, Spark finds the source by itself."""
+    """One session for all tests; nothing is registered in it, Spark finds the source by itself. Brokers start beside it."""
     session = (
         SparkSession.builder.master("local[2,4]")  # the second number: tries of a task, which are 1 in plain local mode
         .appName("kafka-eos tests")

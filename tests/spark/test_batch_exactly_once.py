@@ -160,7 +160,7 @@ def test_the_same_pair_for_two_topics_is_two_writes(spark: SparkSession, kafka: 
 
 
 def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    """As the README says it; Spark does not find the format otherwise."""
+    """As docs/batch.md shows it; Spark does not find the format otherwise."""
     topics = [create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(3)]
 
     def write(topic: str) -> None:

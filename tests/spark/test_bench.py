@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: it runs, every row of every round arrives, and the table is complete."""
+"""The benchmark runs, every row of every round arrives, and its results are complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 CONTENDERS = {"kafka-eos", "Spark's Kafka sink", "Arrow rows thrown away"}
 
 
-def test_the_benchmark_measures_all_three_with_every_codec(spark_environment: dict[str, str]) -> None:
+def test_benchmark_measures_all_sinks_with_each_codec(spark_environment: dict[str, str]) -> None:
     run = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.bench_against_spark", "--json"),

@@ -12,10 +12,13 @@ from tests.spark.conftest import REPOSITORY
 ROWS = 4_000
 
 
-def test_the_demo_shows_exactly_once_and_what_it_is_without(spark_environment: dict[str, str]) -> None:
+def test_demo_compares_exactly_once_with_at_least_once(spark_environment: dict[str, str]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "kafka_eos_sink.cli.main", "demo", "--rows", str(ROWS), "--json"],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},  # its workers import by themselves, as a user's
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+        },  # the demo must find its workers' imports itself, as for a user
         capture_output=True,
         text=True,
         timeout=500,
@@ -27,7 +30,7 @@ def test_the_demo_shows_exactly_once_and_what_it_is_without(spark_environment: d
 
     exactly_once = found["exactly_once"]
     assert exactly_once["census"] == {"sent": ROWS, "visible": ROWS, "duplicates": 0, "missing": 0, "unknown": 0}
-    # The killed task's records are in the log, and nobody sees them.
+    # The killed task's records are in the log, and no consumer sees them.
     assert exactly_once["in_log"] > ROWS
 
     at_least_once = found["at_least_once"]
@@ -41,7 +44,7 @@ def test_the_demo_shows_exactly_once_and_what_it_is_without(spark_environment: d
     assert (commit["state"], commit["rows"]) == ("finished", ROWS)
     assert found["first_save"]  # the commit died, so that Spark's save() failed
 
-    # What people read is on standard error then, and Spark's own log is not in it.
+    # With --json the report for people is on standard error, without Spark's log.
     assert "Exactly once: every flight is visible once" in run.stderr
     assert "WARN" not in run.stderr
     assert "Traceback" not in run.stderr

@@ -1,11 +1,10 @@
 """Executors that are overtaken, lost or told to stop while they write: every row once, and nothing left open.
 
-One application with two executors for all cases and both transaction versions. `KAFKA_EOS_ALL_CASES` runs each case in both.
+One application with two executors for all cases and both transaction versions.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +38,7 @@ def cluster(application: ExecutorCluster) -> Iterator[ExecutorCluster]:
     application.ask("stop_all")
 
 
-@pytest.fixture(params=VERSIONS if os.environ.get("KAFKA_EOS_ALL_CASES") else VERSIONS[:1])
+@pytest.fixture(params=VERSIONS)
 def sampled_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
     found: EmbeddedKafka = request.getfixturevalue(request.param)
     return found

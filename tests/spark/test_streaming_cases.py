@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -53,9 +52,8 @@ SCRIPT = Path(__file__).parent / "jobs" / "stream_several.py"
 SHORT_MS, NEVER_MS = 40_000, 2_147_483_647
 EXPIRATION_MS = 30_000
 PATIENCE_S = 120.0
-ALL_CASES = bool(os.environ.get("KAFKA_EOS_ALL_CASES"))
-MARKED = ("marked data", "marked log") if ALL_CASES else ("marked data",)
-SCHEMES = ("file:", "file://") if ALL_CASES else ("file://",)
+MARKED = ("marked data", "marked log")
+SCHEMES = ("file:", "file://")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +164,7 @@ def states(stream: Stream, ids: Sequence[str]) -> list[str | None]:
     """What the coordinators say of transactional ids, None of those that they do not know."""
     with connected(stream.servers) as admin:
         found = admin.describe_transactions(ids, admin.client.clock() + 30_000)
-    return [None if found[each] is None else found[each].state for each in ids]
+    return [None if found[each] is None else found[each].transaction_state for each in ids]
 
 
 def await_states(stream: Stream, ids: Sequence[str], wanted: set[str | None]) -> None:

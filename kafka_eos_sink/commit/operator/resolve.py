@@ -23,7 +23,6 @@ from kafka_eos_sink.commit.commit_log import (
     done_record,
 )
 from kafka_eos_sink.commit.coordinator_verdict import Word, word_on
-from kafka_eos_sink.commit.decide import FENCED_CODES
 from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_whole
 from kafka_eos_sink.commit.open_transactions import ONGOING, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
@@ -58,6 +57,7 @@ from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transa
 from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions; one that was passed over never does."""
@@ -444,7 +444,7 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
 
 
 def _not_recorded(decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
-    if error in FENCED_CODES:
+    if error in FENCED_BY_NEWER_OWNER:
         return FencedError(
             "FENCED",
             f"a newer driver of write id {decision.write_id!r} took over at the same time; stop the job or query first, then say it "

@@ -30,6 +30,11 @@ class TransactionState:
     producer_epoch: Int16
     topics: tuple[Topic, ...]
 
+    @property
+    def partitions(self) -> tuple[tuple[str, int], ...]:
+        """The (topic, partition) pairs of `topics`."""
+        return tuple((topic.topic, index) for topic in self.topics for index in topic.partitions)
+
 
 @struct
 class DescribeTransactionsResponse:

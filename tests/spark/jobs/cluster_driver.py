@@ -84,7 +84,7 @@ class Application:
         errors: list[str] = []
 
         def run() -> None:
-            self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # see the README on threads
+            self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # see docs/batch.md on threads
             self.context.setJobGroup(name, name)
             frame = write_rows.rows_to_write(self.spark, rows, partitions)
             if shuffled:

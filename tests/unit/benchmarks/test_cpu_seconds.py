@@ -14,7 +14,7 @@ BURN = "import os,sys\nwhile os.times().user < {seconds}: pass\nprint(flush=True
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
 
 
-def test_children_are_python_and_the_named_process_is_kafka() -> None:
+def test_children_count_as_python_and_given_pids_as_kafka() -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-c", BURN.format(seconds=seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -35,7 +35,7 @@ def test_children_are_python_and_the_named_process_is_kafka() -> None:
             child.communicate()
 
 
-def test_a_process_that_is_gone_counts_nothing() -> None:
+def test_ended_process_counts_nothing() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert cpu_seconds(child.pid, [child.pid]) == CpuSeconds(spark=0, python=0, kafka=0)

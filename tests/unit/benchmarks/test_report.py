@@ -20,14 +20,14 @@ def lines(table: Table) -> list[str]:
     return captured.get().splitlines()
 
 
-def test_the_median_counts_and_slow_and_fast_rounds_are_named() -> None:
+def test_speed_is_that_of_the_median_round() -> None:
     rounds = measured(KAFKA_EOS, "lz4", 1.0, 5.0, 2.0, 4.0, 2.5)
     assert rounds.rows_per_second == pytest.approx(400_000)
     assert rounds.slowest == pytest.approx(200_000)
     assert rounds.fastest == pytest.approx(1_000_000)
 
 
-def test_the_ratio_is_to_the_built_in_sink_with_the_same_codec() -> None:
+def test_ratio_is_to_the_built_in_sink_with_the_same_codec() -> None:
     ours = measured(KAFKA_EOS, "lz4", 1.0)
     others = [measured(BUILT_IN, "none", 8.0), measured(BUILT_IN, "lz4", 3.0)]
     assert ratio_to_built_in(ours, [ours, *others]) == pytest.approx(3.0)
@@ -35,7 +35,7 @@ def test_the_ratio_is_to_the_built_in_sink_with_the_same_codec() -> None:
     assert ratio_to_built_in(measured(KAFKA_EOS, "zstd", 1.0), others) is None
 
 
-def test_processor_time_is_per_million_rows_over_all_rounds() -> None:
+def test_cpu_time_is_per_million_rows_over_all_rounds() -> None:
     rounds = measured(KAFKA_EOS, "lz4", 1.0, 1.0, cpu=CpuSeconds(spark=2.0, python=3.0, kafka=1.0))
     found = rounds.cpu_per_million_rows
     assert found == CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
@@ -43,7 +43,7 @@ def test_processor_time_is_per_million_rows_over_all_rounds() -> None:
     assert found.total == pytest.approx(3.0)
 
 
-def test_the_table_names_each_codec_once_and_what_each_sink_promises() -> None:
+def test_table_shows_each_codec_once_and_each_guarantee() -> None:
     cpu = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
     shown = lines(
         bench_table(
@@ -71,7 +71,7 @@ def test_json_holds_every_round() -> None:
     assert found["cpu_seconds_per_million_rows"] is None
 
 
-def test_every_round_has_every_run_and_begins_with_another() -> None:
+def test_each_round_has_all_runs_and_another_first_run() -> None:
     runs = [("lz4", "a"), ("lz4", "b"), ("none", "a")]
     turns = list(_turns(runs, 3))
     assert len(turns) == 4 * len(runs)

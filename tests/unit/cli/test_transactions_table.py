@@ -5,18 +5,19 @@ from rich.console import Console
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.transactions import duration, transactions_table
-from kafka_eos_sink.client.admin import TransactionState
+from kafka_eos_sink.protocol.messages import TransactionState
 
 
 def state(**given: object) -> TransactionState:
     fields: dict[str, object] = {
+        "error_code": 0,
         "transactional_id": "w.0.3",
-        "state": "Ongoing",
+        "transaction_state": "Ongoing",
         "producer_id": 7,
         "producer_epoch": 2,
-        "timeout_ms": 900_000,
-        "start_time_ms": 1_000_000,
-        "partitions": (("orders", 2), ("orders", 0)),
+        "transaction_timeout_ms": 900_000,
+        "transaction_start_time_ms": 1_000_000,
+        "topics": (TransactionState.Topic(topic="orders", partitions=(2, 0)),),
     }
     return TransactionState(**(fields | given))  # type: ignore[arg-type]
 
@@ -34,17 +35,24 @@ def test_age_and_time_left_are_told() -> None:
 
 
 def test_a_transaction_without_timeout_never_ends_by_itself() -> None:
-    assert " never " in shown(state(timeout_ms=2**31 - 1))
+    assert " never " in shown(state(transaction_timeout_ms=2**31 - 1))
 
 
 def test_an_ending_transaction_has_no_time_left_and_an_unstarted_one_no_age() -> None:
-    assert "14 min" not in shown(state(state="PrepareCommit"))
-    assert shown(state(start_time_ms=-1)).splitlines()[1].split() == ["w.0.3", "Ongoing", "7", "2", "orders", "0,2"]
+    assert "14 min" not in shown(state(transaction_state="PrepareCommit"))
+    assert shown(state(transaction_start_time_ms=-1)).splitlines()[1].split() == [
+        "w.0.3",
+        "Ongoing",
+        "7",
+        "2",
+        "orders",
+        "0,2",
+    ]
 
 
 def test_many_partitions_are_counted() -> None:
-    many = tuple(("big", n) for n in range(30))
-    assert "big (30 partitions)" in shown(state(partitions=many))
+    many = (TransactionState.Topic(topic="big", partitions=tuple(range(30))),)
+    assert "big (30 partitions)" in shown(state(topics=many))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.admin import Admin, TransactionState
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol.messages import TransactionState
 
 NOW = 5_000
 
@@ -30,13 +31,14 @@ class Describing(Admin):
 
 def state(name: str, *partitions: tuple[str, int]) -> TransactionState:
     return TransactionState(
+        error_code=0,
         transactional_id="tx",
-        state=name,
+        transaction_state=name,
         producer_id=9,
         producer_epoch=2,
-        timeout_ms=60_000,
-        start_time_ms=-1,
-        partitions=partitions,
+        transaction_timeout_ms=60_000,
+        transaction_start_time_ms=-1,
+        topics=tuple(TransactionState.Topic(topic=topic, partitions=(index,)) for topic, index in partitions),
     )
 
 
@@ -54,9 +56,9 @@ def state(name: str, *partitions: tuple[str, int]) -> TransactionState:
         ),
         (state("CompleteCommit"), "its transaction is in state CompleteCommit"),
         (None, "the coordinator does not know the id"),
-        (BrokerUnavailableError("REQUEST_DEADLINE", "not in time"), "what holds it could not be asked: not in time"),
-        (AuthorizationError("CODE", "no right"), "what holds it could not be asked: no right"),
-        (BrokerRefusedError("BROKER_REFUSED", "strange"), "what holds it could not be asked: strange"),
+        (BrokerUnavailableError("REQUEST_DEADLINE", "not in time"), "what blocks it is unknown: not in time"),
+        (AuthorizationError("CODE", "no right"), "what blocks it is unknown: no right"),
+        (BrokerRefusedError("BROKER_REFUSED", "strange"), "what blocks it is unknown: strange"),
     ],
 )
 def test_what_holds_an_id_is_named_or_why_it_is_not(answer: TransactionState | KafkaEosError | None, said: str) -> None:

@@ -35,9 +35,9 @@ def said_at_the_deadline(*, answered: bool, lost_at: int) -> str:
     client: Any = Clock()
     retry = Retry(client, "FindCoordinator", 1_000)
     if answered:
-        retry.answered(FindCoordinatorRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        retry.on_code(FindCoordinatorRequest, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, retry.what)
     client.now = lost_at
-    retry.failed(RequestTimedOut("REQUEST_TIMED_OUT", "no answer within the request timeout"))
+    retry.on_error(RequestTimedOut("REQUEST_TIMED_OUT", "no answer within the request timeout"))
     client.now = 1_000
     with pytest.raises(BrokerUnavailableError) as raised:
         retry.pause()
@@ -46,7 +46,7 @@ def said_at_the_deadline(*, answered: bool, lost_at: int) -> str:
 
 def test_a_try_that_the_deadline_cut_short_does_not_hide_the_answer_before_it() -> None:
     """Its request had the few milliseconds that were left, which says nothing about the cluster."""
-    assert "last: FindCoordinator was answered COORDINATOR_LOAD_IN_PROGRESS" in said_at_the_deadline(
+    assert "last: FindCoordinator returned COORDINATOR_LOAD_IN_PROGRESS" in said_at_the_deadline(
         answered=True, lost_at=1_000
     )
 

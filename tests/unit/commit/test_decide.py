@@ -24,7 +24,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
 from kafka_eos_sink.commit.settle import HIDDEN_READERS_MS
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS, TakeOver, is_overtaken, take_over
-from kafka_eos_sink.commit.task import BatchIdentity
+from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, BatchIdentity, _fresh_identity
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
@@ -353,6 +353,31 @@ def test_a_commit_of_no_messages_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"MISSING_MESSAGE\]"):
         world.run(commit(REQUEST, []))
     assert world.ended == []
+
+
+def test_commit_refuses_tasks_of_different_runs() -> None:
+    world = World()
+    foreign = replace(MESSAGE, version=2)
+    with pytest.raises(WriteRefusedError, match=r"MIXED_MESSAGES\].*different runs"):
+        world.run(commit(REQUEST, [MESSAGE, foreign]))
+    assert world.ended == []
+
+
+def test_commit_refuses_two_messages_of_one_partition() -> None:
+    world = World()
+    with pytest.raises(WriteRefusedError, match=r"MIXED_MESSAGES\].*two messages of one partition"):
+        world.run(commit(REQUEST, [MESSAGE, MESSAGE]))
+    assert world.ended == []
+
+
+def test_attempt_gives_up_when_all_its_ids_carry_open_transactions() -> None:
+    opened = World().DescribeTransactions(steps.DescribeTransactions(("w.0.0",)))["w.0.0"]
+    world = World(DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids, opened))
+    with pytest.raises(
+        TransactionAbortedError, match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --prefix 'w'"
+    ):
+        world.run(_fresh_identity(PLAN, MESSAGE.task))
+    assert world.now > SLOT_DEADLINE_MS
 
 
 def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None:

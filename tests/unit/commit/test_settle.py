@@ -1,4 +1,4 @@
-"""What the commit log proves of a transaction whose part record the cleaner has taken."""
+"""What the answers to EndTxn and the commit log prove of a transaction."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.settle import ask_witnesses
-from kafka_eos_sink.commit.steps import Marker, MarkerType
+from kafka_eos_sink.commit.settle import _sort_answers, ask_witnesses
+from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
+from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.messages import EndTxnRequest
+from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 
 
-def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Outcome:
-    """The log holds one marker of the producer id, behind where the part record of epoch 4 was."""
+def decided(transaction_version: int = 2) -> Decision:
+    """A decision of one transaction, of epoch 4 and with its part record at offset 1."""
     identity = ProducerIdentity(
         transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=transaction_version
     )
     prepared = PreparedTransaction(partition=0, identity=identity, part_offset=1, rows=1, digest=1, offsets=())
-    decision = Decision(
+    return Decision(
         write_id="w",
         query_id="batch",
         version=0,
@@ -31,6 +35,27 @@ def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Ou
         offsets_hash=None,
         transactions=(prepared,),
     )
+
+
+@pytest.mark.parametrize("code", [*ErrorCode, ErrorCode.of(9_999)], ids=lambda code: code.name)
+def test_end_txn_answers_are_sorted_by_the_reaction_table(code: ErrorCode) -> None:
+    decision = decided()
+    named = decision.transactions
+    results = [EndResult(error=code.value)]
+    if code is ErrorCode.NONE:
+        assert _sort_answers(decision, named, results) == ([*named], [])
+    elif (EndTxnRequest, code) in REACTIONS and reaction(EndTxnRequest, code) is Reaction.UNKNOWN:
+        assert _sort_answers(decision, named, results) == ([], [*named])
+    else:
+        # Only a rejection with a row proves that the transaction is not open. Any other code leaves it to the next run.
+        with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{code.name}"):
+            _sort_answers(decision, named, results)
+
+
+def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Outcome:
+    """The log holds one marker of the producer id, behind where the part record of epoch 4 was."""
+    decision = decided(transaction_version)
+    (prepared,) = decision.transactions
     marker = Marker(offset=12, producer_id=10, producer_epoch=marker_epoch, type=kind)
     procedure = ask_witnesses(decision, [prepared], "nonce", 1_000)
     answer: Any = None

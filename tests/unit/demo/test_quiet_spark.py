@@ -7,7 +7,7 @@ import pytest
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, spark_folder
 
 
-def test_our_code_and_sentence_are_found_in_what_spark_wraps_around_them() -> None:
+def test_sink_error_is_found_inside_sparks_error() -> None:
     text = (
         "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n"
         "Caused by: x: [KAFKA_EOS.INVALID_ROW] topic 't' has no partition 9 \n\tat org.apache..."
@@ -15,7 +15,7 @@ def test_our_code_and_sentence_are_found_in_what_spark_wraps_around_them() -> No
     assert str(in_one_sentence(RuntimeError(text))) == "[KAFKA_EOS.INVALID_ROW] topic 't' has no partition 9"
 
 
-def test_other_errors_give_what_the_jvm_said_first() -> None:
+def test_other_errors_give_the_first_line_of_the_jvm() -> None:
     text = "An error occurred while calling o1.save.\n: java.lang.IllegalStateException: no disk\n\tat x\n"
     assert (
         str(in_one_sentence(RuntimeError(text))) == "[KAFKA_EOS.SPARK_FAILED] java.lang.IllegalStateException: no disk"
@@ -24,7 +24,7 @@ def test_other_errors_give_what_the_jvm_said_first() -> None:
     assert in_one_sentence(RuntimeError("")).code == "SPARK_FAILED"
 
 
-def test_the_folder_goes_unless_spark_logged_into_it_and_something_failed() -> None:
+def test_folder_is_kept_only_after_a_failure_with_a_log() -> None:
     said: list[str] = []
     folders: list[Path] = []
 

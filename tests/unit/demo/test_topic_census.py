@@ -33,7 +33,7 @@ def test_duplicates_and_missing_do_not_cancel_out(
     assert not found.exactly_once
 
 
-def test_fingerprints_tell_null_from_empty_and_key_from_value() -> None:
+def test_fingerprints_distinguish_null_empty_key_and_value() -> None:
     pairs = [(None, None), (None, b""), (b"", None), (b"", b""), (b"ab", b"c"), (b"a", b"bc"), (b"abc", b"")]
     assert len({fingerprint(key, value) for key, value in pairs}) == len(pairs)
     assert count_records([(b"k", b"v"), (b"k", b"v")]) == Counter({fingerprint(b"k", b"v"): 2})
@@ -52,12 +52,12 @@ def rendered(what: object) -> str:
     return captured.get()
 
 
-def test_the_table_shows_the_numbers() -> None:
+def test_table_shows_the_numbers() -> None:
     text = rendered(census_table([write(Census(sent=12_345, visible=12_400, duplicates=60, missing=5, unknown=0))]))
     assert text.splitlines()[1].split()[-5:] == ["12,345", "12,400", "12,400", "60", "5"]
 
 
-def test_a_single_duplicate_and_a_single_missing_record_are_seen_in_the_chart() -> None:
+def test_chart_shows_single_duplicate_and_missing_record() -> None:
     clean = rendered(chart([write(Census(sent=10**6, visible=10**6, duplicates=0, missing=0, unknown=0))]))
     bar = clean.splitlines()[0]
     assert "▓" not in bar

@@ -1,4 +1,4 @@
-"""What the nodes of an embedded Kafka and their clients are told of TLS and SASL."""
+"""TLS and SASL properties of an embedded Kafka's nodes and of its clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_eos_sink.embedded.broker_security import (
 USERS = {"alice": Secret("hunter2"), "bob": Secret("hunter3")}
 
 
-def test_each_mechanism_of_the_listener_has_its_login_module() -> None:
+def test_listener_has_a_login_module_for_each_mechanism() -> None:
     security = BrokerSecurity(protocol="SASL_PLAINTEXT", mechanisms=("PLAIN", "SCRAM-SHA-512"))
     properties = listener_properties(security, USERS, {})
     assert properties["listener.name.client.sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-512"
@@ -28,7 +28,7 @@ def test_each_mechanism_of_the_listener_has_its_login_module() -> None:
     assert not any("oauthbearer" in name for name in properties)
 
 
-def test_only_with_authorities_for_them_clients_must_show_certificates() -> None:
+def test_client_authorities_make_client_certificates_required() -> None:
     store = {"type": "PEM", "location": "/server.pem"}
     alone = listener_properties(BrokerSecurity(protocol="SSL"), {}, store)
     assert alone == {f"listener.name.client.ssl.keystore.{name}": value for name, value in store.items()}
@@ -37,7 +37,7 @@ def test_only_with_authorities_for_them_clients_must_show_certificates() -> None
     assert mutual["listener.name.client.ssl.truststore.location"] == "/ca.pem"
 
 
-def test_no_password_stands_on_a_command_line() -> None:
+def test_storage_tool_arguments_hold_no_password() -> None:
     arguments = scram_arguments(USERS)
     assert arguments.count("--add-scram") == 4
     assert "hunter" not in " ".join(arguments)
@@ -45,24 +45,22 @@ def test_no_password_stands_on_a_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanisms", "told"),
+    ("mechanisms", "expected"),
     [
         (("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"), ("SCRAM-SHA-512", 'password="hunter2"')),
         (("PLAIN", "OAUTHBEARER"), ("PLAIN", 'password="hunter2"')),
         (("OAUTHBEARER",), ("OAUTHBEARER", 'unsecuredLoginStringClaim_sub="alice"')),
     ],
 )
-def test_clients_are_told_the_strongest_mechanism_and_the_first_user(
-    mechanisms: tuple[str, ...], told: tuple[str, str]
-) -> None:
+def test_client_gets_strongest_mechanism_and_first_user(mechanisms: tuple[str, ...], expected: tuple[str, str]) -> None:
     security = BrokerSecurity(protocol="SASL_SSL", mechanisms=mechanisms)
     properties = client_properties(security, USERS, "127.0.0.1:1", Path("/trusted.pem"))
-    assert properties["sasl.mechanism"] == told[0]
-    assert told[1] in properties["sasl.jaas.config"]
+    assert properties["sasl.mechanism"] == expected[0]
+    assert expected[1] in properties["sasl.jaas.config"]
     assert properties["ssl.truststore.location"] == "/trusted.pem"
 
 
-def test_generated_passwords_are_taken_for_users_and_differ() -> None:
+def test_generated_passwords_are_valid_and_differ() -> None:
     one, other = new_password(), new_password()
     assert one != other
     assert BrokerSecurity(protocol="SASL_SSL", users=(("a", one), ("b", other))).uses_sasl
@@ -79,7 +77,7 @@ def test_generated_passwords_are_taken_for_users_and_differ() -> None:
         {"protocol": "SASL_SSL", "users": (("a", Secret("")),)},
     ],
 )
-def test_what_makes_no_listener_is_refused(arguments: dict[str, Any]) -> None:
+def test_invalid_listener_raises_value_error(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError) as refused:
         BrokerSecurity(**arguments)
     assert "hunter2" not in str(refused.value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-from kafka_eos_sink.embedded.cluster import new_cluster_id
+from kafka_eos_sink.embedded.cluster import random_kafka_id
 
 
-def test_no_cluster_id_looks_like_an_option() -> None:
-    """One in 64 random ids began with a dash, and Kafka's storage tool refused it."""
+def test_cluster_id_never_begins_with_a_dash() -> None:
+    """One in 64 random ids would begin with a dash, which Kafka's storage tool takes for an option."""
     dashed, plain = uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(bytes=b"\x01" + bytes(15))
     drawn = iter((dashed, plain))
-    assert new_cluster_id(lambda: next(drawn)) == "AQAAAAAAAAAAAAAAAAAAAA"
-    assert len(new_cluster_id()) == 22
+    assert random_kafka_id(lambda: next(drawn)) == "AQAAAAAAAAAAAAAAAAAAAA"
+    assert len(random_kafka_id()) == 22

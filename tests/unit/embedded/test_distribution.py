@@ -1,4 +1,4 @@
-"""Resolution without a network: in Java's place stands a script that does and says what Ivy does and says."""
+"""Downloads without a network: a script in Java's place writes the jars and prints what Ivy would print."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kafka_eos_sink.embedded.distribution import Progress, cache_directory, reso
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
 
-# Takes the pattern after -retrieve, writes the jars of JARS there, says what IVY_SAYS holds and counts its runs.
+# Writes the jars of JARS to the folder after -retrieve, prints IVY_PRINTS and counts its runs.
 SCRIPT = """#!/bin/sh
 echo run >> "$RUNS"
 while [ "$1" != -retrieve ]; do [ "$1" = -ivy ] && cp "$2" "$RUNS.module"; shift; done
 folder=$(dirname "$2")
 if grep -q slf4j-simple "$RUNS.module"; then JARS=slf4j-simple-1.7.36.jar; fi
 for jar in $JARS; do echo content > "$folder/$jar"; done
-printf '%b' "$IVY_SAYS"
+printf '%b' "$IVY_PRINTS"
 exit $IVY_STATUS
 """
 
 
 @pytest.fixture
 def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts the script in Java's place; returns the file that counts its runs."""
+    """Put the script in Java's place; return the file that counts its runs."""
     (tmp_path / "jdk" / "bin").mkdir(parents=True)
     java = tmp_path / "jdk" / "bin" / "java"
     java.write_text(SCRIPT)
@@ -39,7 +39,7 @@ def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "KAFKA_EOS_CACHE": str(tmp_path / "cache"),
         "RUNS": str(runs),
         "JARS": "kafka_2.13-9.0.0.jar slf4j-api-1.7.36.jar",
-        "IVY_SAYS": "\\tfound a#kafka_2.13;9.0.0 in public\\n\\t[SUCCESSFUL ] a#b;1!kafka_2.13.jar (5ms)\\n",
+        "IVY_PRINTS": "\\tfound a#kafka_2.13;9.0.0 in public\\n\\t[SUCCESSFUL ] a#b;1!kafka_2.13.jar (5ms)\\n",
         "IVY_STATUS": "0",
     }.items():
         monkeypatch.setenv(name, value)
@@ -51,13 +51,13 @@ def runs_of(ivy: Path) -> int:
     return len(ivy.read_text().splitlines()) if ivy.exists() else 0
 
 
-def test_the_cache_is_where_the_environment_says() -> None:
+def test_cache_directory_follows_the_environment() -> None:
     assert cache_directory({"KAFKA_EOS_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
     assert cache_directory({"XDG_CACHE_HOME": "/b"}) == Path("/b/kafka-eos")
     assert cache_directory({}) == Path("~/.cache/kafka-eos").expanduser()
 
 
-def test_jars_are_resolved_once_and_a_logger_is_added(ivy: Path) -> None:
+def test_jars_are_downloaded_once_with_a_logger(ivy: Path) -> None:
     seen: list[Progress] = []
     folder = resolve("9.0.0", progress=seen.append)
     assert sorted(jar.name for jar in folder.glob("*.jar")) == [
@@ -72,7 +72,7 @@ def test_jars_are_resolved_once_and_a_logger_is_added(ivy: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["remove", "cut", "manifest"])
-def test_an_incomplete_folder_is_resolved_again(ivy: Path, damage: str) -> None:
+def test_incomplete_folder_is_downloaded_again(ivy: Path, damage: str) -> None:
     folder = resolve("9.0.0")
     if damage == "remove":
         (folder / "kafka_2.13-9.0.0.jar").unlink()
@@ -85,7 +85,7 @@ def test_an_incomplete_folder_is_resolved_again(ivy: Path, damage: str) -> None:
     assert len(json.loads((folder / "manifest.json").read_text())) == 3
 
 
-def test_two_that_start_at_once_resolve_once(ivy: Path) -> None:
+def test_two_processes_at_once_download_once(ivy: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
         folders = pool.map(resolve, ["9.0.0", "9.0.0"], chunksize=1)
@@ -93,7 +93,7 @@ def test_two_that_start_at_once_resolve_once(ivy: Path) -> None:
     assert runs_of(ivy) == 2
 
 
-def test_coordinates_come_in_their_order(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_keep_the_order_of_their_coordinates(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JARS", "z-1.jar a-2.jar m-3.jar")
     jars = resolve_coordinates(["g:z:1", "g:a:2"], transitive=True)
     assert [jar.name for jar in jars] == ["z-1.jar", "a-2.jar", "m-3.jar"]
@@ -103,23 +103,19 @@ def test_coordinates_come_in_their_order(ivy: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_coordinates([]) == []
 
 
-def test_a_version_that_was_never_released_is_said_without_trying_again(
-    ivy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreleased_version_fails_without_a_retry(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IVY_STATUS", "1")
-    monkeypatch.setenv("IVY_SAYS", "\\t\\t:: org.apache.kafka#kafka_2.13;9.0.0: not found\\n")
+    monkeypatch.setenv("IVY_PRINTS", "\\t\\t:: org.apache.kafka#kafka_2.13;9.0.0: not found\\n")
     with pytest.raises(KafkaEosError, match=r"DISTRIBUTION_UNAVAILABLE.*has no Kafka 9.0.0 .*kafka_2.13;9.0.0\)"):
         resolve("9.0.0")
     assert runs_of(ivy) == 1
 
 
-def test_an_index_that_cannot_be_reached_is_tried_again_and_then_said(
-    ivy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_index_is_retried_then_reported(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_eos_sink.embedded.distribution.time.sleep", lambda _: None)
     monkeypatch.setenv("IVY_STATUS", "1")
-    says = "Host index.example not found. url=https://index.example/x.pom\\n:: a#kafka_2.13;9.0.0: not found\\n"
-    monkeypatch.setenv("IVY_SAYS", says)
+    output = "Host index.example not found. url=https://index.example/x.pom\\n:: a#kafka_2.13;9.0.0: not found\\n"
+    monkeypatch.setenv("IVY_PRINTS", output)
     with pytest.raises(KafkaEosError) as raised:
         resolve("9.0.0")
     assert raised.value.code == "DISTRIBUTION_UNAVAILABLE"
@@ -128,7 +124,7 @@ def test_an_index_that_cannot_be_reached_is_tried_again_and_then_said(
     assert runs_of(ivy) == 3
 
 
-def test_an_answer_without_the_jar_is_not_kept(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_without_the_main_jar_is_discarded(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JARS", "other.jar")
     with pytest.raises(KafkaEosError, match=r"without kafka_2\.13-9\.0\.0\.jar"):
         resolve("9.0.0")
@@ -136,7 +132,7 @@ def test_an_answer_without_the_jar_is_not_kept(ivy: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("version", ["../evil", "", "4.2.1 ", 'x"y', "4..1"])
-def test_what_is_no_version_never_becomes_a_path(ivy: Path, version: str) -> None:
+def test_invalid_version_never_becomes_a_path(ivy: Path, version: str) -> None:
     with pytest.raises(KafkaEosError, match="is no package coordinate"):
         resolve(version)
     assert runs_of(ivy) == 0

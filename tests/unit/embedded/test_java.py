@@ -8,11 +8,11 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 
 
-def java_home(folder: Path, *, release: str | None = None, says: str = "") -> Path:
-    """A Java home whose `java -version` says `says`."""
+def java_home(folder: Path, *, release: str | None = None, output: str = "") -> Path:
+    """Make a Java home whose ``java -version`` prints ``output``."""
     executable = folder / "bin" / "java"
     executable.parent.mkdir(parents=True)
-    executable.write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{says}\nEOF\n")
+    executable.write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{output}\nEOF\n")
     executable.chmod(0o755)
     if release is not None:
         (folder / "release").write_text(f'IMPLEMENTOR="X"\nJAVA_VERSION="{release}"\n')
@@ -20,47 +20,47 @@ def java_home(folder: Path, *, release: str | None = None, says: str = "") -> Pa
 
 
 @pytest.mark.parametrize(("release", "version"), [("17.0.15", 17), ("21", 21), ("25-ea", 25)])
-def test_the_version_is_read_from_the_release_file(tmp_path: Path, release: str, version: int) -> None:
+def test_version_comes_from_the_release_file(tmp_path: Path, release: str, version: int) -> None:
     home = java_home(tmp_path, release=release)
     found = find_java({"JAVA_HOME": str(home)})
     assert (found.executable, found.version) == (home / "bin" / "java", version)
 
 
-def test_without_a_release_file_java_is_asked(tmp_path: Path) -> None:
-    home = java_home(tmp_path, says='Picked up JAVA_TOOL_OPTIONS: -Dx=1\nopenjdk version "17.0.9" 2023-10-17')
+def test_version_comes_from_java_without_a_release_file(tmp_path: Path) -> None:
+    home = java_home(tmp_path, output='Picked up JAVA_TOOL_OPTIONS: -Dx=1\nopenjdk version "17.0.9" 2023-10-17')
     assert find_java({"JAVA_HOME": str(home)}).version == 17
 
 
-def test_java_on_the_path_is_found_through_links(tmp_path: Path) -> None:
+def test_java_on_path_is_found_through_links(tmp_path: Path) -> None:
     home = java_home(tmp_path / "jdk", release="21.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert find_java({"PATH": str(tmp_path / "bin")}).version == 21
 
 
-@pytest.mark.parametrize("says", ['java version "1.8.0_402"', 'openjdk version "11.0.2" 2019-01-15'])
-def test_an_old_java_is_refused_with_the_way_out(tmp_path: Path, says: str) -> None:
+@pytest.mark.parametrize("output", ['java version "1.8.0_402"', 'openjdk version "11.0.2" 2019-01-15'])
+def test_old_java_fails_with_install_instructions(tmp_path: Path, output: str) -> None:
     with pytest.raises(
         KafkaEosError, match=r"JAVA_TOO_OLD.*is Java (8|11), which is too old; install Java 17"
     ) as raised:
-        find_java({"JAVA_HOME": str(java_home(tmp_path, says=says))})
+        find_java({"JAVA_HOME": str(java_home(tmp_path, output=output))})
     assert "\n" not in str(raised.value)
 
 
-def test_a_wrong_java_home_is_an_error_even_with_java_on_the_path(tmp_path: Path) -> None:
+def test_wrong_java_home_fails_despite_java_on_path(tmp_path: Path) -> None:
     java_home(tmp_path, release="17")
     with pytest.raises(KafkaEosError, match=r"JAVA_NOT_FOUND.*JAVA_HOME is /nowhere"):
         find_java({"JAVA_HOME": "/nowhere", "PATH": str(tmp_path / "bin")})
 
 
-def test_no_java_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_java_fails_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(KafkaEosError, match=r"JAVA_NOT_FOUND.*No Java was found on PATH; install Java 17") as raised:
         find_java({"PATH": str(tmp_path)})
     assert "\n" not in str(raised.value)
 
 
-def test_a_java_that_says_nothing_of_the_kind_is_none(tmp_path: Path) -> None:
+def test_program_without_a_java_version_is_not_found(tmp_path: Path) -> None:
     # macOS has such a /usr/bin/java.
-    home = java_home(tmp_path, says="Unable to locate a Java Runtime.")
+    home = java_home(tmp_path, output="Unable to locate a Java Runtime.")
     with pytest.raises(KafkaEosError, match="JAVA_NOT_FOUND"):
         find_java({"JAVA_HOME": str(home)})

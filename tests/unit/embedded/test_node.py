@@ -9,7 +9,10 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.node import HOST, NodeAddress, server_properties, write_properties
 from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
 
-NODES = tuple(NodeAddress(node_id=each, port=9_000 + each, controller_port=9_100 + each) for each in (1, 2, 3))
+NODES = tuple(
+    NodeAddress(node_id=each, port=9_000 + each, broker_port=9_000 + each, controller_port=9_100 + each)
+    for each in (1, 2, 3)
+)
 
 
 def test_replication_follows_the_number_of_nodes() -> None:
@@ -23,18 +26,18 @@ def test_replication_follows_the_number_of_nodes() -> None:
     assert three["listeners"] == "BROKER://127.0.0.1:9002,CONTROLLER://127.0.0.1:9102"
 
 
-def test_a_secured_listener_is_for_clients_and_the_brokers_keep_one_of_their_own() -> None:
+def test_secured_clients_have_a_listener_of_their_own() -> None:
     address = NodeAddress(node_id=1, port=9_001, controller_port=9_101, broker_port=9_201)
     properties = server_properties(address, [address], Path("/d"), {}, "SASL_SSL")
     assert address.server == "127.0.0.1:9001"
-    assert address.plaintext_port == 9_201
+    assert address.has_client_listener
     assert sorted(address.ports) == [9_001, 9_101, 9_201]
     assert properties["inter.broker.listener.name"] == "BROKER"
     assert properties["advertised.listeners"] == "BROKER://127.0.0.1:9201,CLIENT://127.0.0.1:9001"
     assert properties["listener.security.protocol.map"] == "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENT:SASL_SSL"
 
 
-def test_given_properties_win() -> None:
+def test_overrides_win_over_chosen_properties() -> None:
     assert server_properties(NODES[0], NODES[:1], Path("/d"), {"num.partitions": "9"})["num.partitions"] == "9"
 
 
@@ -49,7 +52,7 @@ def test_chosen_ports_are_free_and_different() -> None:
     assert all(is_free(HOST, port) for port in ports)
 
 
-def test_a_port_that_is_listened_on_is_not_free() -> None:
+def test_port_of_a_listening_server_is_not_free() -> None:
     with socket.create_server((HOST, 0)) as server:
         assert not is_free(HOST, server.getsockname()[1])
 
@@ -57,6 +60,6 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
 @pytest.mark.parametrize(
     "arguments", [{"brokers": 2}, {"transaction_version": 3}, {"port": 0}, {"port": 65_534, "brokers": 3}]
 )
-def test_arguments_that_make_no_cluster_are_refused(arguments: dict[str, int]) -> None:
+def test_invalid_arguments_raise_value_error(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         EmbeddedKafka(**arguments)

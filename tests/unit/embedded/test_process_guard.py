@@ -1,4 +1,4 @@
-"""Real processes: a guard is worth nothing if it does not act when its parent is killed."""
+"""The guard with real processes, because it must act when its parent is killed."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("forks", ["alone", "forks"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_parent_takes_its_processes_and_its_folder_along(
-    tmp_path: Path, number: signal.Signals, forks: str
-) -> None:
+def test_killed_parent_ends_its_processes_and_folder(tmp_path: Path, number: signal.Signals, forks: str) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     root = Path(__file__).parents[3]
@@ -67,7 +65,7 @@ def test_a_killed_parent_takes_its_processes_and_its_folder_along(
     parent.stdout.close()
 
 
-def test_a_closed_guard_touches_nothing(tmp_path: Path) -> None:
+def test_closed_guard_keeps_processes_and_folder(tmp_path: Path) -> None:
     guard = ProcessGuard(scratch=tmp_path)
     with (tmp_path / "log").open("ab") as log:
         process = guard.start(["sleep", "600"], output=log, directory=tmp_path)
@@ -80,7 +78,7 @@ def test_a_closed_guard_touches_nothing(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_the_command_gets_its_arguments_and_its_output_is_kept(tmp_path: Path) -> None:
+def test_guarded_command_gets_arguments_and_logs_output(tmp_path: Path) -> None:
     guard = ProcessGuard()
     with (tmp_path / "log").open("ab") as log:
         process = guard.start(

@@ -148,3 +148,8 @@ def test_a_claim_of_a_huge_size_sets_no_memory_aside() -> None:
     raw = b"\xff\xff\xff\xff\x0f" + os.urandom(20)
     with pytest.raises(ProtocolError, match="ends early"):
         decompress(Codec.SNAPPY, raw, 2**33)
+
+
+def test_unknown_codec_names_those_that_exist() -> None:
+    with pytest.raises(ConfigurationError, match=r"COMPRESSION_TYPE\].*'lzma'.*none, gzip, snappy, lz4, zstd"):
+        Codec.of("lzma")

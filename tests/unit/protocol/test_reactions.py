@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from kafka_eos_sink.errors import (
@@ -11,9 +14,16 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
 )
-from kafka_eos_sink.protocol import messages
+from kafka_eos_sink.protocol import messages, reactions
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import (
+    END_TXN_REJECTED,
+    FENCED_BY_NEWER_OWNER,
+    REACTIONS,
+    Reaction,
+    reaction,
+    refusal,
+)
 
 R, L, C = Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR
 A, F, X, DOUBT = Reaction.ABORT, Reaction.FENCED, Reaction.CONFIGURATION, Reaction.UNKNOWN
@@ -106,5 +116,40 @@ def test_a_refusal_names_what_was_asked_and_kafkas_code(
     error = refusal(getattr(messages, f"{api}Request"), code, "Asking for 'x'", "the broker's own words")
     assert type(error) is kind
     assert error.code == own_code
-    assert str(error).startswith(f"[KAFKA_EOS.{own_code}] Asking for 'x' was answered {ErrorCode.of(code).name}")
+    assert str(error).startswith(f"[KAFKA_EOS.{own_code}] Asking for 'x' returned {ErrorCode.of(code).name}")
     assert "the broker's own words" in str(error)
+
+
+def test_groups_of_codes_follow_from_the_rows() -> None:
+    assert {code.name for code in FENCED_BY_NEWER_OWNER} == {"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
+    assert {code.name for code in END_TXN_REJECTED} == {
+        "INVALID_PRODUCER_EPOCH",
+        "PRODUCER_FENCED",
+        "INVALID_PRODUCER_ID_MAPPING",
+        "INVALID_TXN_STATE",
+        "UNKNOWN_PRODUCER_ID",
+        "TRANSACTION_ABORTABLE",
+    }
+
+
+def error_codes_in(node: ast.AST) -> list[str]:
+    return [
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "ErrorCode"
+    ]
+
+
+def test_no_module_has_a_set_of_error_codes_of_its_own() -> None:
+    """Every literal that names two codes or more stands in `reactions.py`, where a row can be seen to disagree with it."""
+    table = Path(reactions.__file__)
+    package = table.parents[1]
+    literals = (ast.Set, ast.List, ast.Tuple, ast.Dict)
+    found = [
+        f"{source.relative_to(package)}:{node.lineno}"
+        for source in sorted(package.rglob("*.py"))
+        if source != table and source.name != "error_codes.py"
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, literals) and len(set(error_codes_in(node)) - {"NONE", "of"}) > 1
+    ]
+    assert found == []

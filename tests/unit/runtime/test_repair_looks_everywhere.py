@@ -272,10 +272,10 @@ def test_a_topic_that_may_not_be_looked_at_does_not_keep_the_others_from_being_a
     ("answer", "why"),
     [
         (
-            SimpleNamespace(error=ErrorCode.OFFSET_OUT_OF_RANGE.value, records=b"", log_start_offset=-1),
+            SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE.value, records=b"", log_start_offset=-1),
             "its first batch is gone",
         ),
-        (SimpleNamespace(error=0, records=b"", log_start_offset=0), "it has joined an older open transaction"),
+        (SimpleNamespace(error_code=0, records=b"", log_start_offset=0), "it has joined an older open transaction"),
         (BrokerRefusedError("UNKNOWN_TOPIC", "gone"), "its leader does not show now"),
     ],
 )

@@ -1,0 +1,385 @@
+"""The engine for every request outside the data path: route keys to nodes, send, react per key, retry until the deadline.
+
+A `Call` describes one kind of request. `Requests.perform` runs it in rounds. Each round finds the node of every open key, sends
+one request per node (pipelined per node, concurrent over nodes), and reacts to each key's error code by the table in
+`protocol/reactions.py`. Keys that may succeed later stay open for the next round, after a back-off. A request that changes
+something is built from its keys alone, so a resend has identical bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Generic, TypeVar, cast
+
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
+from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, refusal
+from kafka_eos_sink.protocol.schema import Request
+
+K = TypeVar("K")
+V = TypeVar("V")
+log = logging.getLogger(__name__)
+
+MARKERS_FIRST_BACKOFF_MS = 20
+"""First back-off while a coordinator writes markers. They take a few ms, not the 100 ms of ``retry.backoff.ms``; Java's
+``TransactionManager`` begins with 20 ms, too."""
+
+
+class Route(Enum):
+    """Which node a request about a key goes to."""
+
+    ANY = auto()
+    ANY_IDENTIFIED = auto()
+    """Any broker whose node id is known. A bootstrap address does not name the broker behind it."""
+    BROKER = auto()
+    """The key itself is the node id."""
+    CONTROLLER = auto()
+    LEADER = auto()
+    """The key is a (topic, partition)."""
+    TRANSACTION_COORDINATOR = auto()
+    GROUP_COORDINATOR = auto()
+
+
+_KEY_TYPES = {Route.GROUP_COORDINATOR: 0, Route.TRANSACTION_COORDINATOR: 1}
+"""The routes to a coordinator, with the key type of FindCoordinator."""
+
+
+class OnCode(Enum):
+    """What to do with an error code that no retry can mend, and with the keys that are still open at the deadline."""
+
+    RAISE = auto()
+    """Raise the code's error; raise REQUEST_DEADLINE at the deadline."""
+    RAISE_CONFIGURATION = auto()
+    """Raise what configuration or rights must mend; return every other code, and what is known at the deadline."""
+    RETURN = auto()
+    """Return every code, and what is known at the deadline."""
+
+
+Result = tuple[K, int, str | None, V]
+"""What a response holds about one key: the key, its error code, the broker's error message, the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[K, V]):
+    """One kind of request: its route, how to build it for the keys of one node, and how to read its response.
+
+    Args:
+        request: Builds the request from the keys of one node and the node id.
+        read: Reads a response, given the keys it was sent for. A key that it leaves out stays open.
+        about: Names a key in messages, as in "topic 'orders'".
+        coordinator_key: The transactional id or group that coordinates a key. Needed on coordinator routes only.
+        max_version: The highest API version to send, None for the highest that both sides speak.
+        exact_version: The one API version in which a key's request may leave. With it, a broker that does not speak that version
+            gives the key UNSUPPORTED_VERSION, and nothing is sent.
+        blocked_by: Describes what blocks a key that still returns CONCURRENT_TRANSACTIONS at the deadline.
+    """
+
+    api: type[Request[Any]]
+    route: Route
+    request: Callable[[Sequence[K], int], Request[Any]]
+    read: Callable[[Any, Sequence[K]], Iterable[Result[K, V]]]
+    about: Callable[[K], str]
+    keys_per_request: int = 1_000
+    first_backoff_ms: int | None = None
+    on_code: OnCode = OnCode.RAISE
+    coordinator_key: Callable[[K], str] = str
+    max_version: int | None = None
+    exact_version: Callable[[K], int] | None = None
+    blocked_by: Callable[[K], str] | None = None
+
+    def describe(self, keys: Sequence[K]) -> str:
+        """Name this request and its keys for a message: "FindCoordinator of group 'g' and 2 more"."""
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        return f"{self.api.__name__.removesuffix('Request')} of {self.about(keys[0])}{more}" if keys else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[V]):
+    """What is known of one key.
+
+    ``code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
+    try. It is for messages only, because the unanswered try may have changed what it describes.
+    """
+
+    code: int | None = None
+    value: V | None = None
+    earlier_code: int | None = None
+
+    def after_lost_response(self) -> Outcome[V]:
+        """The outcome once a later try was sent and its response lost."""
+        return Outcome(earlier_code=self.earlier_code if self.code is None else self.code)
+
+
+class _Operation(Generic[K, V]):
+    """A call in progress: what is known of each key, and which keys are still open."""
+
+    def __init__(self, call: Call[K, V], keys: Iterable[K], retry: Retry) -> None:
+        self.call = call
+        self.retry = retry
+        self.outcomes: dict[K, Outcome[V]] = dict.fromkeys(keys, Outcome())
+        self.open: dict[K, None] = dict.fromkeys(self.outcomes)
+
+    def settle(self, key: K, outcome: Outcome[V]) -> None:
+        self.outcomes[key] = outcome
+        self.open.pop(key, None)
+
+
+class Requests:
+    """Performs calls on one `NetworkClient`, and caches which broker coordinates an id or a group."""
+
+    def __init__(self, client: NetworkClient) -> None:
+        self.client = client
+        self._coordinators: dict[tuple[Route, str], int] = {}
+        self._stale: set[tuple[Route, str]] = set()
+
+    def perform(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, Outcome[V]]:
+        """Perform a call for all keys.
+
+        Args:
+            deadline_ms: Absolute time of the client's clock.
+
+        Returns:
+            The outcome of each key, in the order of the keys.
+
+        Raises:
+            BrokerUnavailableError: REQUEST_DEADLINE or BROKER_UNREACHABLE, only if ``call.on_code`` is RAISE.
+            AuthorizationError, BrokerRefusedError, FencedError, TransactionAbortedError: by `refusal`.
+        """
+        keys = list(keys)
+        operation = _Operation(call, keys, Retry(self.client, "", deadline_ms, first_ms=call.first_backoff_ms))
+        try:
+            while operation.open:
+                operation.retry.what = call.describe(list(operation.open))
+                self._round(operation)
+                if operation.open:
+                    operation.retry.pause()
+        except BrokerUnavailableError:
+            if call.on_code is OnCode.RAISE:
+                self._raise_blocked(operation)
+                raise
+        return operation.outcomes
+
+    def values(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, V]:
+        """Perform a call that raises every code that is no result; return the value of each key."""
+        return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
+
+    def find_coordinators(
+        self, ids: Iterable[str], deadline_ms: int, route: Route = Route.TRANSACTION_COORDINATOR
+    ) -> dict[str, int]:
+        """Return the node id of each id's coordinator, from the cache if `forget` was not called since.
+
+        The first use of transactions in a cluster creates ``__transaction_state``, which takes seconds.
+
+        Raises:
+            AuthorizationError, BrokerUnavailableError.
+        """
+        wanted = list(dict.fromkeys(ids))
+        missing = [each for each in wanted if self._coordinator(route, each) is None]
+        found = self.perform(_find_call(route, OnCode.RAISE), missing, deadline_ms)
+        self._learn_coordinators(route, found)
+        return {each: self._coordinators[route, each] for each in wanted}
+
+    def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
+        """Look the coordinators of these ids up again at their next use."""
+        # The old node stays in the cache: only so can a move be logged.
+        self._stale.update((route, each) for each in ids)
+
+    def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
+        """Return the node id of each partition's leader. Waits for elections.
+
+        Raises:
+            BrokerRefusedError: UNKNOWN_TOPIC if a topic or partition did not appear before the deadline.
+            AuthorizationError, BrokerUnavailableError.
+        """
+        wanted = list(dict.fromkeys(partitions))
+        topics = {topic for topic, _partition in wanted}
+        self.client.want_topics(topics)
+        if not topics <= self.client.metadata.topics.keys():
+            self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
+        while True:
+            metadata = self.client.metadata
+            found = {each: leader for each in wanted if (leader := metadata.leader(*each)) is not None}
+            if len(found) == len(wanted):
+                return found
+            missing = next(each for each in wanted if each not in found)
+            self._require_describable(missing[0])
+            if not self.client.wait_for_metadata(deadline_ms):
+                raise self.no_leader(*missing)
+
+    def refresh_metadata(self, what: str, deadline_ms: int) -> None:
+        """Wait for fresh metadata. Raises BrokerUnavailableError BROKER_UNREACHABLE or REQUEST_DEADLINE."""
+        if not self.client.wait_for_metadata(deadline_ms):
+            self.client.any_node(deadline_ms)
+            raise Retry(self.client, what, deadline_ms).timeout()
+
+    def no_leader(self, topic: str, partition: int) -> KafkaEosError:
+        """The error for a partition without a leader at the deadline."""
+        known = self.client.metadata.topics.get(topic)
+        is_listed = known is not None and (known.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
+        if known is not None and is_listed and known.partition(partition) is None:
+            size = f"it has {len(known.partitions)} partitions" if known.partitions else "there is no such topic"
+            return BrokerRefusedError(
+                "UNKNOWN_TOPIC",
+                f"{topic}-{partition} did not appear in the cluster before the deadline: {size}; create it, or grant Describe on "
+                "the topic if it exists",
+            )
+        return Retry(self.client, f"The election of a leader for {topic}-{partition}", 0).timeout()
+
+    # one round
+
+    def _round(self, operation: _Operation[K, V]) -> None:
+        """Send one request per node for the open keys whose node is known; settle the keys whose outcome is final."""
+        call = operation.call
+        by_node: dict[int, list[K]] = {}
+        for key, node_id in self._nodes(operation).items():
+            by_node.setdefault(node_id, []).append(key)
+        batches = [
+            (node_id, keys[at : at + call.keys_per_request])
+            for node_id, keys in by_node.items()
+            for at in range(0, len(keys), call.keys_per_request)
+        ]
+        exact = call.exact_version
+        requests = [
+            (node_id, call.request(keys, node_id), call.max_version if exact is None else exact(keys[0]))
+            for node_id, keys in batches
+        ]
+        responses = self.client.call_all(requests, operation.retry.deadline_ms, exact_versions=exact is not None)
+        for (node_id, keys), response in zip(batches, responses, strict=True):
+            if isinstance(response, KafkaEosError):
+                self._on_error(operation, node_id, keys, response)
+                continue
+            for key, code, message, value in call.read(response, keys):
+                if key in operation.open:
+                    self._on_result(operation, node_id, key, Outcome(code=code, value=value), message)
+
+    def _nodes(self, operation: _Operation[K, V]) -> dict[Any, int]:
+        """The node of each open key, without the keys whose coordinator is not known yet."""
+        route, deadline_ms = operation.call.route, operation.retry.deadline_ms
+        keys: list[Any] = list(operation.open)
+        match route:
+            case Route.BROKER:
+                return {key: key for key in keys}
+            case Route.LEADER:
+                return dict(self.leaders(keys, deadline_ms))
+            case Route.TRANSACTION_COORDINATOR | Route.GROUP_COORDINATOR:
+                return self._coordinator_nodes(operation)
+            case Route.CONTROLLER if (controller := self.client.metadata.controller) in self.client.metadata.brokers:
+                return dict.fromkeys(keys, controller)
+        node_id = self.client.any_node(deadline_ms)
+        while route is Route.ANY_IDENTIFIED and node_id < 0:
+            self.refresh_metadata("Metadata", deadline_ms)
+            node_id = self.client.any_node(deadline_ms)
+        return dict.fromkeys(keys, node_id)
+
+    def _coordinator_nodes(self, operation: _Operation[K, V]) -> dict[K, int]:
+        """Look up the missing coordinators once. One id whose coordinator is away must not delay the others."""
+        call = operation.call
+        ids = {key: call.coordinator_key(key) for key in operation.open}
+        missing = [each for each in dict.fromkeys(ids.values()) if self._coordinator(call.route, each) is None]
+        if missing:
+            on_code = OnCode.RETURN if call.on_code is OnCode.RETURN else OnCode.RAISE
+            lookup: _Operation[str, Any] = _Operation(_find_call(call.route, on_code), missing, operation.retry)
+            self._round(lookup)
+            self._learn_coordinators(call.route, lookup.outcomes)
+            for key, each in ids.items():
+                outcome = lookup.outcomes.get(each)
+                if outcome is not None and outcome.code and each not in lookup.open:
+                    operation.settle(key, Outcome(code=outcome.code))
+        nodes = {key: self._coordinator(call.route, ids[key]) for key in operation.open}
+        return {key: node_id for key, node_id in nodes.items() if node_id is not None}
+
+    def _on_error(self, operation: _Operation[K, V], node_id: int, keys: Sequence[K], error: KafkaEosError) -> None:
+        if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):
+            # The broker does not speak the version. Another version would not be the identical request.
+            for key in keys:
+                operation.settle(key, Outcome(code=ErrorCode.UNSUPPORTED_VERSION.value))
+            return
+        operation.retry.on_error(error, node_id)
+        self._forget_keys(operation.call, keys)
+        if not isinstance(error, BrokerUnavailableError):
+            # Sent, and the response was lost: an earlier response may no longer describe the key.
+            for key in keys:
+                operation.outcomes[key] = operation.outcomes[key].after_lost_response()
+
+    def _on_result(
+        self, operation: _Operation[K, V], node_id: int, key: K, outcome: Outcome[V], message: str | None
+    ) -> None:
+        call, code = operation.call, outcome.code
+        if not code:
+            operation.settle(key, outcome)
+            return
+        what = call.describe([key])
+        action = operation.retry.on_code(call.api, code, what, node_id)
+        if action in RETRIES:
+            operation.outcomes[key] = outcome
+            if action is Reaction.FIND_COORDINATOR:
+                self._forget_keys(call, [key])
+            return
+        if action not in COMPLETES and call.on_code is not OnCode.RETURN:
+            error = refusal(call.api, code, what, message)
+            # A missing right is for the user even if the table calls it a newer owner: the next run would meet it again.
+            if call.on_code is OnCode.RAISE or action in CONFIGURATION or isinstance(error, AuthorizationError):
+                raise error
+        operation.settle(key, outcome)
+
+    def _raise_blocked(self, operation: _Operation[K, V]) -> None:
+        """At the deadline, raise an error that names the blocking transaction if one blocks a key."""
+        retry, blocked_by = operation.retry, operation.call.blocked_by
+        for key in operation.open if blocked_by is not None else ():
+            outcome = operation.outcomes[key]
+            if ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.code, outcome.earlier_code) and blocked_by is not None:
+                retry.reason = f"{retry.reason}; {blocked_by(key)}"
+                raise retry.timeout() from None
+
+    # coordinators
+
+    def _coordinator(self, route: Route, each: str) -> int | None:
+        key = (route, each)
+        return None if key in self._stale else self._coordinators.get(key)
+
+    def _learn_coordinators(
+        self, route: Route, found: Mapping[str, Outcome[FindCoordinatorResponse.Coordinator]]
+    ) -> None:
+        for each, outcome in found.items():
+            coordinator = outcome.value
+            if outcome.code or coordinator is None:
+                continue
+            self.client.learn_broker(coordinator.node_id, coordinator.host, coordinator.port)
+            before = self._coordinators.get((route, each))
+            if before not in (None, coordinator.node_id):
+                log.info("%s moved from broker %s to broker %d", _coordinated(route, each), before, coordinator.node_id)
+            self._coordinators[route, each] = coordinator.node_id
+            self._stale.discard((route, each))
+
+    def _forget_keys(self, call: Call[K, V], keys: Iterable[K]) -> None:
+        if call.route in _KEY_TYPES:
+            self.forget((call.coordinator_key(key) for key in keys), call.route)
+
+    def _require_describable(self, topic: str) -> None:
+        """Raise if the metadata response rejected the topic for good."""
+        known = self.client.metadata.topics.get(topic)
+        if known is not None and known.error and not known.error.retriable:
+            raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
+
+
+def _find_call(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
+    """FindCoordinator, many keys per request (KIP-699)."""
+    return Call(
+        api=FindCoordinatorRequest,
+        route=Route.ANY,
+        request=lambda ids, _node: FindCoordinatorRequest(key_type=_KEY_TYPES[route], coordinator_keys=tuple(ids)),
+        read=lambda response, _ids: ((c.key, c.error_code, c.error_message, c) for c in response.coordinators),
+        about=lambda each: _coordinated(route, each),
+        on_code=on_code,
+    )
+
+
+def _coordinated(route: Route, each: str) -> str:
+    return f"{'group' if route is Route.GROUP_COORDINATOR else 'transactional id'} {each!r}"

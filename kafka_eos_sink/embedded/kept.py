@@ -1,0 +1,108 @@
+"""The folder of a cluster, and what a later start reads from a kept one.
+
+``lock`` is locked while a cluster runs. ``cluster/`` appears by one rename when every node is formatted; it holds
+``cluster.json``, ``users`` and a folder per node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.node import NodeAddress, write_properties
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.settings.java_properties import read_properties
+
+_DESCRIPTION = "cluster.json"
+_USERS = "users"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a cluster was made with, in ``cluster.json``."""
+
+    cluster_id: str
+    transaction_version: int | None
+    nodes: tuple[NodeAddress, ...]
+
+    def write(self, cluster: Path) -> None:
+        (cluster / _DESCRIPTION).write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Create the folder and lock it until the returned file is closed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as failure:
+        raise _failed(
+            f"The folder {folder} cannot be written ({failure.strerror}); choose another folder."
+        ) from failure
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        message = f"Another embedded Kafka is running on {folder}; stop it or choose another folder."
+        raise _failed(message) from None
+    return lock
+
+
+def read_description(folder: Path, *, brokers: int, transaction_version: int | None) -> Description | None:
+    """Return what the folder's cluster was made with, None for an empty folder.
+
+    Raises:
+        KafkaEosError: ``EMBEDDED_KAFKA_FAILED`` if the folder holds other files, or its cluster differs.
+    """
+    file = folder / "cluster" / _DESCRIPTION
+    if not file.is_file():
+        # "formatting" is what a start left that was killed while it formatted the nodes.
+        others = sorted(entry.name for entry in folder.iterdir() if entry.name not in ("lock", "formatting"))
+        if others:
+            raise _failed(f"The folder {folder} holds other files ({', '.join(others[:3])}); choose an empty folder.")
+        return None
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found = Description(
+        cluster_id=content["cluster_id"],
+        transaction_version=content["transaction_version"],
+        # An older version wrote null for a broker port that clients share.
+        nodes=tuple(
+            NodeAddress(**each | {"broker_port": each["broker_port"] or each["port"]}) for each in content["nodes"]
+        ),
+    )
+    version = ("transaction.version", transaction_version, found.transaction_version)
+    for name, wanted, made in (("nodes", brokers, len(found.nodes)), version):
+        if wanted is not None and wanted != made:
+            other = f"The folder {folder} was made with {name} {made}, not {wanted}"
+            raise _failed(f"{other}; use {made} or choose another folder.")
+    return found
+
+
+def write_users(cluster: Path, users: Mapping[str, Secret]) -> None:
+    write_properties(cluster / _USERS, {name: password.reveal() for name, password in users.items()})
+
+
+def read_users(cluster: Path, security: BrokerSecurity) -> dict[str, Secret]:
+    """Return the users that the cluster was made with.
+
+    Raises:
+        KafkaEosError: ``EMBEDDED_KAFKA_FAILED`` if ``security`` names other users.
+    """
+    file = cluster / _USERS
+    users = {name: Secret(value) for name, value in read_properties(file).items()} if file.is_file() else {}
+    # Kafka keeps SCRAM credentials in its data: other users would seem to work and be rejected.
+    if not users or (security.users and dict(security.users) != users):
+        raise _failed(
+            f"The folder {cluster.parent} was made with {'other' if users else 'no'} users, which cannot be changed; "
+            "use the same users or choose another folder."
+        )
+    return users
+
+
+def _failed(message: str) -> KafkaEosError:
+    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)

@@ -1,0 +1,171 @@
+"""The requests of the driver's own transaction on the commit log. Each is one `Call` of the client's engine.
+
+A code that no retry can mend is returned, because the procedures in ``commit/`` decide what it means. What configuration or a
+missing right must mend is raised. None stands for a request whose response was lost until the deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Route
+from kafka_eos_sink.commit.steps import Appended, LogRecord
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_eos_sink.protocol.schema import Request
+
+MAX_BATCH_BYTES = 500_000
+"""Records whose values are larger together go into one batch each: brokers take batches up to about 1 MB by default."""
+PRODUCE_TIMEOUT_MS = 30_000
+NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
+"""The identity of a batch without a transaction."""
+_Read = tuple[int, str | None, Any]
+
+
+def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> int | None:
+    """Add a partition to the transaction (AddPartitionsToTxn); return the error code."""
+    request = m.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=(m.AddPartitionsToTxnRequest.Topic(name=where[0], partitions=(where[1],)),),
+    )
+
+    def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
+        for topic in response.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                yield each.partition_error_code, None, None
+
+    call = _call(request, Route.TRANSACTION_COORDINATOR, "transactional id", read)
+    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
+
+
+def commit_group_offsets(
+    admin: Admin,
+    identity: ProducerIdentity,
+    group_id: str,
+    offsets: Sequence[tuple[str, int, int]],
+    deadline_ms: int,
+) -> int | None:
+    """Commit a group's offsets in the transaction (AddOffsetsToTxn, TxnOffsetCommit); return the error code.
+
+    Args:
+        offsets: (topic, partition, offset of the next record to read).
+    """
+    producer: dict[str, Any] = {
+        "transactional_id": identity.transactional_id,
+        "group_id": group_id,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.producer_epoch,
+    }
+    # From version 5 on TxnOffsetCommit adds the group to the transaction by itself, which needs transaction version 2.
+    implicit = identity.transaction_version >= 2
+    if not implicit:
+        add = m.AddOffsetsToTxnRequest(**producer)
+        call = _call(
+            add, Route.TRANSACTION_COORDINATOR, "transactional id", lambda response: [(response.error_code, None, None)]
+        )
+        error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
+        if error != ErrorCode.NONE:
+            return error
+    topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
+    for topic, partition, offset in offsets:
+        committed = m.TxnOffsetCommitRequest.Topic.Partition(partition_index=partition, committed_offset=offset)
+        topics.setdefault(topic, []).append(committed)
+    request = m.TxnOffsetCommitRequest(
+        **producer,
+        topics=tuple(
+            m.TxnOffsetCommitRequest.Topic(name=name, partitions=tuple(each)) for name, each in topics.items()
+        ),
+    )
+
+    def read(response: m.TxnOffsetCommitResponse) -> list[_Read]:
+        codes = [each.error_code for topic in response.topics for each in topic.partitions]
+        return [(next((code for code in codes if code), ErrorCode.NONE.value), None, None)]
+
+    about = "source.offsets.group"
+    call = _call(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4)
+    return admin.perform(call, [group_id], deadline_ms)[group_id].code
+
+
+def append(
+    admin: Admin,
+    identity: ProducerIdentity,
+    base_sequence: int,
+    records: Sequence[LogRecord],
+    where: TopicPartition,
+    timeout_ms: int,
+) -> Appended:
+    """Append records to a partition, in the transaction of ``identity`` or, for `NO_PRODUCER`, without one.
+
+    Args:
+        timeout_ms: Bounds each batch.
+
+    Returns:
+        The offset of the first record; or the error of a batch, behind which none was sent.
+    """
+    first = -1
+    size = sum(len(record.value or b"") for record in records)
+    for batch in [records] if size < MAX_BATCH_BYTES else [(record,) for record in records]:
+        request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
+        # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
+        max_version = 12 if identity.transaction_version >= 2 else 11
+        call = _call(request, Route.LEADER, "commit log", _read_produce, max_version=max_version)
+        outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
+        if outcome.code != ErrorCode.NONE:
+            return Appended(error=outcome.code)
+        first = first if first >= 0 else outcome.value or 0
+        base_sequence += len(batch)
+    return Appended(error=ErrorCode.NONE.value, offset=first)
+
+
+def _produce_request(
+    identity: ProducerIdentity, base_sequence: int, records: Sequence[LogRecord], where: TopicPartition, timeout_ms: int
+) -> m.ProduceRequest:
+    transactional = identity is not NO_PRODUCER
+    batch = seal(
+        encode_rows([(each.key, each.value, ()) for each in records], timestamp_ms=time.time_ns() // 1_000_000),
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=base_sequence if transactional else -1,
+        transactional=transactional,
+    )
+    data = m.ProduceRequest.Topic.Partition(index=where[1], records=b"".join(batch))
+    return m.ProduceRequest(
+        transactional_id=identity.transactional_id if transactional else None,
+        acks=-1,
+        timeout_ms=min(timeout_ms, PRODUCE_TIMEOUT_MS),
+        topic_data=(m.ProduceRequest.Topic(name=where[0], partition_data=(data,)),),
+    )
+
+
+def _read_produce(response: m.ProduceResponse) -> Iterator[_Read]:
+    for topic in response.responses:
+        for each in topic.partition_responses:
+            yield each.error_code, each.error_message, each.base_offset
+
+
+def _call(
+    request: Request[Any],
+    route: Route,
+    about: str,
+    read: Callable[[Any], Iterable[_Read]],
+    *,
+    max_version: int | None = None,
+) -> Call[Any, Any]:
+    """The call of one request with one key, whose response is read as (error code, broker's message, value)."""
+    return Call(
+        api=type(request),
+        route=route,
+        request=lambda _keys, _node: request,
+        read=lambda response, keys: ((keys[0], *each) for each in read(response)),
+        about=lambda key: f"{about} {key!r}",
+        first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
+        on_code=OnCode.RAISE_CONFIGURATION,
+        max_version=max_version,
+    )

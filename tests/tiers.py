@@ -1,0 +1,304 @@
+"""Which tier a test belongs to, which lane it runs in, and how much a tier searches: all of it in this file.
+
+A tier holds those below it:
+
+    check        needs no broker; `make check`
+    test         the strongest evidence per second; `make test`
+    all          every test but the exhaustive tables; `make test-all`
+    exhaustive   every case of every table, in hours; `make faults`
+
+A test's tier is that of the first row of RULES that matches it. A row names a path below ``tests/`` or, behind ``::``, a test
+function, and may ask for parameters. ``Sample`` spreads the cases of one table over tiers.
+
+Three lanes run at once and share nothing: ``pure`` needs no broker, ``broker`` and ``spark`` have Kafkas of their own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Tier(IntEnum):
+    """How soon a test runs: the lowest tier that holds it."""
+
+    CHECK = 0
+    TEST = 1
+    ALL = 2
+    EXHAUSTIVE = 3
+
+    @classmethod
+    def of(cls, name: str) -> Tier:
+        return cls[name.upper()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How far tests search that can search for any time; they take it by the fixture ``effort``."""
+
+    hypothesis_examples: int
+    machine_examples: int
+    """Random producers per kind (`model/test_producer_machine.py`)."""
+    machine_examples_on_broker: int
+    walk_steps: int
+    searched_to_the_end: int | None
+    """A setting of the model with at most so many states is searched to its end; None: all settings."""
+    capped_at: int
+    """States of a larger setting."""
+    random: bool = False
+    """Whether examples differ from run to run."""
+
+
+EFFORTS = {
+    Tier.CHECK: Effort(
+        hypothesis_examples=25,
+        machine_examples=5,
+        machine_examples_on_broker=4,
+        walk_steps=500,
+        searched_to_the_end=1_500,
+        capped_at=500,
+    ),
+    Tier.TEST: Effort(
+        hypothesis_examples=25,
+        machine_examples=10,
+        machine_examples_on_broker=4,
+        walk_steps=500,
+        searched_to_the_end=25_000,
+        capped_at=5_000,
+    ),
+    Tier.ALL: Effort(
+        hypothesis_examples=100,
+        machine_examples=40,
+        machine_examples_on_broker=12,
+        walk_steps=1_000,
+        searched_to_the_end=None,
+        capped_at=5_000,
+    ),
+    Tier.EXHAUSTIVE: Effort(
+        hypothesis_examples=100,
+        machine_examples=2_000,
+        machine_examples_on_broker=150,
+        walk_steps=100_000,
+        searched_to_the_end=None,
+        capped_at=300_000,
+        random=True,
+    ),
+}
+
+LANES = ("pure", "broker", "spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Spreads the cases of one table: one per class into ``test``, one in ``every`` into ``all``, the rest is exhaustive."""
+
+    of_class: Callable[[dict[str, Any]], Hashable]
+    """A case's class, by its parameters. The member with the smallest hash of its id stands for the class."""
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``where``: a folder, a file, or ``file::function``. ``given``: parameters that a test must have."""
+
+    where: str
+    tier: Tier | Sample
+    given: Callable[[dict[str, Any]], bool] = lambda params: True
+
+    def matches(self, case: Case) -> bool:
+        place, _, function = self.where.partition("::")
+        if function and function != case.function:
+            return False
+        return (case.path == place or case.path.startswith(place + "/")) and self.given(case.params)
+
+
+@dataclass(slots=True)
+class Case:
+    """A collected test: its path below ``tests/``, its function and parameters, and the tier that `place` gives it."""
+
+    nodeid: str
+    path: str
+    function: str
+    params: dict[str, Any]
+    takes_effort: bool
+    tier: Tier = Tier.EXHAUSTIVE
+
+    @property
+    def number(self) -> int:
+        """The same for a test in every run, and evenly spread."""
+        return zlib.crc32(self.nodeid.encode())
+
+    @property
+    def lane(self) -> str:
+        folder = self.path.split("/")[0]
+        if folder == "spark":
+            return "spark"
+        return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"
+
+
+CHECK, TEST, ALL, EXHAUSTIVE = Tier
+
+
+def place(cases: Sequence[Case], rules: Sequence[Rule]) -> None:
+    """Set each case's tier by the first rule that matches it. Raises ValueError for a rule without a test."""
+    rows: list[list[Case]] = [[] for _ in rules]
+    for case in cases:
+        at = next((at for at, rule in enumerate(rules) if rule.matches(case)), None)
+        if at is None:
+            raise ValueError(f"tests/tiers.py: no rule for {case.nodeid}")
+        rows[at].append(case)
+    for rule, matched in zip(rules, rows, strict=True):
+        if isinstance(rule.tier, Tier):
+            for case in matched:
+                case.tier = rule.tier
+            continue
+        classes: dict[Hashable, Case] = {}
+        for position, case in enumerate(matched):
+            case.tier = ALL if position % rule.tier.every == 0 else EXHAUSTIVE
+            kind = rule.tier.of_class(case.params)
+            classes[kind] = min(classes.get(kind, case), case, key=lambda each: each.number)
+        for case in classes.values():
+            case.tier = TEST
+
+
+Params = dict[str, Any]
+
+
+def below_version_2(params: Params) -> bool:
+    """On the cluster with transaction.version 0."""
+    kafka = str(params.get("any_kafka", params.get("sampled_kafka", "")))
+    return kafka.endswith("=0") or kafka == "kafka_tv0" or params.get("bench") == 0 or params.get("version") == 0
+
+
+def one_of(name: str, *values: Any) -> Callable[[Params], bool]:
+    return lambda params: params.get(name) in values
+
+
+def in_both_versions(*names: str) -> Callable[[Params], Hashable]:
+    """A class per value of the parameters with these names."""
+    return lambda params: tuple(str(params[name]) for name in names)
+
+
+RULES: tuple[Rule, ...] = (
+    # No broker.
+    Rule("unit/test_tiers.py", TEST),  # collects all tests
+    Rule("unit/cli/test_jars.py", TEST),  # downloads
+    Rule("unit/cli/test_entry.py::test_the_installed_command_tells_the_shell_how_it_ended", TEST),  # waits for a broker
+    Rule("unit", CHECK),
+    Rule("conformance", CHECK),
+    Rule("model/test_exhaustive.py", CHECK),
+    Rule("model/test_kept_traces.py", CHECK),
+    Rule("model/test_producer_machine.py", CHECK),
+    Rule("model/test_mutations.py", Sample(of_class=lambda params: params["mutation"].name)),
+    Rule("model/test_reality.py", TEST, one_of("seed", 0, 1, 2)),
+    Rule("model/test_reality.py::test_random_requests_are_answered_as_by_a_broker", ALL),
+    Rule("model", TEST),
+    # Behind the proxy: one error case per class, one loss per stage and version, random faults and deadlines once.
+    Rule(
+        "faults/test_error_reactions.py::test_a_code_leads_to_what_the_protocol_asks_for",
+        Sample(of_class=lambda params: params["case"].equivalence_class, every=5),
+    ),
+    Rule(
+        "faults/test_lost_answers.py::test_a_write_outlives_a_loss_anywhere_on_its_way",
+        Sample(of_class=in_both_versions("stage", "version")),
+    ),
+    Rule("faults/test_produce_answers.py", EXHAUSTIVE, below_version_2),
+    Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
+    Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
+    Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
+    Rule("faults/test_lost_answers.py", ALL, below_version_2),
+    Rule("faults", TEST),
+    # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
+    Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),
+    Rule(
+        "broker/test_kafka_versions.py",
+        EXHAUSTIVE,
+        lambda params: params.get("point") not in (None, "commit.between_ends"),
+    ),
+    Rule("broker/test_kafka_versions.py", ALL),
+    Rule("broker/test_differential.py", ALL, one_of("written", 0)),
+    Rule("broker/test_differential.py", EXHAUSTIVE),
+    Rule(
+        "broker/test_transaction_version_changes.py",
+        ALL,
+        one_of("point", "task.initialised", "commit.decision_written", "commit.decided"),
+    ),
+    Rule("broker/test_transaction_version_changes.py", EXHAUSTIVE),
+    Rule("broker/test_embedded_kafka.py::test_a_kafka_that_cannot_start_says_why_and_leaves_nothing", TEST),
+    Rule("broker/test_embedded_kafka.py::test_a_folder_with_other_things_is_left_alone", TEST),
+    Rule("broker/test_embedded_kafka.py::test_a_port_in_use_is_said_before_anything_starts", TEST),
+    Rule("broker/test_embedded_kafka.py", ALL),
+    Rule("broker/test_cli_broker_security.py", ALL),
+    Rule("broker/test_token_endpoint.py::test_an_answer_that_is_no_token_is_not_asked_for_again", TEST),
+    Rule("broker/test_token_endpoint.py::test_a_function_gives_the_token_and_when_it_expires", TEST),
+    Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_task_memory.py", ALL),
+    Rule("broker/test_cleaned_topics.py", ALL),
+    Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
+    Rule(
+        "broker/test_commit_log_topic.py::test_compaction_and_a_restart_leave_the_beginning_of_the_log_where_it_is", ALL
+    ),
+    Rule(
+        "broker/test_deleted_topics.py::test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_written",
+        TEST,
+    ),
+    Rule(
+        "broker/test_deleted_topics.py::test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out",
+        Sample(of_class=lambda params: "all"),
+    ),
+    Rule("broker/test_deleted_topics.py", ALL),
+    Rule("broker/test_straggler.py::test_a_commit_that_comes_too_late_decides_nothing_and_says_why", ALL),
+    Rule(
+        "broker/test_straggler.py::test_a_straggler_fails_long_before_its_last_row",
+        ALL,
+        one_of("first_row_after_s", 14.0),
+    ),
+    Rule("broker/test_producer.py::test_memory_stays_within_buffer_memory", ALL),
+    Rule(
+        "broker/test_producer.py::test_every_row_is_read_once_and_in_order_with_each_codec",
+        ALL,
+        one_of("codec", "gzip", "snappy", "zstd"),
+    ),
+    Rule(
+        "broker/test_write_deaths.py::test_a_write_that_dies_is_whole_after_the_next_run",
+        TEST,
+        one_of("point", "task.prepared", "commit.decision_written", "commit.decided", "commit.between_ends"),
+    ),
+    Rule("broker", ALL, below_version_2),
+    Rule("broker", TEST),
+    # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
+    Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
+    Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
+    Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
+    Rule("spark/test_lost_executors.py", EXHAUSTIVE),
+    Rule("spark/test_demo.py", ALL),
+    Rule("spark/test_bench.py", ALL),
+    Rule("spark/test_notebooks.py", ALL),
+    Rule("spark/test_record_comparison.py", ALL),
+    Rule("spark/test_batch_security.py", ALL),
+    Rule("spark/test_stream_jobs.py", ALL),
+    Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
+    Rule("spark/test_spark_submit.py", ALL),
+    Rule("spark/test_batch_failures.py::test_the_driver_dies", TEST),
+    Rule(
+        "spark/test_batch_failures.py::test_a_task_dies_and_spark_runs_it_again", TEST, one_of("point", "task.writing")
+    ),
+    Rule("spark/test_batch_failures.py", ALL),
+    Rule("spark/test_streaming_failures.py::test_a_commit_that_fails_after_the_decision_is_finished_by_abort", TEST),
+    Rule("spark/test_streaming_failures.py", ALL),
+    Rule("spark/test_batch_bad_input.py::test_a_wrong_column_is_refused_before_anything_is_written", ALL),
+    Rule(
+        "spark/test_batch_bad_input.py::test_a_wrong_option_is_refused_before_anything_is_written",
+        Sample(of_class=lambda params: "all"),
+    ),
+    Rule(
+        "spark/test_batch_exactly_once.py::test_order_is_kept_per_spark_partition_and_topic_partition",
+        ALL,
+        one_of("codec", "gzip", "snappy", "zstd", "none"),
+    ),
+    Rule("spark", ALL, below_version_2),
+    Rule("spark", TEST),
+)

@@ -1,0 +1,223 @@
+"""The engine that routes, sends, reacts per key and retries: on a client whose brokers answer from a script."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.admin import Admin, EndTransaction, EndTxnResult
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.connection import RequestTimedOut
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+
+DEADLINE_MS = 5_000
+LOST = RequestTimedOut("REQUEST_TIMED_OUT", "lost")
+UNREACHABLE = BrokerUnavailableError("BROKER_UNREACHABLE", "broker 1 is away")
+NO_SUCH_VERSION = BrokerRefusedError("NO_COMMON_VERSION", "not spoken")
+Handler = Callable[[int, Any], Any]
+
+
+class Brokers:
+    """As much of a `NetworkClient` as the engine needs. `handler` returns the response, or the error, of a request at a node."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.now = 0
+        self.handler = handler
+        self.config = ClientConfig(bootstrap_servers=(("localhost", 9092),))
+        self.metadata = SimpleNamespace(controller=1, brokers={1: None, 2: None}, topics={})
+        self.sent: list[tuple[int, Any, int | None, bool]] = []
+
+    def clock(self) -> int:
+        return self.now
+
+    def wait(self, ms: int, deadline_ms: int) -> None:
+        self.now = min(self.now + ms, deadline_ms)
+
+    def any_node(self, _deadline_ms: int) -> int:
+        return 1
+
+    def request_metadata_update(self) -> None:
+        pass
+
+    def learn_broker(self, *_: Any) -> None:
+        pass
+
+    def call_all(
+        self, requests: Sequence[tuple[int, Any, int | None]], _deadline_ms: int, *, exact_versions: bool = False
+    ) -> list[Any | KafkaEosError]:
+        self.sent += [(*request, exact_versions) for request in requests]
+        return [self.handler(node_id, request) for node_id, request, _version in requests]
+
+    def requests(self, api: type[Any]) -> list[tuple[int, Any, int | None, bool]]:
+        return [each for each in self.sent if isinstance(each[1], api)]
+
+
+def admin(handler: Handler, coordinators: Callable[[str], int] = lambda _: 1) -> tuple[Admin, Brokers]:
+    """An admin on brokers where FindCoordinator returns the node of each id, or an error code below 0, negated."""
+
+    def handle(node_id: int, request: Any) -> Any:
+        if not isinstance(request, m.FindCoordinatorRequest):
+            return handler(node_id, request)
+        found = [(key, coordinators(key)) for key in request.coordinator_keys]
+        return SimpleNamespace(
+            coordinators=[
+                m.FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=node, host="h", port=1, error_code=max(0, -node), error_message=None
+                )
+                for key, node in found
+            ]
+        )
+
+    brokers = Brokers(handle)
+    return Admin(brokers), brokers  # type: ignore[arg-type]
+
+
+def end(name: str = "a", version: int = 5) -> EndTransaction:
+    return EndTransaction(transactional_id=name, producer_id=1, producer_epoch=2, committed=True, version=version)
+
+
+def ended(code: int, epoch: int = -1) -> m.EndTxnResponse:
+    return m.EndTxnResponse(
+        throttle_time_ms=0, error_code=code, producer_id=1 if epoch >= 0 else -1, producer_epoch=epoch
+    )
+
+
+def scripted(*answers: Any) -> Handler:
+    """Each request gets the next answer, and at last the same one again and again."""
+    left = list(answers)
+    return lambda _node, _request: left.pop(0) if len(left) > 1 else left[0]
+
+
+def described(*ids: str, code: int = 0) -> Any:
+    states = [
+        m.TransactionState(
+            error_code=code,
+            transactional_id=each,
+            transaction_state="Ongoing",
+            transaction_timeout_ms=1,
+            transaction_start_time_ms=1,
+            producer_id=1,
+            producer_epoch=1,
+            topics=(),
+        )
+        for each in ids
+    ]
+    return SimpleNamespace(transaction_states=states)
+
+
+def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
+    retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+    own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
+    assert own.end_transactions([end(version=4)], DEADLINE_MS) == [
+        EndTxnResult(error_code=0, producer_id=1, producer_epoch=3)
+    ]
+    sent = brokers.requests(m.EndTxnRequest)
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+    assert sent[0][2:] == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("last", "result"),
+    [
+        (LOST, EndTxnResult(error_code=None, earlier_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (UNREACHABLE, EndTxnResult(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+    ],
+    ids=["lost", "not sent"],
+)
+def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosError, result: EndTxnResult) -> None:
+    own, _ = admin(scripted(ended(ErrorCode.CONCURRENT_TRANSACTIONS), last))
+    (found,) = own.end_transactions([end()], DEADLINE_MS)
+    assert (found.error_code, found.earlier_code) == (result.error_code, result.earlier_code)
+
+
+def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
+    own, brokers = admin(scripted(NO_SUCH_VERSION))
+    assert own.end_transactions([end()], DEADLINE_MS) == [EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION)]
+    assert len(brokers.requests(m.EndTxnRequest)) == 1
+
+
+def test_end_txn_returns_the_code_of_a_hopeless_coordinator_lookup() -> None:
+    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    own, _ = admin(scripted(ended(0, 3)), lambda key: -refused if key == "b" else 1)
+    codes = [each.error_code for each in own.end_transactions([end("a"), end("b")], DEADLINE_MS)]
+    assert codes == [0, refused]
+
+
+def test_an_id_without_coordinator_does_not_delay_the_others() -> None:
+    loading = iter([-ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 2])
+    own, brokers = admin(scripted(ended(0, 3)), lambda key: next(loading) if key == "b" else 1)
+    own.end_transactions([end("a"), end("b")], DEADLINE_MS)
+    apis = [(type(request), node) for node, request, *_ in brokers.sent]
+    find, txn = m.FindCoordinatorRequest, m.EndTxnRequest
+    assert apis == [(find, 1), (txn, 1), (find, 1), (txn, 2)]
+
+
+def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
+    own, brokers = admin(lambda _node, request: described(*request.transactional_ids), lambda key: 1 + int(key) % 2)
+    ids = [str(number) for number in range(3_000)]
+    assert list(own.describe_transactions(ids, DEADLINE_MS)) == ids
+    sent = [
+        (node, len(request.transactional_ids)) for node, request, *_ in brokers.requests(m.DescribeTransactionsRequest)
+    ]
+    assert sorted(sent) == [(1, 500), (1, 1_000), (2, 500), (2, 1_000)]
+    assert len(brokers.requests(m.FindCoordinatorRequest)) == 3
+
+
+def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    nodes = iter([1, 2])
+    moved = described("a", code=ErrorCode.NOT_COORDINATOR)
+    own, brokers = admin(scripted(moved, described("a")), lambda _: next(nodes))
+    with caplog.at_level(logging.DEBUG, "kafka_eos_sink.client"):
+        own.describe_transactions(["a"], DEADLINE_MS)
+    assert [node for node, *_ in brokers.requests(m.DescribeTransactionsRequest)] == [1, 2]
+    levels = {record.levelname: record.getMessage() for record in caplog.records}
+    assert levels["INFO"] == "transactional id 'a' moved from broker 1 to broker 2"
+    assert "retry in" in levels["DEBUG"]
+    assert "(broker 1): DescribeTransactions of transactional id 'a' returned NOT_COORDINATOR" in levels["DEBUG"]
+
+
+def test_one_rejected_id_raises_its_own_error() -> None:
+    def handler(_node: int, request: Any) -> Any:
+        found = described(*request.transactional_ids)
+        found.transaction_states[1:] = described(
+            "b", code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        ).transaction_states
+        return found
+
+    own, _ = admin(handler)
+    with pytest.raises(AuthorizationError, match="DescribeTransactions of transactional id 'b' returned"):
+        own.describe_transactions(["a", "b"], DEADLINE_MS)
+
+
+def test_an_unknown_id_is_none_and_a_key_that_was_not_sent_is_ignored() -> None:
+    unknown = described("a", code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    unknown.transaction_states += described("stranger", code=ErrorCode.NOT_COORDINATOR).transaction_states
+    own, _ = admin(scripted(unknown))
+    assert own.describe_transactions(["a"], DEADLINE_MS) == {"a": None}
+
+
+def test_a_blocked_init_producer_id_names_the_blocker_at_the_deadline() -> None:
+    busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
+
+    def handler(_node: int, request: Any) -> Any:
+        return busy if isinstance(request, m.InitProducerIdRequest) else described("a")
+
+    own, brokers = admin(handler)
+    with pytest.raises(BrokerUnavailableError, match="CONCURRENT_TRANSACTIONS; its transaction is in state Ongoing"):
+        own.init_producer_id("a", 60_000, DEADLINE_MS)
+    assert len(set(brokers.requests(m.InitProducerIdRequest))) == 1
+
+
+def test_back_off_starts_at_20_ms_while_markers_are_written() -> None:
+    busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
+    done = m.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=1)
+    own, brokers = admin(scripted(busy, done))
+    assert own.init_producer_id("a", 60_000, DEADLINE_MS) == (7, 1)
+    assert brokers.now <= 24

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.spark import writer as writer_module
+from kafka_eos_sink.spark.data_source import KafkaEosDataSource
+
+OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
+SCHEMA = StructType().add("value", "string")
+
+
+def test_write_outside_a_task_is_an_error() -> None:
+    writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
+    with pytest.raises(KafkaEosError, match=r"NOT_IN_A_TASK\]"):
+        writer.write(iter(()))
+
+
+def test_write_of_a_writer_that_was_never_planned_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "current_task", lambda: (None, None))
+    writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
+    with pytest.raises(KafkaEosError, match=r"NOT_PLANNED\]"):
+        writer.write(iter(()))

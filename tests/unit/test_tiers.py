@@ -1,0 +1,166 @@
+"""The tiers together are all tests; and `make test` has a case of every feature, every stable error code and every invariant."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import CHECK, EXHAUSTIVE, RULES, TEST, Case, Rule, Sample, place
+
+ROOT = Path(__file__).parents[2]
+COLLECTED_BEFORE_TIERS = 5_675
+"""Tests of `make test` and `make faults` together, when each still had a list of its own."""
+
+LIST = """
+import json, sys
+import pytest
+
+class Listing:
+    def pytest_collection_finish(self, session):
+        markers = ("check", "test", "all", "exhaustive")
+        found = [
+            (item.nodeid, next(name for name in markers if item.get_closest_marker(name)), item.originalname)
+            for item in session.items
+        ]
+        print("LISTED" + json.dumps(found))
+
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "--tier", "exhaustive", "tests"], plugins=[Listing()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[tuple[str, str, str]]:
+    """All tests: id, lowest tier, function."""
+    run = subprocess.run(
+        [sys.executable, "-c", LIST], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    (line,) = (line for line in run.stdout.splitlines() if "LISTED" in line)
+    return [tuple(each) for each in json.loads(line.partition("LISTED")[2])]
+
+
+@pytest.fixture(scope="module")
+def in_make_test(listed: list[tuple[str, str, str]]) -> set[tuple[str, str]]:
+    """File below ``tests/`` and function of each test of `make test`."""
+    return {
+        (nodeid.partition("::")[0].removeprefix("tests/"), function)
+        for nodeid, tier, function in listed
+        if tier in ("check", "test")
+    }
+
+
+def test_no_test_is_lost(listed: list[tuple[str, str, str]]) -> None:
+    assert len(listed) == len({nodeid for nodeid, _, _ in listed}) >= COLLECTED_BEFORE_TIERS
+
+
+def test_every_rule_has_a_test(listed: list[tuple[str, str, str]]) -> None:
+    tests = {(nodeid.partition("::")[0].removeprefix("tests/"), function) for nodeid, _, function in listed}
+    for rule in RULES:
+        file, _, function = rule.where.partition("::")
+        assert any((path == file or path.startswith(file + "/")) and function in ("", name) for path, name in tests), (
+            f"tests/tiers.py: no test is at {rule.where}"
+        )
+
+
+def test_every_feature_has_a_case_in_make_test(in_make_test: set[tuple[str, str]]) -> None:
+    text = (ROOT / "docs" / "features.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|.*\|(.*)\|$", text, re.MULTILINE)
+    assert len(rows) == 33
+    for number, tests in rows:
+        named = {tuple(name.split("::")) for name in re.findall(r"`([^`]+::[^`]+)`", tests)}
+        assert named & in_make_test, f"no test of row {number} of docs/features.md is in `make test`"
+
+
+@cache
+def texts(file: str) -> dict[str, str]:
+    """Function -> its source, together with that of everything of its module that it uses."""
+    source = (ROOT / "tests" / file).read_text("utf-8")
+    parts = _parts(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level and node.module:
+            beside = _parts((ROOT / "tests" / file).with_name(f"{node.module}.py").read_text("utf-8"))
+            parts |= {each.asname or each.name: beside.get(each.name, "") for each in node.names}
+    used = {name: set(re.findall(r"\w+", text)) & parts.keys() for name, text in parts.items()}
+
+    def reachable(name: str) -> set[str]:
+        found, open_names = set(), {name}
+        while open_names:
+            at = open_names.pop()
+            found.add(at)
+            open_names |= used[at] - found
+        return found
+
+    return {name: "\n".join(parts[other] for other in reachable(name)) for name in parts if name.startswith("test_")}
+
+
+def _parts(source: str) -> dict[str, str]:
+    """Name -> source of what a module defines, decorators included."""
+    parts: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        for name in _defined(node):
+            nodes = [node, *getattr(node, "decorator_list", ())]
+            parts[name] = "\n".join(ast.get_source_segment(source, each) or "" for each in nodes)
+    return parts
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
+def test_every_error_code_has_a_case_in_make_test(in_make_test: set[tuple[str, str]]) -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    codes = {code for row in rows for code in re.findall(r"`([A-Z_]+)`", row)}
+    words: dict[str, set[str]] = defaultdict(set)
+    for file, function in in_make_test:
+        for word in re.findall(r"[A-Z][A-Z_]+", texts(file).get(function, "")):
+            words[word].add(f"{file}::{function}")
+    missing = sorted(code for code in codes if not words[code])
+    assert not missing, f"no test of `make test` names {missing}"
+
+
+def test_every_invariant_has_a_mutation_in_make_test(in_make_test: set[tuple[str, str]]) -> None:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from model import invariants
+    from model.mutations import MUTATIONS
+
+    assert ("model/test_mutations.py", "test_a_mutation_of_the_protocol_is_caught") in in_make_test
+    checked = set(re.findall(r"\bI\d+\b(?=:)", Path(invariants.__file__).read_text()))
+    caught = {start.partition(":")[0] for mutation in MUTATIONS for start in mutation.caught}
+    assert sorted(checked - caught) == []
+
+
+def case(nodeid: str, **params: object) -> Case:
+    path, _, function = nodeid.partition("::")
+    return Case(nodeid=nodeid + str(params), path=path, function=function, params=dict(params), takes_effort=False)
+
+
+def test_a_sample_has_one_case_per_class_and_every_so_manieth_of_the_rest() -> None:
+    cases = [case("faults/test_x.py::test_y", n=n) for n in range(20)]
+    place(cases, (Rule("faults", Sample(of_class=lambda params: params["n"] % 4, every=5)),))
+    chosen = [each for each in cases if each.tier == TEST]
+    assert sorted(each.params["n"] % 4 for each in chosen) == [0, 1, 2, 3]
+    assert {each.params["n"] for each in cases if each.tier < EXHAUSTIVE} >= {0, 5, 10, 15}
+    assert any(each.tier == EXHAUSTIVE for each in cases)
+
+
+def test_the_first_rule_that_matches_counts() -> None:
+    cases = [case("unit/a.py::test_a", v=0), case("unit/a.py::test_a", v=2), case("unit/b.py::test_a", v=0)]
+    place(cases, (Rule("unit/a.py::test_a", TEST, lambda params: params["v"] == 0), Rule("unit", CHECK)))
+    assert [each.tier for each in cases] == [TEST, CHECK, CHECK]
+
+
+def test_a_test_without_a_rule_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"no rule for broker/test_x\.py"):
+        place([case("broker/test_x.py::test_y")], (Rule("unit", CHECK),))
