@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 PIPELINE_DEPTH = 64
 """Requests in flight per node: enough to hide the round trip, few enough that the last one is not overdue."""
 
-Call = tuple[int, Request[Any], int | None]
+NodeRequest = tuple[int, Request[Any], int | None]
 """Node id, request, and the highest version to use."""
 
 
-class Calls:
+class PipelinedCalls:
     """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
 
     def __init__(
-        self, client: NetworkClient, requests: Sequence[Call], deadline_ms: int, *, exact_versions: bool
+        self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int, *, exact_versions: bool
     ) -> None:
         self._client = client
         self._requests = requests

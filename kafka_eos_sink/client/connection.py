@@ -71,23 +71,16 @@ class PendingRequest:
     """A request in flight, equal only to itself; ``version`` is its encoded API version, times are clock ms."""
 
     node_id: int
-    request: Request[Any]
+    # Not in any text: the fields of requests hold records and credentials.
+    request: Request[Any] = field(repr=False)
     version: int
     correlation_id: int
     sent_at: int
     expires_at: int
 
     def __str__(self) -> str:
-        # For the log: no field of the request, because they hold records and credentials.
-        return f"{api_name(type(self.request))} v{self.version}, node {self.node_id}, id {self.correlation_id}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseReceived:
-    """The response to the oldest request in flight."""
-
-    pending: PendingRequest
-    response: Any
+        api = api_name(type(self.request))
+        return f"{api} v{self.version}, node {self.node_id}, correlation id {self.correlation_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +97,7 @@ class ConnectionReady:
     """Versions are negotiated and the principal is authenticated: requests may be sent."""
 
 
-Event = ResponseReceived | ConnectionReady
+Event = Completion | ConnectionReady
 
 
 class ConnectionState(Enum):
@@ -259,7 +252,7 @@ class Connection:
                 if self._continue_authentication(response):
                     return self._become_ready()
             else:
-                return ResponseReceived(pending=pending, response=response)
+                return Completion(pending=pending, response=response)
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:

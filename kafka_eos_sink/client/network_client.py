@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.calls import Call, Calls
+from kafka_eos_sink.client.calls import NodeRequest, PipelinedCalls
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
     BrokerVersions,
@@ -21,10 +21,9 @@ from kafka_eos_sink.client.connection import (
     LostAnswer,
     PendingRequest,
     RequestTimedOut,
-    ResponseReceived,
 )
 from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
-from kafka_eos_sink.client.node import Lost, Node, Progress, bootstrap_brokers
+from kafka_eos_sink.client.node import Node, Progress, bootstrap_brokers
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.tls import TlsContext
 from kafka_eos_sink.client.transport import Poller
@@ -235,7 +234,7 @@ class NetworkClient:
         """Close the node's connection; requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)
         if node is not None:
-            self._lose(node.disconnect(f"{node.broker}: closed by this client", self.clock()))
+            self._complete(node, node.disconnect(f"{node.broker}: closed by this client", self.clock()))
 
     # blocking, on the same pump
 
@@ -254,7 +253,7 @@ class NetworkClient:
         return response
 
     def call_all(
-        self, requests: Sequence[Call], deadline_ms: int, *, exact_versions: bool = False
+        self, requests: Sequence[NodeRequest], deadline_ms: int, *, exact_versions: bool = False
     ) -> list[Any | KafkaEosError]:
         """``call`` for many (node id, request, max version): pipelined per node, in order, concurrent over nodes.
 
@@ -265,7 +264,7 @@ class NetworkClient:
             The responses in the order of the requests, or errors in their place: BrokerUnavailableError (nothing was
             sent), LostAnswer (it may have been processed), BrokerRefusedError (no common version).
         """
-        return Calls(self, requests, deadline_ms, exact_versions=exact_versions).run()
+        return PipelinedCalls(self, requests, deadline_ms, exact_versions=exact_versions).run()
 
     def take(self, requests: Container[PendingRequest]) -> list[Completion]:
         """Return the completions of these requests; the others stay for the next ``poll``."""
@@ -337,7 +336,7 @@ class NetworkClient:
             self._handle_io(self._nodes[node_id], readable, writable)
         now = self.clock()
         for node in list(self._nodes.values()):
-            self._lose(node.expire(now))
+            self._complete(node, node.expire(now))
             self._note_error(node)
             self._close_if_idle(node, now)
 
@@ -345,9 +344,6 @@ class NetworkClient:
         now = self.clock()
         was_established = node.is_established
         progress = node.handle_io(readable, writable, now)
-        # Responses first: they arrived before the break that `lost` and `fatal` describe.
-        for received in progress.responses:
-            self._handle_response(node, received, now)
         self._accept(node, progress)
         if not was_established and node.is_established and node.connection is not None:
             self.last_error = ""
@@ -358,29 +354,27 @@ class NetworkClient:
 
     def _accept(self, node: Node, progress: Progress) -> None:
         self._note_error(node)
-        self._lose(progress.lost)
+        self._complete(node, progress.completions)
         if progress.fatal is not None:
             raise progress.fatal
 
-    def _handle_response(self, node: Node, received: ResponseReceived, now: int) -> None:
-        throttle_time_ms = getattr(received.response, "throttle_time_ms", 0)
-        if throttle_time_ms > 0:
-            # KIP-219: the broker responds at once and expects the client to stop sending for this time.
-            node.throttled_until = max(node.throttled_until, now + throttle_time_ms)
-        if received.pending is self._metadata_pending:
+    def _complete(self, node: Node, completions: Iterable[Completion]) -> None:
+        """Keep completions for the caller, and handle those of the client's own metadata requests."""
+        now = self.clock()
+        for completion in completions:
+            if completion.error is not None:
+                self.last_error = completion.error.message
+            elif (throttle_time_ms := getattr(completion.response, "throttle_time_ms", 0)) > 0:
+                # KIP-219: the broker responds at once and expects the client to stop sending for this time.
+                node.throttled_until = max(node.throttled_until, now + throttle_time_ms)
+            if completion.pending is not self._metadata_pending:
+                self._completions.append(completion)
+                continue
             self._metadata_pending = None
-            self._handle_metadata(received.response, now)
-        else:
-            self._completions.append(Completion(pending=received.pending, response=received.response))
-
-    def _lose(self, lost: Lost) -> None:
-        for pending, error in lost:
-            self.last_error = error.message
-            if pending is self._metadata_pending:
-                self._metadata_pending = None
-                self._updater.handle_failure(self.clock())
+            if completion.response is None:
+                self._updater.handle_failure(now)
             else:
-                self._completions.append(Completion(pending=pending, error=error))
+                self._handle_metadata(completion.response, now)
 
     def _note_error(self, node: Node) -> None:
         if node.last_error:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import (
     Authentication,
+    Completion,
     Connection,
     ConnectionLost,
     ConnectionReady,
     ConnectionState,
-    LostAnswer,
     PendingRequest,
     RequestTimedOut,
-    ResponseReceived,
 )
 from kafka_eos_sink.client.metadata import NEVER, Broker
 from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
@@ -30,19 +29,15 @@ log = logging.getLogger(__name__)
 _READS_PER_POLL = 16
 """Reads from one connection before the others get their turn."""
 
-Lost = tuple[tuple[PendingRequest, LostAnswer], ...]
-"""Requests whose responses are lost, each with the reason."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The result of one round of I/O: responses, and lost requests if the connection broke.
+    """The result of one round of I/O: the responses, then the lost requests if the connection broke.
 
     ``fatal`` is an error that another attempt would meet again: version, TLS or principal. The caller raises it.
     """
 
-    responses: list[ResponseReceived] = field(default_factory=list)
-    lost: Lost = ()
+    completions: list[Completion] = field(default_factory=list)
     fatal: Exception | None = None
 
 
@@ -224,7 +219,7 @@ class Node:
             elif writable:
                 self._transport.flush()
             if readable:
-                self._read(progress.responses, now)
+                self._read(progress.completions, now)
         except Exception as error:
             self._break(error, progress, now)
         return progress
@@ -257,11 +252,11 @@ class Node:
             error = AuthenticationError(error.code, f"{where}: {error.message}")
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
-            progress.lost = self.disconnect(f"{where}: {reason}", now)
+            progress.completions += self.disconnect(f"{where}: {reason}", now)
             return
         # The host's other addresses lead to the same broker, which would reject version or principal again.
         self._addresses.clear()
-        progress.lost = self.disconnect(str(error), now)
+        progress.completions += self.disconnect(str(error), now)
         progress.fatal = error
 
     def _begin_handshake(self, now: int) -> None:
@@ -275,7 +270,7 @@ class Node:
         )
         self._write()
 
-    def _read(self, responses: list[ResponseReceived], now: int) -> None:
+    def _read(self, completions: list[Completion], now: int) -> None:
         assert self.connection is not None
         assert self._transport is not None
         for _ in range(_READS_PER_POLL):
@@ -292,12 +287,12 @@ class Node:
                     self.last_error = ""
                     self._addresses.clear()
                 else:
-                    responses.append(event)
+                    completions.append(event)
             self._write()
 
     # ending
 
-    def expire(self, now: int) -> Lost:
+    def expire(self, now: int) -> list[Completion]:
         """Disconnect if the connection attempt or a request is overdue.
 
         Responses come in order. Behind an overdue response no other one can arrive on this connection.
@@ -307,20 +302,18 @@ class Node:
             address = self._transport.address
             return self.disconnect(f"{self.broker}: no connection to {address} within the setup timeout", now)
         if self.connection is None:
-            return ()
+            return []
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
-            return ()
-        lost = self.disconnect(f"{self.broker}: no response within the request timeout", now)
-        return tuple(
-            (pending, RequestTimedOut("REQUEST_TIMED_OUT", error.message) if now >= pending.expires_at else error)
-            for pending, error in lost
-        )
+            return []
+        reason = f"{self.broker}: no response within the request timeout"
+        lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
+        return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 
-    def disconnect(self, reason: str, now: int) -> Lost:
-        """Close; a node that was not ready yet tries its next address or backs off."""
+    def disconnect(self, reason: str, now: int) -> list[Completion]:
+        """Close and return the lost requests; a node that was not ready yet tries its next address or backs off."""
         if self._transport is None:
-            return ()
+            return []
         was_established, in_flight = self.is_established, self.in_flight
         lost = () if self.connection is None else self.connection.abandon(reason)
         self.close()
@@ -333,7 +326,7 @@ class Node:
             log.debug("[%s] connection attempt failed: %s", self._config.client_id, reason)
             self._connect_next_address(now)
         error = ConnectionLost("CONNECTION_LOST", reason)
-        return tuple((pending, error) for pending in lost)
+        return [Completion(pending=pending, error=error) for pending in lost]
 
     def close(self) -> None:
         """Close the socket without any effect on later attempts."""

@@ -1,6 +1,6 @@
-"""The network client against a real broker, and against peers that no broker would be.
+"""The network client against a real broker, and against peers that are no brokers.
 
-Time is the client's own clock, moved forward by the tests where hours would have to pass.
+The client has its own clock, which the tests move forward instead of waiting for hours.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkCli
         assert throttled.ready(node_id)
 
 
-# peers that are not there, or not what they should be
+# unreachable and broken peers
 
 
 def free_port() -> int:
@@ -360,7 +360,7 @@ def test_error_names_peer_that_is_no_kafka_broker() -> None:
 
 
 def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: NetworkClient) -> None:
-    """The answer right after a broker's death still has it as leader, and is up to date for minutes by its age."""
+    """Right after a broker's death metadata still names it as leader, and is not old for minutes."""
     assert client.wait_for_metadata(deadline(client))
     client.learn_broker(99, "127.0.0.1", free_port())
     until = deadline(client)
@@ -394,7 +394,7 @@ def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch
         assert client.any_node(deadline(client)) < 0
 
 
-# brokers that go away
+# brokers that die
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""TLS and SASL against real brokers: who is let in, who is not, and what is said then.
+"""TLS and SASL against real brokers: which clients authenticate, which do not, and with which error.
 
-Topics are made and looked at over the brokers' plaintext listener; what is tested goes through the clients' one.
+Tests create and check topics through the brokers' plaintext listener; clients under test use the secured one.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ def test_session_is_renewed_on_same_connection(
 
 
 def test_broker_ends_session_without_reauthentication(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
-    """What the tests around this one would see if nothing were prolonged."""
+    """What the tests around this one would see if no session were renewed."""
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
         connection = client.nodes[node_id].connection
@@ -464,7 +464,7 @@ def test_debug_log_of_authentication_holds_no_secret(
         properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
     with caplog.at_level(logging.DEBUG):
         assert reached(properties) == 2
-    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, id \d+, \d+ ms: no error\n", caplog.text)
+    assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, correlation id \d+, \d+ ms: no error\n", caplog.text)
     assert PASSWORD not in caplog.text
     assert base64.b64encode(PASSWORD.encode()).decode().rstrip("=") not in caplog.text
     # Every JWT begins with '{"' in base 64; a SCRAM proof follows "p=".

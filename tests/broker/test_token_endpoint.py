@@ -1,4 +1,4 @@
-"""Tokens from an https endpoint, from a function and from nobody: what is asked, kept, and said when there is none."""
+"""Tokens from an HTTPS endpoint, from a function, and unsecured: requests, lifetimes and errors."""
 
 from __future__ import annotations
 

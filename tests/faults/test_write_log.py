@@ -37,7 +37,7 @@ def test_debug_log_tells_lost_produce_and_moved_coordinator(bench: Bench, caplog
     assert not bench.proxy.unfired
     bench.assert_exactly_once(topic)
     lines = [record.getMessage() for record in caplog.records]
-    on_node, ok = r"v\d+, node \d+, id \d+", r"\d+ ms: no error"
+    on_node, ok = r"v\d+, node \d+, correlation id \d+", r"\d+ ms: no error"
     task, committer = re.escape(f"[{client}-task-0]"), re.escape(f"[{client}-committer]")
     assert_in_order(
         lines,
@@ -60,7 +60,7 @@ def test_debug_log_tells_lost_produce_and_moved_coordinator(bench: Bench, caplog
     # Names, numbers and error codes: no line of an exchange has room for the contents of a request or a response.
     exchanges = [line for line in lines if re.match(r"\[[^\]]*\] (request|response|lost response): ", line)]
     codes = r"(no error|[A-Z_]+( x \d+)?(, [A-Z_]+( x \d+)?)*(, \.\.\.)?)"
-    call = r"\w+ v\d+, node -?\d+, id \d+"
+    call = r"\w+ v\d+, node -?\d+, correlation id \d+"
     shapes = (
         rf"\S+ request: {call}",
         rf"\S+ response: {call}, \d+ ms: {codes}",

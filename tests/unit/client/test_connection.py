@@ -1,4 +1,4 @@
-"""A connection's life, in bytes: whole, byte by byte, and from peers that do not keep to the protocol."""
+"""The life of a connection in bytes: whole, byte by byte, and from peers that violate the protocol."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from kafka_eos_sink.client.connection import (
     MAX_FRAME_BYTES_BEFORE_READY,
+    Completion,
     Connection,
     ConnectionReady,
     ConnectionState,
     Event,
     PendingRequest,
-    ResponseReceived,
 )
 from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
 from kafka_eos_sink.protocol.messages import (
@@ -163,10 +163,10 @@ def test_responses_arrive_in_request_order_in_any_chunks(chunk: int | None) -> N
     assert peer.in_flight == 2
     answers = events(peer, end_txn_answer(1) + end_txn_answer(2, error_code=51), chunk)
     assert [(type(event), getattr(event, "pending", None)) for event in answers] == [
-        (ResponseReceived, first),
-        (ResponseReceived, second),
+        (Completion, first),
+        (Completion, second),
     ]
-    assert [event.response.error_code for event in answers if isinstance(event, ResponseReceived)] == [0, 51]
+    assert [event.response.error_code for event in answers if isinstance(event, Completion)] == [0, 51]
     assert peer.in_flight == 0
 
 
@@ -335,7 +335,7 @@ def test_earlier_responses_arrive_during_reauthentication(chunk: int | None) -> 
         send(peer)
     handshake, token = sasl_answers(5, session_lifetime_ms=10_000)
     answers = events(peer, end_txn_answer(3) + end_txn_answer(4) + handshake, chunk, now=9_610)
-    assert [event.pending for event in answers if isinstance(event, ResponseReceived)] == list(earlier)
+    assert [event.pending for event in answers if isinstance(event, Completion)] == list(earlier)
     assert events(peer, token, chunk, now=9_620) == [ConnectionReady()]
     assert [request[0] for request in sent_requests(peer)] == [26, 26, 17, 36]
     assert not peer.reauthentication_due(9_700)
@@ -383,12 +383,12 @@ def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCapture
     events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
     peer.abandon("closed by the broker")
     assert [record.getMessage() for record in caplog.records] == [
-        "[test] request: ApiVersions v4, node 1, id 0",
-        "[test] response: ApiVersions v4, node 1, id 0, 1 ms: no error",
-        "[test] request: EndTxn v4, node 1, id 1",
-        "[test] request: EndTxn v5, node 1, id 2",
-        "[test] response: EndTxn v4, node 1, id 1, 3 ms: NOT_COORDINATOR",
-        "[test] lost response: EndTxn v5, node 1, id 2: closed by the broker",
+        "[test] request: ApiVersions v4, node 1, correlation id 0",
+        "[test] response: ApiVersions v4, node 1, correlation id 0, 1 ms: no error",
+        "[test] request: EndTxn v4, node 1, correlation id 1",
+        "[test] request: EndTxn v5, node 1, correlation id 2",
+        "[test] response: EndTxn v4, node 1, correlation id 1, 3 ms: NOT_COORDINATOR",
+        "[test] lost response: EndTxn v5, node 1, correlation id 2: closed by the broker",
     ]
 
 
@@ -399,8 +399,15 @@ def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> Non
     events(peer, handshake_answer())
     with pytest.raises(BrokerRefusedError):
         events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
-    assert "response: SaslAuthenticate v2, node 1, id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
+    assert "response: SaslAuthenticate v2, node 1, correlation id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_request_in_flight_shows_no_credentials() -> None:
+    request = SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
+    pending = PendingRequest(node_id=1, request=request, version=2, correlation_id=3, sent_at=0, expires_at=1)
+    assert str(pending) == "SaslAuthenticate v2, node 1, correlation id 3"
+    assert "secret" not in repr(pending)
 
 
 def test_log_of_requests_is_silent_above_debug(caplog: pytest.LogCaptureFixture) -> None:

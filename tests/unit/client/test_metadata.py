@@ -1,4 +1,4 @@
-"""What metadata answers change, what they may not change, and when the next one is asked for."""
+"""What metadata responses change, what they must not change, and when the next request is due."""
 
 from __future__ import annotations
 

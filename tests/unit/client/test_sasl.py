@@ -1,4 +1,4 @@
-"""SASL mechanisms as dialogues: the exchanges of the RFCs, and servers that are not what they should be."""
+"""SASL mechanisms as dialogues: the exchanges of the RFCs, and servers that are broken or hostile."""
 
 from __future__ import annotations
 

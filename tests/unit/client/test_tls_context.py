@@ -1,4 +1,4 @@
-"""What TLS connections are made with: keys reach OpenSSL without staying anywhere, and bad ones are named."""
+"""The context of TLS connections: keys reach OpenSSL and leave no file, and errors name unusable ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_unknown_cipher_suite_is_rejected(config: TlsConfig) -> None:
 
 @pytest.mark.parametrize("name", ["a" * 300, "x..y", "\ud800.example", "nul\0.example"])
 def test_malformed_host_name_is_os_error(name: str) -> None:
-    """A broker says by which names the others are reached: that must not break more than a connection to them."""
+    """Brokers advertise the host names of others. A malformed one must not break more than connections to it."""
     with pytest.raises(OSError, match=r"is no host name|not known|No address|Name|name"):
         resolve_host(name, 9092)
 
