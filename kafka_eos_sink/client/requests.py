@@ -369,6 +369,29 @@ class Requests:
             raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
 
 
+def single(
+    request: Request[Any],
+    route: Route,
+    about: str,
+    read: Callable[[Any], Iterable[tuple[int, str | None, V]]],
+    **options: Any,
+) -> Call[Any, V]:
+    """The call of one fixed request about one key, whose response is read as (error code, broker's message, value).
+
+    Args:
+        about: What the key is, as in "transactional id".
+        options: Further fields of `Call`.
+    """
+    return Call(
+        api=type(request),
+        route=route,
+        request=lambda _keys, _node: request,
+        read=lambda response, keys: ((keys[0], *result) for result in read(response)),
+        about=lambda key: f"{about} {'-'.join(map(str, key)) if isinstance(key, tuple) else repr(key)}",
+        **options,
+    )
+
+
 def _find_call(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
     """FindCoordinator, many keys per request (KIP-699)."""
     return Call(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
@@ -69,14 +69,8 @@ class TransactionsAdmin(Requests):
             # The connection that `any_node` waited for has just delivered them.
             self._features_known_at = now
         if now - self._features_known_at > _FEATURES_VALID_MS:
-            call = Call(
-                api=m.ApiVersionsRequest,
-                route=Route.ANY,
-                request=lambda _keys, _node: API_VERSIONS,
-                read=lambda response, keys: [(keys[0], response.error_code, None, response)],
-                about=str,
-            )
             feature = "transaction.version"
+            call = single(API_VERSIONS, Route.ANY, "feature", lambda found: [(found.error_code, None, found)])
             response = self.values(call, [feature], deadline_ms)[feature]
             self.client.learn_features(BrokerVersions.from_response(response))
             self._features_known_at = now

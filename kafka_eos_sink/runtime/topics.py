@@ -66,7 +66,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     if topic == data_topic:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"topic and commit.log.topic are both {topic!r}; choose another commit.log.topic",
+            f"topic and commit.log.topic are both {topic!r}; the commit log needs a topic of its own: set another commit.log.topic",
         )
     by_hand = (
         f"kafka-topics.sh --bootstrap-server ... --create --topic {topic} --partitions {LOG_PARTITIONS} "
