@@ -1,4 +1,4 @@
-"""Requests about topics: metadata, configurations, offsets, records, producers and markers. One `Call` per method."""
+"""Requests about topics and what lies in them. One `Call` per method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TopicsAdmin(Requests):
     """The half of `Admin` that is about topics and the records in them."""
 
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
-        """Return the topic from fresh metadata, None if it does not exist or the principal may not describe it."""
+        """Return the topic, None if it does not exist or may not be described."""
         request = m.MetadataRequest(topics=(m.MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
         call = single(
             request,
@@ -227,7 +227,9 @@ class TopicsAdmin(Requests):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int
     ) -> dict[TopicPartition, tuple[m.ProducerState, ...]]:
-        """Return the producers that each partition's leader remembers. Needs Read on the topic.
+        """Return the producers that each partition's leader remembers.
+
+        Needs Read on the topic.
 
         Raises:
             BrokerRefusedError: UNKNOWN_TOPIC.
@@ -247,7 +249,9 @@ class TopicsAdmin(Requests):
         )
 
     def write_txn_markers(self, markers: Sequence[TransactionMarker], deadline_ms: int) -> None:
-        """Write transaction markers on the partitions' leaders. Needs ClusterAction or Alter on the cluster.
+        """Write transaction markers on the partitions' leaders.
+
+        Needs ClusterAction or Alter on the cluster.
 
         Raises:
             ValueError: Two markers for one partition. The response could not be matched to them.
@@ -296,7 +300,7 @@ class TopicsAdmin(Requests):
 
 
 def _read_partitions(value: Callable[[Any], V]) -> Callable[[Any, Any], Iterator[Result[TopicPartition, V]]]:
-    """Read a response of topics with partitions, each with a code and perhaps a message of its own."""
+    """Read a response of topics with partitions, each with a code of its own."""
 
     def read(response: Any, _keys: Any) -> Iterator[Result[TopicPartition, V]]:
         for topic in response.topics:

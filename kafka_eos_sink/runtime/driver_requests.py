@@ -1,5 +1,6 @@
-"""The requests of the driver's own transaction on the commit log. Each is one call of the client's engine.
+"""The requests of the driver's own transaction on the commit log.
 
+Each is one call of the client's engine.
 A code that no retry can mend is returned, because the procedures in ``commit/`` decide what it means. What configuration or a
 missing right must mend is raised. None stands for a request whose response was lost until the deadline.
 """
@@ -52,7 +53,7 @@ def commit_group_offsets(
     offsets: Sequence[tuple[str, int, int]],
     deadline_ms: int,
 ) -> int | None:
-    """Commit a group's offsets in the transaction (AddOffsetsToTxn, TxnOffsetCommit); return the error code.
+    """Commit a group's offsets in the transaction; return the error code.
 
     Args:
         offsets: (topic, partition, offset of the next record to read).
@@ -105,9 +106,10 @@ def append(
     where: TopicPartition,
     timeout_ms: int,
 ) -> Appended:
-    """Append records to a partition, in the transaction of ``identity`` or, for `NO_PRODUCER`, without one.
+    """Append records to a partition.
 
     Args:
+        identity: The producer whose transaction they join, or `NO_PRODUCER`.
         timeout_ms: Bounds each batch.
 
     Returns:

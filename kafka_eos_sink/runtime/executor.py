@@ -36,7 +36,10 @@ _COMMAND = re.compile(r"kafka-eos (?:recover|resolve|repair) (?:--bootstrap-serv
 
 
 def end_txn_version(identity: ProducerIdentity) -> int:
-    """Return the API version for every try of an EndTxn: 5, which bumps the epoch (KIP-890), from transaction version 2 on."""
+    """Return the API version for every try of an EndTxn.
+
+    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2.
+    """
     return 5 if identity.transaction_version >= 2 else 4
 
 
@@ -273,7 +276,7 @@ class Executor:
         )
 
     def _skip_to_log_start(self, offset: int, high_watermark: int) -> steps.LogChunk:
-        """Return an empty chunk that continues at the log start, if ``offset`` lies before it."""
+        """Return an empty chunk that continues at the log start."""
         topic, partition = self._log
         starts = self.admin.list_offsets((self._log,), self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
         start = starts[self._log]
@@ -306,5 +309,6 @@ def with_commit_log(message: str, log_topic: str) -> str:
 
 
 def _re2_quote(text: str) -> str:
-    """Quote for the broker's RE2: escape all but letters, digits and underscore; bytes beyond ASCII are literal there."""
+    """Quote a text for the broker's RE2."""
+    # All but letters, digits and underscore is escaped. Bytes beyond ASCII are literal in RE2.
     return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\{c}" for c in text)

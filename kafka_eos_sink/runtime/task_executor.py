@@ -1,4 +1,4 @@
-"""The steps of a task attempt on a real cluster: rows through the producer, the part record, the row digest."""
+"""Performs the steps of a task attempt on a real cluster, through the producer."""
 
 from __future__ import annotations
 

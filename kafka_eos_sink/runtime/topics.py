@@ -1,4 +1,4 @@
-"""Checks the topics of a write before the first task starts, and creates the commit log."""
+"""Checks the topics of a write before its tasks start; creates the commit log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ TOPIC_RESPONSE_MS = 2_000
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Require that the topic of all rows exists and is not Kafka's own. Wait for a topic that was just created.
+    """Require that the topic of all rows exists and is not Kafka's own.
+
+    A topic that was just created may take a moment to appear.
 
     Args:
         deadline: Absolute ms of the client's clock.
@@ -51,7 +53,7 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
 
 
 def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> uuid.UUID:
-    """Create the commit log if it is missing, and require that it holds no data and cannot lose a decision.
+    """Create the commit log, or require that it cannot lose a decision.
 
     Args:
         data_topic: The topic of all rows, None if each row names its own.
