@@ -1,8 +1,9 @@
 """The one table of reactions to error codes, for admin, producer and commit.
 
-As of Kafka 4 (KIP-360, 588, 890, 1050). A row is an API, a reaction, and the codes with that reaction. A code without a row gets its API's strictest reaction, because a
-new code of a newer broker may mean anything. APIs that only read or are idempotent by themselves retry every code that Kafka
-calls retriable. Sets of codes that other modules test for are derived from the rows here, or stand here as a group of their own.
+The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row is an API, a reaction, and the codes with that reaction. A code
+without a row gets its API's strictest reaction, because a new code of a newer broker may mean anything. APIs that only read or
+are idempotent by themselves retry every code that Kafka calls retriable. Sets of codes that other modules test for are derived
+from the rows here, or stand here as a group of their own.
 """
 
 from __future__ import annotations
