@@ -109,6 +109,11 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             f"the commit log topic {topic!r} has a single replica, so the loss of one disk loses its decisions and with them the "
             "guarantee; raise its replication to 3 and min.insync.replicas to 2"
         )
+    _require_compacted(admin, topic, deadline)
+    return ZERO_UUID if found is None else found.topic_id
+
+
+def _require_compacted(admin: Admin, topic: str, deadline: int) -> None:
     try:
         policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
     except AuthorizationError:
@@ -125,4 +130,3 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             f"kafka-configs.sh --bootstrap-server ... --entity-type topics --entity-name {topic} --alter "
             "--add-config cleanup.policy=compact",
         )
-    return ZERO_UUID if found is None else found.topic_id
