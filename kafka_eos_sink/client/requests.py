@@ -161,6 +161,7 @@ class Requests:
                 if operation.open:
                     operation.retry.pause()
         except BrokerUnavailableError:
+            # For the other policies the deadline is a result: what is known of each key by then.
             if call.on_code is OnCode.RAISE:
                 self._raise_blocked(operation)
                 raise
@@ -260,6 +261,7 @@ class Requests:
                 self._on_error(operation, node_id, keys, response)
                 continue
             for key, code, message, value in call.read(response, keys):
+                # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
                     self._on_result(operation, node_id, key, Outcome(code=code, value=value), message)
 

@@ -33,6 +33,7 @@ class TopicsAdmin(Requests):
 
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
         """Return the topic, None if it does not exist or may not be described."""
+        # A check must not create the topic that it looks for, whatever the broker's auto.create.topics.enable says.
         request = m.MetadataRequest(topics=(m.MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
         call = single(
             request,
@@ -218,6 +219,7 @@ class TopicsAdmin(Requests):
                 return
             (found,) = response.responses[0].partitions
             leader = found.current_leader
+            # The response names the new leader (KIP-951), which saves a Metadata request.
             if leader.leader_id >= 0:
                 self.client.learn_leader(topic, partition, leader.leader_id, leader.leader_epoch)
             yield where, found.error_code, None, found
@@ -295,6 +297,7 @@ class TopicsAdmin(Requests):
                 raise self.no_leader(topic, 0)
 
     def _leader_epoch(self, topic: str, partition: int) -> int:
+        # With an epoch the broker rejects a request that older metadata sent to a former leader (KIP-320).
         known = self.client.metadata.partition(topic, partition)
         return -1 if known is None else known.leader_epoch
 

@@ -139,6 +139,7 @@ class TransactionsAdmin(Requests):
         call: Call[EndTransaction, m.EndTxnResponse] = Call(
             api=m.EndTxnRequest,
             route=Route.TRANSACTION_COORDINATOR,
+            # One EndTxn per request: the protocol has no batch of them. `call_all` pipelines instead.
             request=lambda ends, _node: m.EndTxnRequest(
                 transactional_id=ends[0].transactional_id,
                 producer_id=ends[0].producer_id,

@@ -180,6 +180,7 @@ def read_commit_history(
         )
     partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
     where = [(commit_log_topic, partition) for partition in partitions]
+    # The ends are fixed now: a log that other writes extend would never be read to its end.
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     writes: list[CommittedWrite] = []
     for topic, partition in where:

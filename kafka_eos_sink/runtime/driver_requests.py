@@ -123,6 +123,7 @@ def append(
         max_version = 12 if identity.transaction_version >= 2 else 11
         call = single(request, Route.LEADER, "commit log", _read_produce, max_version=max_version, **_OPTIONS)
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
+        # The batches behind a failed one would be rejected for a gap in their sequence.
         if outcome.code != ErrorCode.NONE:
             return Appended(error=outcome.code)
         first = first if first >= 0 else outcome.value or 0

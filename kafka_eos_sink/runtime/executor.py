@@ -110,6 +110,7 @@ class Executor:
             try:
                 result = self._performers[type(step)](step)
             except Exception as error:
+                # Thrown into the procedure, which may know a way on: doubt about an end is settled by the log.
                 failure = error
 
     @property
@@ -248,6 +249,7 @@ class Executor:
         entries: list[ReadRecord | Marker] = []
         next_offset = step.offset
         for batch in read_record_batches(fetched.records or b""):
+            # A batch whose records compaction removed still moves the position.
             next_offset = max(next_offset, batch.last_offset + 1)
             producer = {"producer_id": batch.producer_id, "producer_epoch": batch.producer_epoch}
             if batch.control:
@@ -286,6 +288,7 @@ class Executor:
                 f"offset {offset} of the commit log's partition {topic}-{partition} is beyond its end: the topic was deleted and "
                 "created again, or an unclean leader election lost records",
             )
+        # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)
         return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end)
 

@@ -246,6 +246,7 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecut
                 f"there is no commit log topic {topic!r} on this cluster; correct --bootstrap-servers, or name the write's "
                 "commit.log.topic with --commit-log-topic",
             )
+        # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
         yield admin, NotingExecutor(admin, settings)
 
@@ -334,6 +335,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         if not write or not missing:
             return found
         deadline = admin.client.clock() + settings.timeout_ms
+        # At most one marker per partition and request: the response could not be matched to two.
         for markers in rounds(missing):
             admin.write_txn_markers(markers, deadline)
         _await_ends(admin, [finding.part for finding in missing], deadline)

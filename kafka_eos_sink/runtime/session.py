@@ -169,6 +169,7 @@ def plan(settings: WriteSettings) -> Plan:
             settings.topic,
             settings.producer.transaction_timeout_ms,
         )
+        # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
         known = _remembered.pop(key, None)
         if known is None or now - known.checked_at > CHECK_EVERY_MS:
             known = _check(settings, admin, known)
@@ -178,6 +179,7 @@ def plan(settings: WriteSettings) -> Plan:
             # This plan reads no log, but the commit will. A missing right must show before anything is decided.
             executor.require_readable_log()
             return executor.run(fence_only(request))
+        # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
         lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
         request = replace(request, view=known.view, predecessor=None if lists else known.plan)
         known.plan = executor.run(take_over(request, version))
@@ -187,6 +189,7 @@ def plan(settings: WriteSettings) -> Plan:
         _remembered[key] = known
         while len(_remembered) > MAX_REMEMBERED:
             del _remembered[next(iter(_remembered))]
+        # A micro-batch's version is known to its tasks only.
         if not settings.streaming:
             _require_admitted(settings, known.plan)
         return known.plan
@@ -251,6 +254,7 @@ def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batche
         producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
         try:
             for batch in batches:
+                # A task without rows needs no producer id.
                 if rows == 0 and batch.num_rows:
                     producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
                     producer.begin()
