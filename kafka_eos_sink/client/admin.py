@@ -40,7 +40,11 @@ class Admin(TransactionsAdmin, TopicsAdmin):
 
 @contextmanager
 def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
-    """Yield an `Admin` on a client of its own, for bootstrap servers or a whole configuration; close the client after."""
+    """Yield an `Admin` on a client of its own, which is closed after.
+
+    Args:
+        cluster: Bootstrap servers, or a whole configuration.
+    """
     if isinstance(cluster, str):
         cluster = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster), client_id="kafka-eos-cli")
     with NetworkClient(cluster) as client:

@@ -1,5 +1,6 @@
-"""Admins that outlive one batch. Planner, commit process and Python workers serve many batches over one set of connections.
+"""Admins that outlive one batch.
 
+Planner, commit process and Python workers serve many batches over one set of connections.
 To connect, agree on versions, and look up metadata and coordinators takes longer than all other requests of a micro-batch.
 """
 

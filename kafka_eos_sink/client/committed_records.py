@@ -1,4 +1,4 @@
-"""Reads a partition as a read_committed consumer sees it (Java's ``CompletedFetch``).
+"""Reads a partition as a read_committed consumer (Java's ``CompletedFetch``).
 
 The broker sends all batches up to the last stable offset, and names the aborted transactions among them. The reader must skip
 the batches of those.
@@ -38,12 +38,12 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
 
 
 def read_committed(admin: Admin, topic: str, partition: int, first: int, end: int) -> Iterator[RecordBatch]:
-    """Yield the batches that a read_committed consumer sees from offset ``first`` up to ``end`` (exclusive).
+    """Yield the batches that a consumer sees between two offsets.
 
     The first and the last batch may hold records outside of these offsets.
 
     Args:
-        end: At most the last stable offset.
+        end: Exclusive, and at most the last stable offset.
 
     Raises:
         KafkaEosError: TOPIC_NOT_READ if records are deleted while they are read.

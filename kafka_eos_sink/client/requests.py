@@ -1,4 +1,4 @@
-"""The engine for every request outside the data path: route keys to nodes, send, react per key, retry until the deadline.
+"""The engine for every request outside the data path.
 
 A `Call` describes one kind of request. `Requests.perform` runs it in rounds. Each round finds the node of every open key, sends
 one request per node (pipelined per node, concurrent over nodes), and reacts to each key's error code by the table in
@@ -52,7 +52,7 @@ _KEY_TYPES = {Route.GROUP_COORDINATOR: 0, Route.TRANSACTION_COORDINATOR: 1}
 
 
 class OnCode(Enum):
-    """What to do with an error code that no retry can mend, and with the keys that are still open at the deadline."""
+    """What to do with a rejected key, and with open keys at the deadline."""
 
     RAISE = auto()
     """Raise the code's error; raise REQUEST_DEADLINE at the deadline."""
@@ -68,7 +68,7 @@ Result = tuple[K, int, str | None, V]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[K, V]):
-    """One kind of request: its route, how to build it for the keys of one node, and how to read its response.
+    """One kind of request: its route, how to build it, and how to read its response.
 
     Args:
         request: Builds the request from the keys of one node and the node id.
@@ -95,7 +95,7 @@ class Call(Generic[K, V]):
     blocked_by: Callable[[K], str] | None = None
 
     def describe(self, keys: Sequence[K]) -> str:
-        """Name this request and its keys for a message: "FindCoordinator of group 'g' and 2 more"."""
+        """Name request and keys, as in "FindCoordinator of group 'g' and 2 more"."""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         return f"{self.api.__name__.removesuffix('Request')} of {self.about(keys[0])}{more}" if keys else ""
 
@@ -132,7 +132,7 @@ class _Operation(Generic[K, V]):
 
 
 class Requests:
-    """Performs calls on one `NetworkClient`, and caches which broker coordinates an id or a group."""
+    """Performs calls on one `NetworkClient`; caches coordinators."""
 
     def __init__(self, client: NetworkClient) -> None:
         self.client = client
@@ -161,19 +161,20 @@ class Requests:
                 if operation.open:
                     operation.retry.pause()
         except BrokerUnavailableError:
+            # For the other policies the deadline is a result: what is known of each key by then.
             if call.on_code is OnCode.RAISE:
                 self._raise_blocked(operation)
                 raise
         return operation.outcomes
 
     def values(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, V]:
-        """Perform a call that raises every code that is no result; return the value of each key."""
+        """Perform a call that raises every rejection; return each key's value."""
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
 
     def find_coordinators(
         self, ids: Iterable[str], deadline_ms: int, route: Route = Route.TRANSACTION_COORDINATOR
     ) -> dict[str, int]:
-        """Return the node id of each id's coordinator, from the cache if `forget` was not called since.
+        """Return the node id of each id's coordinator, cached until `forget`.
 
         The first use of transactions in a cluster creates ``__transaction_state``, which takes seconds.
 
@@ -214,7 +215,11 @@ class Requests:
                 raise self.no_leader(*missing)
 
     def refresh_metadata(self, what: str, deadline_ms: int) -> None:
-        """Wait for fresh metadata. Raises BrokerUnavailableError BROKER_UNREACHABLE or REQUEST_DEADLINE."""
+        """Wait for fresh metadata.
+
+        Raises:
+            BrokerUnavailableError: BROKER_UNREACHABLE or REQUEST_DEADLINE.
+        """
         if not self.client.wait_for_metadata(deadline_ms):
             self.client.any_node(deadline_ms)
             raise Retry(self.client, what, deadline_ms).timeout()
@@ -235,7 +240,7 @@ class Requests:
     # one round
 
     def _round(self, operation: _Operation[K, V]) -> None:
-        """Send one request per node for the open keys whose node is known; settle the keys whose outcome is final."""
+        """Send the open keys whose node is known; settle those with a final outcome."""
         call = operation.call
         by_node: dict[int, list[K]] = {}
         for key, node_id in self._nodes(operation).items():
@@ -256,6 +261,7 @@ class Requests:
                 self._on_error(operation, node_id, keys, response)
                 continue
             for key, code, message, value in call.read(response, keys):
+                # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
                     self._on_result(operation, node_id, key, Outcome(code=code, value=value), message)
 
@@ -279,7 +285,8 @@ class Requests:
         return dict.fromkeys(keys, node_id)
 
     def _coordinator_nodes(self, operation: _Operation[K, V]) -> dict[K, int]:
-        """Look up the missing coordinators once. One id whose coordinator is away must not delay the others."""
+        """The coordinator of each open key, after one look-up of the missing ones."""
+        # One look-up only: an id whose coordinator is away must not delay the others.
         call = operation.call
         ids = {key: call.coordinator_key(key) for key in operation.open}
         missing = [each for each in dict.fromkeys(ids.values()) if self._coordinator(call.route, each) is None]
@@ -330,7 +337,7 @@ class Requests:
         operation.settle(key, outcome)
 
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
-        """At the deadline, raise an error that names the blocking transaction if one blocks a key."""
+        """Raise the deadline's error with the blocking transaction, if one blocks a key."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
         for key in operation.open if blocked_by is not None else ():
             outcome = operation.outcomes[key]
@@ -367,6 +374,30 @@ class Requests:
         known = self.client.metadata.topics.get(topic)
         if known is not None and known.error and not known.error.retriable:
             raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
+
+
+def single(
+    request: Request[Any],
+    route: Route,
+    about: str,
+    read: Callable[[Any], Iterable[tuple[int, str | None, V]]],
+    **options: Any,
+) -> Call[Any, V]:
+    """Build the call of one fixed request about one key.
+
+    Args:
+        read: Reads the response as (error code, broker's message, value).
+        about: What the key is, as in "transactional id".
+        options: Further fields of `Call`.
+    """
+    return Call(
+        api=type(request),
+        route=route,
+        request=lambda _keys, _node: request,
+        read=lambda response, keys: ((keys[0], *result) for result in read(response)),
+        about=lambda key: f"{about} {'-'.join(map(str, key)) if isinstance(key, tuple) else repr(key)}",
+        **options,
+    )
 
 
 def _find_call(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:

@@ -1,4 +1,4 @@
-"""The back-off, the deadline and the last problem of one operation."""
+"""Retries until a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Retry:
-    """Counts the tries of one operation, backs off between them, and raises once its deadline has passed.
+    """The back-off, the deadline and the last problem of one operation.
 
     Args:
         what: Names the operation in messages.
@@ -52,7 +52,7 @@ class Retry:
         self._client.request_metadata_update()
 
     def on_code(self, request: type[Request[Any]], code: int, what: str, node_id: int | None = None) -> Reaction:
-        """Note a code of the reaction table's retries; return the table's reaction to any code."""
+        """Note a code that needs a retry; return the reaction to any code."""
         action = reaction(request, code)
         if action in RETRIES:
             self._has_code = True
@@ -74,7 +74,11 @@ class Retry:
         )
 
     def pause(self) -> None:
-        """Back off before the next try while the client keeps pumping. Raises `timeout()` once the deadline has passed."""
+        """Back off before the next try, while the client keeps pumping.
+
+        Raises:
+            BrokerUnavailableError: REQUEST_DEADLINE once the deadline has passed.
+        """
         delay_ms = self._backoff.delay_ms(self._attempts)
         log.debug("%s: retry in %d ms (broker %s): %s", self.what, delay_ms, self._node, self.reason)
         self._client.wait(delay_ms, self.deadline_ms)

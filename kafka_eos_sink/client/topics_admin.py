@@ -1,4 +1,4 @@
-"""Requests about topics: metadata, configurations, offsets, records, producers and markers. One `Call` per method."""
+"""Requests about topics and what lies in them. One `Call` per method."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.client.requests import Call, Requests, Result, Route
+from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
 
+T = TypeVar("T")
 V = TypeVar("V")
 FetchedPartition = m.FetchResponse.Topic.Partition
 AbortedTransaction = FetchedPartition.AbortedTransaction
@@ -31,19 +32,16 @@ class TopicsAdmin(Requests):
     """The half of `Admin` that is about topics and the records in them."""
 
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
-        """Return the topic from fresh metadata, None if it does not exist or the principal may not describe it."""
-
-        call = Call(
-            api=m.MetadataRequest,
-            route=Route.ANY,
-            request=lambda names, _node: m.MetadataRequest(
-                topics=tuple(m.MetadataRequest.Topic(name=each) for each in names), allow_auto_topic_creation=False
+        """Return the topic, None if it does not exist or may not be described."""
+        # A check must not create the topic that it looks for, whatever the broker's auto.create.topics.enable says.
+        request = m.MetadataRequest(topics=(m.MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
+        call = single(
+            request,
+            Route.ANY,
+            "topic",
+            lambda response: (
+                (each.error_code, None, None if each.error_code else topic_metadata(each)) for each in response.topics
             ),
-            read=lambda response, names: (
-                (name, each.error_code, None, None if each.error_code else topic_metadata(each))
-                for name, each in zip(names, response.topics, strict=False)
-            ),
-            about=_topic,
         )
         return self.values(call, [name], deadline_ms)[name]
 
@@ -68,16 +66,11 @@ class TopicsAdmin(Requests):
             replication_factor=replication_factor,
             configs=tuple(m.CreateTopicsRequest.Topic.Config(name=key, value=value) for key, value in configs.items()),
         )
-        call = Call(
-            api=m.CreateTopicsRequest,
-            route=Route.CONTROLLER,
-            request=lambda _names, _node: m.CreateTopicsRequest(
-                topics=(topic,), timeout_ms=self.client.config.request_timeout_ms
-            ),
-            read=lambda response, _names: (
-                (each.name, each.error_code, each.error_message, not each.error_code) for each in response.topics
-            ),
-            about=_topic,
+        call = single(
+            m.CreateTopicsRequest(topics=(topic,), timeout_ms=self.client.config.request_timeout_ms),
+            Route.CONTROLLER,
+            "topic",
+            lambda response: ((each.error_code, each.error_message, not each.error_code) for each in response.topics),
         )
         try:
             created = self.values(call, [name], deadline_ms)[name]
@@ -153,19 +146,23 @@ class TopicsAdmin(Requests):
             AuthorizationError, BrokerUnavailableError.
         """
 
-        def wanted(topic: str, index: int) -> m.ListOffsetsRequest.Topic.Partition:
-            epoch = self._leader_epoch(topic, index)
-            return m.ListOffsetsRequest.Topic.Partition(
-                partition_index=index, current_leader_epoch=epoch, timestamp=timestamp
+        def topic_of(name: str, indexes: Sequence[int]) -> m.ListOffsetsRequest.Topic:
+            return m.ListOffsetsRequest.Topic(
+                name=name,
+                partitions=tuple(
+                    m.ListOffsetsRequest.Topic.Partition(
+                        partition_index=index,
+                        current_leader_epoch=self._leader_epoch(name, index),
+                        timestamp=timestamp,
+                    )
+                    for index in indexes
+                ),
             )
 
         def request(of_node: Sequence[TopicPartition], _node: int) -> m.ListOffsetsRequest:
             return m.ListOffsetsRequest(
                 isolation_level=_ISOLATION_LEVELS[isolation],
-                topics=tuple(
-                    m.ListOffsetsRequest.Topic(name=topic, partitions=tuple(wanted(topic, index) for index in indexes))
-                    for topic, indexes in _by_topic(of_node).items()
-                ),
+                topics=_by_topic(of_node, topic_of),
                 timeout_ms=self.client.config.request_timeout_ms,
             )
 
@@ -222,6 +219,7 @@ class TopicsAdmin(Requests):
                 return
             (found,) = response.responses[0].partitions
             leader = found.current_leader
+            # The response names the new leader (KIP-951), which saves a Metadata request.
             if leader.leader_id >= 0:
                 self.client.learn_leader(topic, partition, leader.leader_id, leader.leader_epoch)
             yield where, found.error_code, None, found
@@ -231,31 +229,31 @@ class TopicsAdmin(Requests):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int
     ) -> dict[TopicPartition, tuple[m.ProducerState, ...]]:
-        """Return the producers that each partition's leader remembers. Needs Read on the topic.
+        """Return the producers that each partition's leader remembers.
+
+        Needs Read on the topic.
 
         Raises:
             BrokerRefusedError: UNKNOWN_TOPIC.
             AuthorizationError, BrokerUnavailableError.
         """
-
-        def request(of_node: Sequence[TopicPartition], _node: int) -> m.DescribeProducersRequest:
-            return m.DescribeProducersRequest(
-                topics=tuple(
-                    m.DescribeProducersRequest.Topic(name=topic, partition_indexes=tuple(indexes))
-                    for topic, indexes in _by_topic(of_node).items()
-                )
-            )
-
         return self._from_leaders(
             m.DescribeProducersRequest,
-            request,
+            lambda of_node, _node: m.DescribeProducersRequest(
+                topics=_by_topic(
+                    of_node,
+                    lambda name, indexes: m.DescribeProducersRequest.Topic(name=name, partition_indexes=tuple(indexes)),
+                )
+            ),
             _read_partitions(lambda each: each.active_producers),
             partitions,
             deadline_ms,
         )
 
     def write_txn_markers(self, markers: Sequence[TransactionMarker], deadline_ms: int) -> None:
-        """Write transaction markers on the partitions' leaders. Needs ClusterAction or Alter on the cluster.
+        """Write transaction markers on the partitions' leaders.
+
+        Needs ClusterAction or Alter on the cluster.
 
         Raises:
             ValueError: Two markers for one partition. The response could not be matched to them.
@@ -299,16 +297,13 @@ class TopicsAdmin(Requests):
                 raise self.no_leader(topic, 0)
 
     def _leader_epoch(self, topic: str, partition: int) -> int:
+        # With an epoch the broker rejects a request that older metadata sent to a former leader (KIP-320).
         known = self.client.metadata.partition(topic, partition)
         return -1 if known is None else known.leader_epoch
 
 
-def _topic(name: str) -> str:
-    return f"topic {name!r}"
-
-
 def _read_partitions(value: Callable[[Any], V]) -> Callable[[Any, Any], Iterator[Result[TopicPartition, V]]]:
-    """Read a response of topics with partitions, each with a code and perhaps a message of its own."""
+    """Read a response of topics with partitions, each with a code of its own."""
 
     def read(response: Any, _keys: Any) -> Iterator[Result[TopicPartition, V]]:
         for topic in response.topics:
@@ -319,11 +314,11 @@ def _read_partitions(value: Callable[[Any], V]) -> Callable[[Any, Any], Iterator
     return read
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
+def _by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, list[int]], T]) -> tuple[T, ...]:
+    indexes: dict[str, list[int]] = {}
     for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
+        indexes.setdefault(topic, []).append(partition)
+    return tuple(topic_of(topic, each) for topic, each in indexes.items())
 
 
 def _writable(marker: TransactionMarker) -> m.WriteTxnMarkersRequest.Marker:

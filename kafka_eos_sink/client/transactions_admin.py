@@ -1,4 +1,4 @@
-"""Requests about transactions: producer ids, describe, list and end (KIP-98, 360, 664, 890, 1152). One `Call` per method."""
+"""Requests about transactions (KIP-98, 360, 664, 890, 1152), one `Call` each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
@@ -21,7 +21,10 @@ _NAMED_PARTITIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """One EndTxn. ``version`` is the API version of every try: 5 in transaction version 2, else 3 or 4."""
+    """One EndTxn.
+
+    ``version`` is the API version of every try: 5 in transaction version 2, else 3 or 4.
+    """
 
     transactional_id: str
     producer_id: int
@@ -58,10 +61,10 @@ class TransactionsAdmin(Requests):
     _features_known_at: int | None = None
 
     def transaction_version(self, deadline_ms: int) -> int:
-        """Return the finalized feature ``transaction.version`` (KIP-890): 0, 1 or 2, and 0 if the cluster lacks it.
+        """Return the finalized feature ``transaction.version`` (KIP-890): 0, 1 or 2.
 
-        The value is at most 10 s old. Brokers send their features when a connection opens, and a connection may outlive an
-        upgrade of the feature.
+        A cluster without the feature has 0. The value is at most 10 s old: brokers send their features when a connection opens,
+        and a connection may outlive an upgrade.
         """
         self.client.any_node(deadline_ms)
         now = self.client.clock()
@@ -69,21 +72,15 @@ class TransactionsAdmin(Requests):
             # The connection that `any_node` waited for has just delivered them.
             self._features_known_at = now
         if now - self._features_known_at > _FEATURES_VALID_MS:
-            call = Call(
-                api=m.ApiVersionsRequest,
-                route=Route.ANY,
-                request=lambda _keys, _node: API_VERSIONS,
-                read=lambda response, keys: [(keys[0], response.error_code, None, response)],
-                about=str,
-            )
             feature = "transaction.version"
+            call = single(API_VERSIONS, Route.ANY, "feature", lambda found: [(found.error_code, None, found)])
             response = self.values(call, [feature], deadline_ms)[feature]
             self.client.learn_features(BrokerVersions.from_response(response))
             self._features_known_at = now
         return self.client.finalized_features().get("transaction.version", 0)
 
     def find_group_coordinator(self, group: str, deadline_ms: int) -> int:
-        """Return the node id of the group's coordinator. Raises AuthorizationError, BrokerUnavailableError."""
+        """Return the node id of the group's coordinator, as `find_coordinators`."""
         return self.find_coordinators([group], deadline_ms, Route.GROUP_COORDINATOR)[group]
 
     def init_producer_id(self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int) -> tuple[int, int]:
@@ -132,16 +129,17 @@ class TransactionsAdmin(Requests):
         return self.values(call, transactional_ids, deadline_ms)
 
     def end_transactions(self, transactions: Sequence[EndTransaction], deadline_ms: int) -> list[EndTxnResult]:
-        """End transactions, pipelined per coordinator and concurrent over brokers; return the results in the same order.
+        """End transactions; return the results in the same order.
 
-        Every retry is identical, API version included. Retries go on until the deadline; then the last known result is
-        returned. No code and no network error is raised. UNSUPPORTED_VERSION also stands for a broker that does not speak
-        ``version``; nothing was sent then.
+        Requests are pipelined per coordinator and concurrent over brokers. Every retry is identical, API version included.
+        Retries go on until the deadline; then the last known result is returned. No code and no network error is raised.
+        UNSUPPORTED_VERSION also stands for a broker that does not speak ``version``; nothing was sent then.
         """
 
         call: Call[EndTransaction, m.EndTxnResponse] = Call(
             api=m.EndTxnRequest,
             route=Route.TRANSACTION_COORDINATOR,
+            # One EndTxn per request: the protocol has no batch of them. `call_all` pipelines instead.
             request=lambda ends, _node: m.EndTxnRequest(
                 transactional_id=ends[0].transactional_id,
                 producer_id=ends[0].producer_id,
@@ -162,7 +160,7 @@ class TransactionsAdmin(Requests):
     def list_transactions(
         self, *, states: Sequence[str] = ("Ongoing",), id_pattern: str | None = None, deadline_ms: int
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...]:
-        """Return the transactions that any coordinator of the cluster holds in one of ``states`` (empty: all).
+        """Return the cluster's transactions in one of ``states`` (empty: all).
 
         All brokers must respond in one round. A list without a broker that loads its part of the state, or that went away
         while others take its part over, would miss transactions. Brokers leave out transactions that the principal may not
@@ -222,7 +220,7 @@ class TransactionsAdmin(Requests):
         return tuple(found.values())
 
     def _filters_by_pattern(self, node_id: int) -> bool:
-        """Whether the node is connected and applies a pattern. For others this client filters."""
+        """Whether the node is connected and applies a pattern."""
         return self.client.ready(node_id) and self.client.api_version(node_id, m.ListTransactionsRequest) >= 2
 
     def holder(self, transactional_id: str) -> str:

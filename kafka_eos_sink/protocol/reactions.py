@@ -1,8 +1,9 @@
-"""The one table of reactions to error codes, per API, for admin, producer and commit (Kafka 4; KIP-360, 588, 890, 1050).
+"""The one table of reactions to error codes, for admin, producer and commit.
 
-A row is an API, a reaction, and the codes with that reaction. A code without a row gets its API's strictest reaction, because a
-new code of a newer broker may mean anything. APIs that only read or are idempotent by themselves retry every code that Kafka
-calls retriable. Sets of codes that other modules test for are derived from the rows here, or stand here as a group of their own.
+The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row is an API, a reaction, and the codes with that reaction. A code
+without a row gets its API's strictest reaction, because a new code of a newer broker may mean anything. APIs that only read or
+are idempotent by themselves retry every code that Kafka calls retriable. Sets of codes that other modules test for are derived
+from the rows here, or stand here as a group of their own.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ RESTARTS_SEQUENCES = frozenset(
 
 
 def reaction(request: type[Request[Any]], code: int) -> Reaction:
-    """Return the reaction to `code` (not NONE) in a response to the request class `request`, e.g. ``EndTxnRequest``."""
+    """Return the reaction to a code (not NONE) in a response to ``request``."""
     error = ErrorCode.of(code)
     row = REACTIONS.get((request, error))
     if row is not None:

@@ -1,4 +1,4 @@
-"""Reads past and running writes from the commit log, for people. It decides nothing."""
+"""Reads past and running writes from the commit log, for people to look at."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ resolved   an operator has decided it (`kafka-eos resolve`)"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedWrite:
-    """One version of a write. The commit log keeps the newest version of every write id and query id.
+    """One version of a write.
+
+    The commit log keeps the newest version of every write id and query id.
 
     committed         how many of the named transactions have their COMMIT marker in the log
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
@@ -78,7 +80,7 @@ class CommittedWrite:
 
 
 class LogReading:
-    """One partition of the commit log, as far as it was read: its records, and the ids that wrote them."""
+    """The records of one partition of the commit log, and the ids that wrote them."""
 
     def __init__(self, write_id: str | None) -> None:
         self.view = LogView(write_id)
@@ -95,7 +97,7 @@ class LogReading:
         self.view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
 
     def writes(self) -> tuple[CommittedWrite, ...]:
-        """Return the newest decision of each write id and query id, and the versions that began after it."""
+        """Return the newest decision of each query id, and what began after it."""
         return tuple(write for write_id, query_id in self._ids for write in self._writes(write_id, query_id))
 
     def _writes(self, write_id: str, query_id: str) -> Iterable[CommittedWrite]:
@@ -178,6 +180,7 @@ def read_commit_history(
         )
     partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
     where = [(commit_log_topic, partition) for partition in partitions]
+    # The ends are fixed now: a log that other writes extend would never be read to its end.
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     writes: list[CommittedWrite] = []
     for topic, partition in where:

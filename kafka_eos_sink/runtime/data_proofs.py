@@ -1,4 +1,4 @@
-"""Queries to the leaders of data partitions that prove what readers see: stable offsets, producers, aborted transactions."""
+"""Queries the leaders of data partitions to prove what readers see."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class DataProofs:
         )
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
-        """Raise if a partition has ended before records that it acknowledged for max.block.ms."""
+        """Raise if a partition ends too early for max.block.ms."""
         ends = self._query(partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted"))
         now = self._clock()
         self._next_check_of_ends_ms = now + CHECK_ENDS_EVERY_MS
@@ -136,7 +136,11 @@ class DataProofs:
                 )
 
     def _query(self, query: Callable[[int], T]) -> T:
-        """Run a query, given its deadline. Raise `DataTopicGoneError` if the cluster does not know its topic for max.block.ms."""
+        """Run a query, given its deadline.
+
+        Raises:
+            DataTopicGoneError: The cluster did not know the topic for max.block.ms.
+        """
         deadline_ms = self._clock() + self._timeout_ms
         for until in (min(deadline_ms, self._clock() + self._max_block_ms), deadline_ms):
             try:

@@ -1,5 +1,6 @@
-"""The requests of the driver's own transaction on the commit log. Each is one `Call` of the client's engine.
+"""The requests of the driver's own transaction on the commit log.
 
+Each is one call of the client's engine.
 A code that no retry can mend is returned, because the procedures in ``commit/`` decide what it means. What configuration or a
 missing right must mend is raised. None stands for a request whose response was lost until the deadline.
 """
@@ -7,17 +8,16 @@ missing right must mend is raised. None stands for a request whose response was 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Route
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
 from kafka_eos_sink.commit.steps import Appended, LogRecord
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_eos_sink.protocol.schema import Request
 
 MAX_BATCH_BYTES = 500_000
 """Records whose values are larger together go into one batch each: brokers take batches up to about 1 MB by default."""
@@ -25,6 +25,7 @@ PRODUCE_TIMEOUT_MS = 30_000
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""
 _Read = tuple[int, str | None, Any]
+_OPTIONS: dict[str, Any] = {"first_backoff_ms": MARKERS_FIRST_BACKOFF_MS, "on_code": OnCode.RAISE_CONFIGURATION}
 
 
 def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> int | None:
@@ -41,7 +42,7 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
             for each in topic.results_by_partition:
                 yield each.partition_error_code, None, None
 
-    call = _call(request, Route.TRANSACTION_COORDINATOR, "transactional id", read)
+    call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
     return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
 
 
@@ -52,7 +53,7 @@ def commit_group_offsets(
     offsets: Sequence[tuple[str, int, int]],
     deadline_ms: int,
 ) -> int | None:
-    """Commit a group's offsets in the transaction (AddOffsetsToTxn, TxnOffsetCommit); return the error code.
+    """Commit a group's offsets in the transaction; return the error code.
 
     Args:
         offsets: (topic, partition, offset of the next record to read).
@@ -67,8 +68,12 @@ def commit_group_offsets(
     implicit = identity.transaction_version >= 2
     if not implicit:
         add = m.AddOffsetsToTxnRequest(**producer)
-        call = _call(
-            add, Route.TRANSACTION_COORDINATOR, "transactional id", lambda response: [(response.error_code, None, None)]
+        call = single(
+            add,
+            Route.TRANSACTION_COORDINATOR,
+            "transactional id",
+            lambda response: [(response.error_code, None, None)],
+            **_OPTIONS,
         )
         error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
         if error != ErrorCode.NONE:
@@ -89,7 +94,7 @@ def commit_group_offsets(
         return [(next((code for code in codes if code), ErrorCode.NONE.value), None, None)]
 
     about = "source.offsets.group"
-    call = _call(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4)
+    call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
     return admin.perform(call, [group_id], deadline_ms)[group_id].code
 
 
@@ -101,9 +106,10 @@ def append(
     where: TopicPartition,
     timeout_ms: int,
 ) -> Appended:
-    """Append records to a partition, in the transaction of ``identity`` or, for `NO_PRODUCER`, without one.
+    """Append records to a partition.
 
     Args:
+        identity: The producer whose transaction they join, or `NO_PRODUCER`.
         timeout_ms: Bounds each batch.
 
     Returns:
@@ -115,8 +121,9 @@ def append(
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
         # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
         max_version = 12 if identity.transaction_version >= 2 else 11
-        call = _call(request, Route.LEADER, "commit log", _read_produce, max_version=max_version)
+        call = single(request, Route.LEADER, "commit log", _read_produce, max_version=max_version, **_OPTIONS)
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
+        # The batches behind a failed one would be rejected for a gap in their sequence.
         if outcome.code != ErrorCode.NONE:
             return Appended(error=outcome.code)
         first = first if first >= 0 else outcome.value or 0
@@ -148,24 +155,3 @@ def _read_produce(response: m.ProduceResponse) -> Iterator[_Read]:
     for topic in response.responses:
         for each in topic.partition_responses:
             yield each.error_code, each.error_message, each.base_offset
-
-
-def _call(
-    request: Request[Any],
-    route: Route,
-    about: str,
-    read: Callable[[Any], Iterable[_Read]],
-    *,
-    max_version: int | None = None,
-) -> Call[Any, Any]:
-    """The call of one request with one key, whose response is read as (error code, broker's message, value)."""
-    return Call(
-        api=type(request),
-        route=route,
-        request=lambda _keys, _node: request,
-        read=lambda response, keys: ((keys[0], *each) for each in read(response)),
-        about=lambda key: f"{about} {key!r}",
-        first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
-        on_code=OnCode.RAISE_CONFIGURATION,
-        max_version=max_version,
-    )

@@ -36,7 +36,10 @@ _COMMAND = re.compile(r"kafka-eos (?:recover|resolve|repair) (?:--bootstrap-serv
 
 
 def end_txn_version(identity: ProducerIdentity) -> int:
-    """Return the API version for every try of an EndTxn: 5, which bumps the epoch (KIP-890), from transaction version 2 on."""
+    """Return the API version for every try of an EndTxn.
+
+    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2.
+    """
     return 5 if identity.transaction_version >= 2 else 4
 
 
@@ -107,6 +110,7 @@ class Executor:
             try:
                 result = self._performers[type(step)](step)
             except Exception as error:
+                # Thrown into the procedure, which may know a way on: doubt about an end is settled by the log.
                 failure = error
 
     @property
@@ -245,6 +249,7 @@ class Executor:
         entries: list[ReadRecord | Marker] = []
         next_offset = step.offset
         for batch in read_record_batches(fetched.records or b""):
+            # A batch whose records compaction removed still moves the position.
             next_offset = max(next_offset, batch.last_offset + 1)
             producer = {"producer_id": batch.producer_id, "producer_epoch": batch.producer_epoch}
             if batch.control:
@@ -273,7 +278,7 @@ class Executor:
         )
 
     def _skip_to_log_start(self, offset: int, high_watermark: int) -> steps.LogChunk:
-        """Return an empty chunk that continues at the log start, if ``offset`` lies before it."""
+        """Return an empty chunk that continues at the log start."""
         topic, partition = self._log
         starts = self.admin.list_offsets((self._log,), self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
         start = starts[self._log]
@@ -283,6 +288,7 @@ class Executor:
                 f"offset {offset} of the commit log's partition {topic}-{partition} is beyond its end: the topic was deleted and "
                 "created again, or an unclean leader election lost records",
             )
+        # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)
         return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end)
 
@@ -306,5 +312,6 @@ def with_commit_log(message: str, log_topic: str) -> str:
 
 
 def _re2_quote(text: str) -> str:
-    """Quote for the broker's RE2: escape all but letters, digits and underscore; bytes beyond ASCII are literal there."""
+    """Quote a text for the broker's RE2."""
+    # All but letters, digits and underscore is escaped. Bytes beyond ASCII are literal in RE2.
     return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\{c}" for c in text)

@@ -1,5 +1,6 @@
-"""Named points of the protocol at which a test kills, fails or stops a process. Without the environment variable they do nothing.
+"""Named points of the protocol at which a test kills, fails or stops a process.
 
+Without the environment variable they do nothing.
 ``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. The actions:
 
 kill        send SIGKILL to this process

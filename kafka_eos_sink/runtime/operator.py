@@ -1,4 +1,4 @@
-"""The operator's commands for a dead or stuck write, from outside Spark: recover, resolve and repair.
+"""Recovers, resolves and repairs a dead or stuck write from outside Spark.
 
 Each opens its own client. Of the write's options it needs only the write id and the commit log. It returns what it found and did.
 """
@@ -46,7 +46,10 @@ PARTITION_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """Which write on which cluster. ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms)."""
+    """Which write on which cluster.
+
+    ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms).
+    """
 
     write_id: str
     commit_log_topic: str
@@ -60,7 +63,10 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """An EndTxn and its result: ``error`` is 0 for success, None if the response was lost."""
+    """An EndTxn and its result.
+
+    ``error`` is 0 for success, None if the response was lost.
+    """
 
     identity: ProducerIdentity
     committed: bool
@@ -121,7 +127,7 @@ class Repaired:
 
 
 class NotingExecutor(Executor):
-    """Records what a procedure ends, the query ids whose decision it marks done, and topics without the Read permission."""
+    """Notes what a procedure ends and finishes, and which topics it may not read."""
 
     def __init__(self, admin: Admin, settings: OperatorSettings) -> None:
         super().__init__(
@@ -140,7 +146,7 @@ class NotingExecutor(Executor):
     def producers_on(
         self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
     ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
-        """Describe the producers of partitions and of whole topics, without those that no longer exist.
+        """Describe the producers of partitions and of whole topics that exist.
 
         A partition that does not respond must neither stop the query of the others nor use up their time.
 
@@ -172,7 +178,7 @@ class NotingExecutor(Executor):
         return producers, tuple(unasked)
 
     def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """Query all partitions of a leader at once. If one of them makes that fail, query one by one within `LEADER_MS`."""
+        """Query all partitions of a leader at once, or one by one if that fails."""
         topics = dict.fromkeys(topic for topic, _ in partitions)
         try:
             together = self._asked(partitions, LEADER_MS)
@@ -240,6 +246,7 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecut
                 f"there is no commit log topic {topic!r} on this cluster; correct --bootstrap-servers, or name the write's "
                 "commit.log.topic with --commit-log-topic",
             )
+        # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
         yield admin, NotingExecutor(admin, settings)
 
@@ -278,7 +285,8 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
 
 
 def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
-    """Make a listed and a named transaction comparable: the version of one is the cluster's, that of the other the decision's."""
+    """Make a listed and a named transaction comparable."""
+    # The version of a listed one is the cluster's, that of a named one the decision's.
     return replace(identity, transaction_version=0)
 
 
@@ -298,7 +306,10 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
-    """Find transactions whose markers are missing; with ``write``, write the markers whose outcome is proven.
+    """Find transactions whose markers are missing.
+
+    Args:
+        write: Write the markers whose outcome is proven.
 
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
@@ -324,6 +335,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         if not write or not missing:
             return found
         deadline = admin.client.clock() + settings.timeout_ms
+        # At most one marker per partition and request: the response could not be matched to two.
         for markers in rounds(missing):
             admin.write_txn_markers(markers, deadline)
         _await_ends(admin, [finding.part for finding in missing], deadline)
@@ -331,7 +343,8 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
 
 
 def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
-    """Wait until the leaders hold none of them open: a leader responds before its marker is in effect."""
+    """Wait until the leaders hold none of the transactions open."""
+    # A leader responds to WriteTxnMarkers before the marker is in effect.
     while True:
         producers = admin.describe_producers(dict.fromkeys(part.where for part in parts), deadline)
         left = [part for part in parts if holder_of(part, producers[part.where]) is not None]
@@ -355,7 +368,7 @@ def _doubted(
     asked: Collection[TopicPartition],
     unasked: Collection[TopicPartition],
 ) -> Finding:
-    """Return the finding, or call it unproven if its ABORT could discard committed records."""
+    """Call a finding unproven if its ABORT could discard committed records."""
     part = finding.part
     if finding.marker is None or finding.marker.committed:
         return finding
@@ -389,7 +402,7 @@ def _doubted(
 def _visible_elsewhere(
     executor: NotingExecutor, parts: Sequence[Part], unasked: Collection[TopicPartition]
 ) -> str | None:
-    """Return why the transaction of these parts may be committed, None if readers will see none of its rows."""
+    """Return why the transaction may be committed, None if it cannot be."""
     where = next((each.where for each in parts if each.where in unasked), None)
     if where is None:
         written = tuple(
@@ -417,7 +430,7 @@ def _visible_elsewhere(
 
 
 def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
-    """Whether the open transaction's first batch is of this attempt, None if that batch is gone.
+    """Whether the open transaction began with this attempt, None if unknown.
 
     An attempt that joined an older transaction would discard that one's rows with its ABORT.
     """

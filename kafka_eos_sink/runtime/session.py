@@ -61,8 +61,9 @@ MAX_REMEMBERED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """What is written, under which id, and how to reach the cluster. Never pickled, because it can hold resolved secrets.
+    """What is written, under which id, and how to reach the cluster.
 
+    Never pickled, because it can hold resolved secrets.
     ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
     """
 
@@ -132,8 +133,9 @@ def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> 
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """What a planner process remembers of a write. These are hints only, because other drivers may have written since.
+    """What a planner process remembers of a write.
 
+    These are hints only, because other drivers may have written since.
     Times are ms of the client's clock. ``view`` is the part of the commit log with this ``log_topic_id`` that was read.
     """
 
@@ -149,7 +151,9 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 
 
 def plan(settings: WriteSettings) -> Plan:
-    """Fence earlier drivers of this write id, settle their decisions, abort what they left open; return the plan for the tasks.
+    """Take the write id over and return the plan for the tasks.
+
+    Fences earlier drivers, settles their decisions, and aborts what they left open.
 
     Raises:
         WriteRefusedError: The version must not be written. Only the tasks of a micro-batch know its version, so they raise it.
@@ -165,6 +169,7 @@ def plan(settings: WriteSettings) -> Plan:
             settings.topic,
             settings.producer.transaction_timeout_ms,
         )
+        # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
         known = _remembered.pop(key, None)
         if known is None or now - known.checked_at > CHECK_EVERY_MS:
             known = _check(settings, admin, known)
@@ -174,6 +179,7 @@ def plan(settings: WriteSettings) -> Plan:
             # This plan reads no log, but the commit will. A missing right must show before anything is decided.
             executor.require_readable_log()
             return executor.run(fence_only(request))
+        # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
         lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
         request = replace(request, view=known.view, predecessor=None if lists else known.plan)
         known.plan = executor.run(take_over(request, version))
@@ -183,6 +189,7 @@ def plan(settings: WriteSettings) -> Plan:
         _remembered[key] = known
         while len(_remembered) > MAX_REMEMBERED:
             del _remembered[next(iter(_remembered))]
+        # A micro-batch's version is known to its tasks only.
         if not settings.streaming:
             _require_admitted(settings, known.plan)
         return known.plan
@@ -198,7 +205,8 @@ def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
 
 
 def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
-    """Check the topics and read the transaction timeout; keep the view and the plan if the commit log is still the same topic."""
+    """Check the topics and read the transaction timeout."""
+    # View and plan are of no use if the commit log was deleted and created again.
     deadline = admin.client.clock() + settings.producer.max_block_ms
     if settings.topic is not None and settings.producer.dead_letter_topic is None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
@@ -236,13 +244,17 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
 
 
 def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
-    """Run one task attempt with the idempotent producer and no transaction. A task that Spark retries writes its rows again."""
+    """Run one task attempt with the idempotent producer and no transaction.
+
+    A task that Spark retries writes its rows again.
+    """
     rows = 0
     with lease_admin(settings.client) as admin:
         client = admin.client
         producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
         try:
             for batch in batches:
+                # A task without rows needs no producer id.
                 if rows == 0 and batch.num_rows:
                     producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
                     producer.begin()
@@ -295,13 +307,16 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
-    """Abort what losing attempts of a finished batch opened after its commit; return how many there were."""
+    """Abort what losing attempts opened after the commit; return how many there were."""
     with lease_admin(settings.client) as admin:
         return _executor(settings, admin).run(decide.sweep(plan, decision))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
-    """Return the tasks' transaction.timeout.ms: the configured one, else the broker's maximum up to 15 minutes."""
+    """Return the configured transaction.timeout.ms, else the broker's maximum.
+
+    Without a configured one it is at most 15 minutes.
+    """
     configured = settings.producer.transaction_timeout_ms
     maximum: int | None = None
     try:

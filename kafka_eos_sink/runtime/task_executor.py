@@ -1,4 +1,4 @@
-"""The steps of a task attempt on a real cluster: rows through the producer, the part record, the row digest."""
+"""Performs the steps of a task attempt on a real cluster, through the producer."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ class TaskExecutor(Executor):
 
     def _write_rows(self, step: steps.WriteRows) -> steps.Written:
         identity = step.identity
+        # Kept before its first request: `close` and `_end_own` must find it whatever fails.
         producer = self._producer = Producer(
             self.client,
             self._config,

@@ -1,4 +1,4 @@
-"""Checks the topics of a write before the first task starts, and creates the commit log."""
+"""Checks the topics of a write before its tasks start; creates the commit log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ TOPIC_RESPONSE_MS = 2_000
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Require that the topic of all rows exists and is not Kafka's own. Wait for a topic that was just created.
+    """Require that the topic of all rows exists and is not Kafka's own.
+
+    A topic that was just created may take a moment to appear.
 
     Args:
         deadline: Absolute ms of the client's clock.
@@ -51,7 +53,7 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
 
 
 def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> uuid.UUID:
-    """Create the commit log if it is missing, and require that it holds no data and cannot lose a decision.
+    """Create the commit log, or require that it cannot lose a decision.
 
     Args:
         data_topic: The topic of all rows, None if each row names its own.
@@ -66,7 +68,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     if topic == data_topic:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"topic and commit.log.topic are both {topic!r}; choose another commit.log.topic",
+            f"topic and commit.log.topic are both {topic!r}; the commit log needs a topic of its own: set another commit.log.topic",
         )
     by_hand = (
         f"kafka-topics.sh --bootstrap-server ... --create --topic {topic} --partitions {LOG_PARTITIONS} "
@@ -107,6 +109,11 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             f"the commit log topic {topic!r} has a single replica, so the loss of one disk loses its decisions and with them the "
             "guarantee; raise its replication to 3 and min.insync.replicas to 2"
         )
+    _require_compacted(admin, topic, deadline)
+    return ZERO_UUID if found is None else found.topic_id
+
+
+def _require_compacted(admin: Admin, topic: str, deadline: int) -> None:
     try:
         policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
     except AuthorizationError:
@@ -123,4 +130,3 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             f"kafka-configs.sh --bootstrap-server ... --entity-type topics --entity-name {topic} --alter "
             "--add-config cleanup.policy=compact",
         )
-    return ZERO_UUID if found is None else found.topic_id

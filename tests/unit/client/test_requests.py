@@ -11,7 +11,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin, EndTransaction, EndTxnResult
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import RequestTimedOut
+from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -32,6 +32,7 @@ class Brokers:
         self.config = ClientConfig(bootstrap_servers=(("localhost", 9092),))
         self.metadata = SimpleNamespace(controller=1, brokers={1: None, 2: None}, topics={})
         self.sent: list[tuple[int, Any, int | None, bool]] = []
+        self.features: dict[str, int] = {}
 
     def clock(self) -> int:
         return self.now
@@ -47,6 +48,12 @@ class Brokers:
 
     def learn_broker(self, *_: Any) -> None:
         pass
+
+    def learn_features(self, versions: BrokerVersions) -> None:
+        self.features = dict(versions.finalized_features)
+
+    def finalized_features(self) -> dict[str, int]:
+        return self.features
 
     def call_all(
         self, requests: Sequence[tuple[int, Any, int | None]], _deadline_ms: int, *, exact_versions: bool = False
@@ -221,3 +228,19 @@ def test_back_off_starts_at_20_ms_while_markers_are_written() -> None:
     own, brokers = admin(scripted(busy, done))
     assert own.init_producer_id("a", 60_000, DEADLINE_MS) == (7, 1)
     assert brokers.now <= 24
+
+
+def test_transaction_version_is_read_again_after_ten_seconds() -> None:
+    feature = m.ApiVersionsResponse.FinalizedFeature(
+        name="transaction.version", max_version_level=2, min_version_level=0
+    )
+    busy = m.ApiVersionsResponse(error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, api_keys=())
+    response = m.ApiVersionsResponse(
+        error_code=0, api_keys=(), finalized_features_epoch=1, finalized_features=(feature,)
+    )
+    own, brokers = admin(scripted(busy, response))
+    assert own.transaction_version(DEADLINE_MS) == 0
+    brokers.now = 10_001
+    assert own.transaction_version(20_000) == 2
+    assert own.transaction_version(20_000) == 2
+    assert len(brokers.requests(m.ApiVersionsRequest)) == 2
