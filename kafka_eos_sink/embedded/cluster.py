@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
+from kafka_eos_sink.client.key_stores import pem_certificates
 from kafka_eos_sink.client.network_client import monotonic_ms
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import broker_security, distribution
@@ -37,7 +38,6 @@ from kafka_eos_sink.embedded.process_guard import ProcessGuard
 from kafka_eos_sink.embedded.readiness import wait_until_ready
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.settings.java_properties import read_properties
-from kafka_eos_sink.settings.key_stores import pem_certificates
 
 __all__ = ["EmbeddedKafka"]
 

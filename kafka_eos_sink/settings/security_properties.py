@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
+from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.security import (
     ClientCredentials,
     PasswordCredentials,
@@ -18,16 +19,19 @@ from kafka_eos_sink.client.security import (
     Secret,
     SecurityConfig,
     TlsConfig,
+    TlsVersion,
     TokenCredentials,
     TokenProvider,
     TokenSource,
     UnsecuredToken,
+    uses_sasl,
+    uses_tls,
 )
 from kafka_eos_sink.client.transport import TlsContext
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
-from kafka_eos_sink.settings import key_stores
 from kafka_eos_sink.settings.jaas import parse_jaas
+from kafka_eos_sink.settings.table import SECURITY
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ _PROVIDER = "sasl.oauthbearer.token.provider"
 _EXTENSION = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 _TLS_1_3_SUITE = re.compile(r"TLS_(?!.*_WITH_)[A-Z0-9_]+")
-_VERSIONS = ("TLSv1.2", "TLSv1.3")
+_VERSIONS = get_args(TlsVersion)
 
 
 def read_security(
@@ -72,10 +76,10 @@ class _SecurityReader:
         self._prefix = prefix
         self._problems = problems
         self._warnings = warnings
-        self._protocol = values.get("security.protocol", "PLAINTEXT")
+        self._protocol = values.get("security.protocol", SECURITY["security.protocol"].default_value)
         self._mechanism = values.get("sasl.mechanism")
-        self._with_tls = self._protocol in ("SSL", "SASL_SSL")
-        self._with_sasl = self._protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        self._with_tls = uses_tls(self._protocol)
+        self._with_sasl = uses_sasl(self._protocol)
         self._jaas: dict[str, str] = {}
 
     def read(self) -> SecurityConfig | None:
@@ -312,9 +316,11 @@ class _SecurityReader:
             client_id=client_id,
             client_secret=Secret(client_secret),
             scope=self._one_value(("sasl.oauthbearer.scope",), "scope"),
-            url_encoded=self._values.get("sasl.oauthbearer.header.urlencode", False),
-            connect_timeout_ms=self._values.get("sasl.login.connect.timeout.ms", 10_000),
-            read_timeout_ms=self._values.get("sasl.login.read.timeout.ms", 10_000),
+            **{
+                row.lands_in: self._values[name]
+                for name, row in SECURITY.items()
+                if row.target is ClientCredentials and name in self._values
+            },
         )
 
     def _token_provider(self) -> TokenProvider | None:

@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from kafka_eos_sink.client import key_stores
+from kafka_eos_sink.client.key_stores import StoreProblem
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.settings import key_stores
-from kafka_eos_sink.settings.key_stores import StoreProblem
 
 PASSWORD = "hunter2"
 
