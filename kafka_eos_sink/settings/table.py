@@ -1,123 +1,47 @@
 """The table of settings: one row per option of the sink and per name of Java's ``ProducerConfig``.
 
-A row says what an option may hold, where its value lands, whether it may be shown, and what it means. ``read_values``
-reads options by these rows, and ``docs/configuration.md`` is written from them. A default stands where the value lands, in the
-class that `Setting.target` names; only an option without such a class has its default here.
+A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
+``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The class that receives
+a value holds its default. Only an option without such a class has its default here.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from typing import Any, get_args
 
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.key_stores import JKS_WAY_OUT
-from kafka_eos_sink.client.security import (
-    ClientCredentials,
-    SaslMechanism,
-    SecurityConfig,
-    SecurityProtocol,
-    TlsVersion,
-)
+from kafka_eos_sink.client.security import ClientCredentials, SecurityConfig, TlsVersion
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
-from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import CODEC_NAMES, INT32_MAX, INT64_MAX, RANGES, ProducerConfig
 from kafka_eos_sink.protocol.compression import LEVELS
+from kafka_eos_sink.settings.kinds import (
+    ADDRESSES,
+    AS_GIVEN,
+    BATCH_SIZE,
+    BOOLEAN,
+    BUFFER,
+    CLASSES,
+    HOST_CHECK,
+    ID,
+    INT,
+    LONG,
+    MECHANISM,
+    PARTITIONER,
+    PROTOCOL,
+    STORE_TYPE,
+    TEXT,
+    TLS_VERSIONS,
+    TOPIC,
+    Kind,
+    choice,
+    integer,
+    producer_range,
+)
 
 PREFIX = "kafka."
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The values that a setting accepts: `parse` raises ValueError for anything but `expected`."""
-
-    parse: Callable[[str], Any]
-    expected: str
-
-
-def _integer(low: int, high: int = INT32_MAX, *, also: int | None = None) -> Kind:
-    def parse(text: str) -> int:
-        if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip(), re.ASCII) is None:
-            raise ValueError
-        number = int(text)
-        if not low <= number <= high and number != also:
-            raise ValueError
-        return number
-
-    return Kind(parse, f"an integer from {low} to {high}" + ("" if also is None else f", or {also}"))
-
-
-def _producer_range(name: str) -> Kind:
-    _option, low, high = RANGES[name]
-    return _integer(low, high)
-
-
-def _choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
-    def parse(text: str) -> str:
-        found = fold(text.strip())
-        if found not in choices:
-            raise ValueError
-        return found
-
-    return Kind(parse, "one of " + ", ".join(choices))
-
-
-def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
-    try:
-        return parse_bootstrap_servers(text)
-    except ConfigurationError:
-        raise ValueError from None
-
-
-def _tls_versions_of(text: str) -> tuple[str, ...]:
-    versions = tuple(part.strip() for part in text.split(","))
-    if not set(versions) <= set(get_args(TlsVersion)):
-        raise ValueError
-    return versions
-
-
-def _id_of(text: str) -> str:
-    """Not trimmed: the ids of a write must stay what they were in the write before."""
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-def _topic_of(text: str) -> str:
-    # Trimmed, as in Spark's Kafka sink.
-    if re.fullmatch(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", text.strip(), re.ASCII) is None:
-        raise ValueError
-    return text.strip()
-
-
-def _partitioner_of(text: str) -> str:
-    name = text.strip() or "default"
-    return name.lower() if name.lower() in ("default", "round-robin") else name
-
-
-_BOOLEAN = Kind(lambda text: _choice("true", "false", fold=str.lower).parse(text) == "true", "true or false")
-_TEXT = Kind(str.strip, "any text")
-_AS_GIVEN = Kind(str, "any text")
-_ID = Kind(_id_of, "text that is not empty")
-_TOPIC = Kind(_topic_of, "a topic name (1 to 249 letters, digits, '.', '_' and '-')")
-_ADDRESSES = Kind(_addresses_of, "a comma-separated list such as broker1:9092,broker2:9092")
-_CLASSES = Kind(
-    lambda text: tuple(filter(None, map(str.strip, text.split(",")))), "package.module:Class, comma-separated"
-)
-# ``config_problems`` of the producer checks the names of Python objects in these two.
-_PARTITIONER = Kind(_partitioner_of, "default, round-robin or package.module:callable")
-_INT, _LONG, _BUFFER = _integer(0), _integer(0, INT64_MAX), _integer(-1)
-# Java's 0 means a batch per record. A batch limit of one byte has the same effect here.
-_BATCH_SIZE = Kind(lambda text: max(1, _INT.parse(text)), _INT.expected)
-_TLS_VERSIONS = Kind(_tls_versions_of, "TLSv1.2, TLSv1.3 or both; older versions are broken")
-_HOST_CHECK = Kind(
-    _choice("https", "", fold=str.lower).parse, "https, or empty to accept a certificate of another host name"
-)
-_STORE_TYPE = _choice("PEM", "PKCS12", fold=str.upper)
-_PROTOCOL = _choice(*get_args(SecurityProtocol), fold=str.upper)
-_MECHANISM = _choice(*get_args(SaslMechanism), fold=str.upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +55,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row.
+    """One row of the table.
 
     `meaning` of a refused option or one without effect is the reason, with the way out. `refused` is one value,
     in upper case, that Java accepts and this client does not, with the reason and the way out.
@@ -168,56 +92,52 @@ def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]
 SINK = _rows(
     "sink",
     None,
-    Setting("topic", _TOPIC, "Topic of every row. It wins over the column `topic`."),
-    Setting("txnAppId", _ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
-    Setting(
-        "txnVersion",
-        _integer(0, INT64_MAX),
-        "Version of this write. It must increase with every new write of the same `txnAppId`.",
-    ),
+    Setting("topic", TOPIC, "Topic of every row. It wins over the column `topic`."),
+    Setting("txnAppId", ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
+    Setting("txnVersion", integer(0, INT64_MAX), "Version of this write. It must increase with every new write of the same `txnAppId`."),
     Setting(
         "onCheckpointRollback",
-        _choice("fail", "skip", "rewrite", fold=str.lower),
+        choice("fail", "skip", "rewrite", fold=str.lower),
         "What to do with a version below the newest committed one: `fail`, `skip` it, or `rewrite` it and all above it.",
         default="fail",
     ),
     Setting(
         "transactional.id.prefix",
-        _ID,
+        ID,
         "First part of every transactional id. Grant rights on it. A streaming query uses `kafka-eos-<query id>`.",
         default="kafka-eos",
     ),
     Setting(
         "commit.log.topic",
-        _TOPIC,
+        TOPIC,
         "Compacted topic of the sink's decisions. The sink creates it if it is missing.",
         default=DEFAULT_TOPIC,
     ),
     Setting(
         "delivery.guarantee",
-        _choice("exactly-once", "at-least-once", fold=str.lower),
+        choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` is the idempotent producer without transactions and without a commit log.",
         default="exactly-once",
     ),
     Setting(
         "source.offsets.group",
-        _ID,
+        ID,
         "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only.",
     ),
     Setting(
         "dead.letter.topic",
-        _TOPIC,
+        TOPIC,
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
     ),
     Setting(
         "partitioner",
-        _PARTITIONER,
+        PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
         target=ProducerConfig,
     ),
     Setting(
         "interceptors",
-        _CLASSES,
+        CLASSES,
         "Your classes that see and may change Arrow record batches before they are sent.",
         target=ProducerConfig,
     ),
@@ -226,40 +146,40 @@ SINK = _rows(
 STREAMING = _rows(
     "streaming",
     None,
-    Setting("checkpointLocation", _AS_GIVEN, "Checkpoint of the query, which Spark passes to the sink.", secret=True),
-    Setting("queryName", _AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
-    Setting("asyncProgressTrackingEnabled", _TEXT, "Must not be true.", secret=True),
+    Setting("checkpointLocation", AS_GIVEN, "Checkpoint of the query, which Spark passes to the sink.", secret=True),
+    Setting("queryName", AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
+    Setting("asyncProgressTrackingEnabled", TEXT, "Must not be true.", secret=True),
 )
 """Options that Spark passes to the sink of a streaming query, not documented as options of the sink."""
 
 _CONNECTION = _rows(
     "connection",
     ClientConfig,
-    Setting("bootstrap.servers", _ADDRESSES, "First brokers to connect to.", default="required"),
-    Setting("client.id", _TEXT, "Name of this client in the brokers' logs and quotas."),
+    Setting("bootstrap.servers", ADDRESSES, "First brokers to connect to.", default="required"),
+    Setting("client.id", TEXT, "Name of this client in the brokers' logs and quotas."),
     Setting(
         "client.dns.lookup",
-        _choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         "Whether to try every address of a host, or to resolve the bootstrap servers to canonical names.",
     ),
-    Setting("request.timeout.ms", _INT, "How long a request waits for its response."),
-    Setting("retry.backoff.ms", _LONG, "First wait before a failed request is retried; it doubles with each retry."),
-    Setting("retry.backoff.max.ms", _LONG, "Longest wait between two retries of a request."),
-    Setting("reconnect.backoff.ms", _LONG, "First wait before a failed connection is retried; it doubles with each retry."),
-    Setting("reconnect.backoff.max.ms", _LONG, "Longest wait between two attempts to connect to a broker."),
-    Setting("metadata.max.age.ms", _LONG, "Age at which topic metadata is fetched again without a reason."),
-    Setting("metadata.max.idle.ms", _integer(5000, INT64_MAX), "How long the metadata of an unused topic is kept."),
+    Setting("request.timeout.ms", INT, "How long a request waits for its response."),
+    Setting("retry.backoff.ms", LONG, "First wait before a failed request is retried; it doubles with each retry."),
+    Setting("retry.backoff.max.ms", LONG, "Longest wait between two retries of a request."),
+    Setting("reconnect.backoff.ms", LONG, "First wait before a failed connection is retried; it doubles with each retry."),
+    Setting("reconnect.backoff.max.ms", LONG, "Longest wait between two attempts to connect to a broker."),
+    Setting("metadata.max.age.ms", LONG, "Age at which topic metadata is fetched again without a reason."),
+    Setting("metadata.max.idle.ms", integer(5000, INT64_MAX), "How long the metadata of an unused topic is kept."),
     Setting(
         "metadata.recovery.strategy",
-        _choice("rebootstrap", "none", fold=str.lower),
+        choice("rebootstrap", "none", fold=str.lower),
         "`rebootstrap` connects to the bootstrap servers again if no known broker is reachable.",
     ),
-    Setting("metadata.recovery.rebootstrap.trigger.ms", _INT, "How long metadata may be unavailable before the client rebootstraps."),
-    Setting("connections.max.idle.ms", _integer(-1, INT64_MAX), "Idle connections close after this time; -1 keeps them open."),
-    Setting("socket.connection.setup.timeout.ms", _LONG, "First limit for setting up a connection; it doubles with each failure."),
-    Setting("socket.connection.setup.timeout.max.ms", _LONG, "Longest limit for setting up a connection."),
-    Setting("send.buffer.bytes", _BUFFER, "Socket send buffer; -1 leaves it to the operating system."),
-    Setting("receive.buffer.bytes", _BUFFER, "Socket receive buffer; -1 leaves it to the operating system."),
+    Setting("metadata.recovery.rebootstrap.trigger.ms", INT, "How long metadata may be unavailable before the client rebootstraps."),
+    Setting("connections.max.idle.ms", integer(-1, INT64_MAX), "Idle connections close after this time; -1 keeps them open."),
+    Setting("socket.connection.setup.timeout.ms", LONG, "First limit for setting up a connection; it doubles with each failure."),
+    Setting("socket.connection.setup.timeout.max.ms", LONG, "Longest limit for setting up a connection."),
+    Setting("send.buffer.bytes", BUFFER, "Socket send buffer; -1 leaves it to the operating system."),
+    Setting("receive.buffer.bytes", BUFFER, "Socket receive buffer; -1 leaves it to the operating system."),
 )  # fmt: skip
 
 _REMOVE = "remove the option"
@@ -272,38 +192,38 @@ _SERIALISED_BY_SPARK = Contradiction(
 _PRODUCER = _rows(
     "producer",
     ProducerConfig,
-    Setting("batch.size", _BATCH_SIZE, "Uncompressed bytes of a batch. Java's 16,384 suits single sends; rows arrive in thousands here."),
-    Setting("linger.ms", _producer_range("linger_ms"), "How long a batch waits for more rows. The end of the transaction flushes at once."),
-    Setting("buffer.memory", _producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
-    Setting("max.block.ms", _producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
-    Setting("max.request.size", _producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
-    Setting("compression.type", _choice(*CODEC_NAMES), "Codec of the record batches.", lands_in="compression"),
-    Setting("delivery.timeout.ms", _producer_range("delivery_timeout_ms"), "From closing a batch to its acknowledgement, with retries."),
+    Setting("batch.size", BATCH_SIZE, "Uncompressed bytes of a batch. Java's 16,384 suits single sends; rows arrive in thousands here."),
+    Setting("linger.ms", producer_range("linger_ms"), "How long a batch waits for more rows. The end of the transaction flushes at once."),
+    Setting("buffer.memory", producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
+    Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
+    Setting("max.request.size", producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
+    Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", lands_in="compression"),
+    Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "From closing a batch to its acknowledgement, with retries."),
     Setting(
         "retries",
-        _INT,
+        INT,
         "Retries of one batch. Prefer to limit the time with `kafka.delivery.timeout.ms`.",
         contradiction=Contradiction(
             lambda retries: retries >= RANGES["retries"][1],
-            _producer_range("retries").expected,
+            producer_range("retries").expected,
             f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms",
         ),
     ),
     Setting(
         "max.in.flight.requests.per.connection",
-        _integer(RANGES["max_in_flight"][1]),
+        integer(RANGES["max_in_flight"][1]),
         "Requests in flight per connection.",
         lands_in="max_in_flight",
         contradiction=Contradiction(
             lambda requests: requests <= RANGES["max_in_flight"][2],
-            _producer_range("max_in_flight").expected,
+            producer_range("max_in_flight").expected,
             "a broker recognises a resend only among the last 5 batches of a producer; choose 1 to 5",
         ),
     ),
-    Setting("partitioner.ignore.keys", _BOOLEAN, "Places rows with a key like rows without one."),
+    Setting("partitioner.ignore.keys", BOOLEAN, "Places rows with a key like rows without one."),
     Setting(
         "transaction.timeout.ms",
-        _producer_range("transaction_timeout_ms"),
+        producer_range("transaction_timeout_ms"),
         "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.",
         default="see meaning",
     ),
@@ -315,11 +235,7 @@ _LEVELS = _rows(
     *(
         Setting(
             f"compression.{codec.name.lower()}.level",
-            _integer(
-                levels.minimum,
-                levels.maximum,
-                also=None if levels.minimum <= levels.default <= levels.maximum else levels.default,
-            ),
+            integer(levels.minimum, levels.maximum, also=levels.default),
             f"Level of {codec.name.lower()}. It has an effect if `kafka.compression.type` is {codec.name.lower()}.",
             default=str(levels.default),
         )
@@ -332,7 +248,7 @@ _FIXED = _rows(
     None,
     Setting(
         "acks",
-        _choice("all", "-1", "0", "1"),
+        choice("all", "-1", "0", "1"),
         "All in-sync replicas acknowledge every record.",
         default="all",
         contradiction=Contradiction(
@@ -343,18 +259,18 @@ _FIXED = _rows(
     ),
     Setting(
         "enable.idempotence",
-        _BOOLEAN,
+        BOOLEAN,
         "A resent request writes its records once.",
         default="true",
         contradiction=Contradiction(
             bool, "true", f"without idempotence a resent request writes its records twice; {_REMOVE}"
         ),
     ),
-    Setting("key.serializer", _TEXT, "Keys are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
-    Setting("value.serializer", _TEXT, "Values are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("key.serializer", TEXT, "Keys are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("value.serializer", TEXT, "Values are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
     Setting(
         "transactional.id",
-        _TEXT,
+        TEXT,
         "The sink derives an id per task from `transactional.id.prefix`.",
         contradiction=Contradiction(
             lambda _: False,
@@ -364,7 +280,7 @@ _FIXED = _rows(
     ),
     Setting(
         "transaction.two.phase.commit.enable",
-        _BOOLEAN,
+        BOOLEAN,
         "The sink's commit protocol works on brokers without KIP-939.",
         default="false",
         contradiction=Contradiction(
@@ -382,68 +298,68 @@ KERBEROS = (
 
 
 def _store_type(name: str, meaning: str) -> Setting:
-    return Setting(name, _STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
+    return Setting(name, STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
 
 
 _SECURITY_ROWS = _rows(
     "security",
     None,
-    Setting("security.protocol", _PROTOCOL, "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, lands_in="protocol"),
-    Setting("ssl.ca.location", _TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
-    Setting("ssl.cipher.suites", _TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
-    Setting("ssl.enabled.protocols", _TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
-    Setting("ssl.endpoint.identification.algorithm", _HOST_CHECK, "Whether a broker's certificate must name its host.", default="https"),
-    Setting("ssl.key.password", _TEXT, "Password of an encrypted private key."),
-    Setting("ssl.keystore.certificate.chain", _TEXT, "This client's certificate in PEM, followed by its issuers."),
-    Setting("ssl.keystore.key", _TEXT, "This client's private key in PEM."),
-    Setting("ssl.keystore.location", _TEXT, "File with this client's private key and certificates."),
-    Setting("ssl.keystore.password", _TEXT, "Password of the key store."),
+    Setting("security.protocol", PROTOCOL, "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, lands_in="protocol"),
+    Setting("ssl.ca.location", TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
+    Setting("ssl.cipher.suites", TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
+    Setting("ssl.enabled.protocols", TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
+    Setting("ssl.endpoint.identification.algorithm", HOST_CHECK, "Whether a broker's certificate must name its host.", default="https"),
+    Setting("ssl.key.password", TEXT, "Password of an encrypted private key."),
+    Setting("ssl.keystore.certificate.chain", TEXT, "This client's certificate in PEM, followed by its issuers."),
+    Setting("ssl.keystore.key", TEXT, "This client's private key in PEM."),
+    Setting("ssl.keystore.location", TEXT, "File with this client's private key and certificates."),
+    Setting("ssl.keystore.password", TEXT, "Password of the key store."),
     _store_type("ssl.keystore.type", "Format of the key store. The content decides; JKS is refused."),
-    Setting("ssl.protocol", _choice("TLS", "TLSv1.2", "TLSv1.3"), "Newest TLS version.", default="TLSv1.3"),
-    Setting("ssl.truststore.certificates", _TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
-    Setting("ssl.truststore.location", _TEXT, "File of trusted certificates. Default: those of the operating system."),
-    Setting("ssl.truststore.password", _TEXT, "Password of the trust store."),
+    Setting("ssl.protocol", choice("TLS", "TLSv1.2", "TLSv1.3"), "Newest TLS version.", default="TLSv1.3"),
+    Setting("ssl.truststore.certificates", TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
+    Setting("ssl.truststore.location", TEXT, "File of trusted certificates. Default: those of the operating system."),
+    Setting("ssl.truststore.password", TEXT, "Password of the trust store."),
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides; JKS is refused."),
-    Setting("sasl.jaas.config", _TEXT, "Java's login module with its options. No class is loaded."),
+    Setting("sasl.jaas.config", TEXT, "Java's login module with its options. No class is loaded."),
     Setting(
         "sasl.login.connect.timeout.ms",
-        _integer(1),
+        integer(1),
         "How long a connection to the token endpoint may take.",
         target=ClientCredentials,
         lands_in="connect_timeout_ms",
     ),
     Setting(
         "sasl.login.read.timeout.ms",
-        _integer(1),
+        integer(1),
         "How long the response of the token endpoint may take.",
         target=ClientCredentials,
         lands_in="read_timeout_ms",
     ),
-    Setting("sasl.mechanism", _MECHANISM, "How this client authenticates. Required with SASL.", refused=("GSSAPI", KERBEROS)),
-    Setting("sasl.oauthbearer.client.credentials.client.id", _TEXT, "Client id for the token endpoint."),
-    Setting("sasl.oauthbearer.client.credentials.client.secret", _TEXT, "Client secret for the token endpoint."),
-    Setting("sasl.oauthbearer.client.id", _TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
-    Setting("sasl.oauthbearer.client.secret", _TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
+    Setting("sasl.mechanism", MECHANISM, "How this client authenticates. Required with SASL.", refused=("GSSAPI", KERBEROS)),
+    Setting("sasl.oauthbearer.client.credentials.client.id", TEXT, "Client id for the token endpoint."),
+    Setting("sasl.oauthbearer.client.credentials.client.secret", TEXT, "Client secret for the token endpoint."),
+    Setting("sasl.oauthbearer.client.id", TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
+    Setting("sasl.oauthbearer.client.secret", TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
     Setting(
         "sasl.oauthbearer.header.urlencode",
-        _BOOLEAN,
+        BOOLEAN,
         "Form-encodes client id and secret in the header.",
         target=ClientCredentials,
         lands_in="url_encoded",
     ),
-    Setting("sasl.oauthbearer.scope", _TEXT, "Scope of the token."),
-    Setting("sasl.oauthbearer.token.endpoint.url", _TEXT, "https address that issues tokens for client credentials."),
-    Setting("sasl.oauthbearer.token.provider", _TEXT, "`package.module:callable` of yours, which returns (token, expiry in seconds)."),
-    Setting("sasl.password", _TEXT, "Password of PLAIN and SCRAM."),
-    Setting("sasl.username", _TEXT, "User of PLAIN and SCRAM."),
+    Setting("sasl.oauthbearer.scope", TEXT, "Scope of the token."),
+    Setting("sasl.oauthbearer.token.endpoint.url", TEXT, "https address that issues tokens for client credentials."),
+    Setting("sasl.oauthbearer.token.provider", TEXT, "`package.module:callable` of yours, which returns (token, expiry in seconds)."),
+    Setting("sasl.password", TEXT, "Password of PLAIN and SCRAM."),
+    Setting("sasl.username", TEXT, "User of PLAIN and SCRAM."),
 )  # fmt: skip
 # Every text of security may be a secret: a password, a key, or an address with a token in it.
-SECURITY = {name: replace(row, secret=row.kind is _TEXT) for name, row in _SECURITY_ROWS.items()}
+SECURITY = {name: replace(row, secret=row.kind is TEXT) for name, row in _SECURITY_ROWS.items()}
 """TLS and SASL, which ``security_properties.py`` reads into one ``SecurityConfig``."""
 
 
 def _without_value(group: str, reasons: Mapping[str, str]) -> dict[str, Setting]:
-    return _rows(group, None, *(Setting(name, _TEXT, reason, secret=True) for name, reason in reasons.items()))
+    return _rows(group, None, *(Setting(name, TEXT, reason, secret=True) for name, reason in reasons.items()))
 
 
 _JVM_CLASS = "it names a Java class and the sink runs no JVM client"
