@@ -84,7 +84,7 @@ def _topic_of(text: str) -> str:
 
 
 def _partitioner_of(text: str) -> str:
-    name = text.strip() or "default"
+    name = (text or "default").strip()
     return name.lower() if name.lower() in ("default", "round-robin") else name
 
 
