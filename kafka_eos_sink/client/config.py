@@ -1,4 +1,4 @@
-"""What a client needs to know to talk to a cluster; names and defaults are the Java client's."""
+"""The settings of a client for one cluster. Names and defaults are those of the Java client."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BOOTSTRAP_SERVER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """The settings of a `NetworkClient`, each the Java option of that name; durations in ms, sizes in bytes.
+    """The settings of a ``NetworkClient``, each the Java option of its name. Durations in milliseconds, sizes in bytes.
 
-    `send_buffer_bytes` and `receive_buffer_bytes` of -1 leave the socket buffers to the operating system.
+    A socket buffer of -1 bytes leaves the size to the operating system. The settings table holds the ranges.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -42,16 +42,17 @@ class ClientConfig:
 
     @property
     def bootstrap_servers_text(self) -> str:
-        """The bootstrap servers as `host:port,host:port`, for messages."""
+        """The bootstrap servers as ``host:port,host:port``, for messages."""
         return ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         )
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """The value of `bootstrap.servers`, `host:port,[ipv6]:port,...`, as (host, port) pairs (Java's ClientUtils).
+    """Parse ``bootstrap.servers``, ``host:port,[ipv6]:port,...``, into pairs of host and port (Java's ClientUtils).
 
-    Raises ConfigurationError (code BOOTSTRAP_SERVERS) that names the entry that is not one.
+    Raises:
+        ConfigurationError: BOOTSTRAP_SERVERS, naming the entry that is not an address.
     """
     servers: list[tuple[str, int]] = []
     for entry in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""How connections are secured: values only. What they come from is read in ``settings/security_properties.py``."""
+"""How connections are secured: values only. ``settings/security_properties.py`` reads them from options."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 
+def uses_tls(protocol: SecurityProtocol) -> bool:
+    """Return whether connections of this protocol are encrypted."""
+    return protocol in ("SSL", "SASL_SSL")
+
+
+def uses_sasl(protocol: SecurityProtocol) -> bool:
+    """Return whether connections of this protocol authenticate with SASL."""
+    return protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+
 class Secret:
-    """A text that is shown nowhere: no repr holds it and no pickle takes it along."""
+    """A text that no repr shows and no pickle contains."""
 
     __slots__ = ("_text",)
 
@@ -40,30 +50,28 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Whom TLS connections trust and who they say they are; everything that was in files is text in PEM here.
-
-    trusted_certificates   the certificates that brokers must be signed by; None trusts those of the system
-    certificate_chain      this client's own certificate first, then its issuers; with `private_key`, or neither
-    cipher_suites          of TLS 1.2, by OpenSSL's names; none leaves the choice to OpenSSL
-    """
+    """The certificates and versions of TLS connections. Everything that was in files is PEM text here."""
 
     trusted_certificates: str | None = field(default=None, repr=False)
+    """The certificates that must have signed a broker's certificate. None: those of the operating system."""
     certificate_chain: str | None = field(default=None, repr=False)
+    """This client's certificate first, then its issuers. Required with `private_key`, and only then."""
     private_key: Secret | None = None
     private_key_password: Secret | None = None
     verify_host_name: bool = True
     minimum_version: TlsVersion = "TLSv1.2"
     maximum_version: TlsVersion = "TLSv1.3"
     cipher_suites: tuple[str, ...] = ()
+    """Suites of TLS 1.2 by OpenSSL's names. Empty: OpenSSL chooses."""
 
 
 SYSTEM_TRUST = TlsConfig()
-"""Trusts what the system trusts, and shows no certificate."""
+"""Trusts the certificates of the operating system. The client shows no certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordCredentials:
-    """Of PLAIN and SCRAM."""
+    """User and password of PLAIN and SCRAM."""
 
     username: str
     password: Secret
@@ -71,9 +79,9 @@ class PasswordCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """Tokens are fetched from an https endpoint by the OAuth 2 client credentials grant (RFC 6749, 4.4).
+    """Tokens come from an https endpoint by the OAuth 2 client credentials grant (RFC 6749, 4.4).
 
-    `url_encoded` is Java's ``sasl.oauthbearer.header.urlencode``: id and secret are form-encoded in the header.
+    `url_encoded` is Java's ``sasl.oauthbearer.header.urlencode``: the header carries id and secret form-encoded.
     """
 
     token_endpoint_url: str
@@ -87,8 +95,10 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProvider:
-    """Tokens come from the user's own function, which takes nothing and returns (token, seconds since 1970 when it
-    expires). `name` is what the option says, ``package.module:callable``."""
+    """Tokens come from a function of the user.
+
+    `provide` takes no arguments and returns (token, expiry in seconds since 1970). `name` is ``package.module:callable``.
+    """
 
     name: str
     provide: Callable[[], object]
@@ -96,7 +106,7 @@ class TokenProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsecuredToken:
-    """A token that nobody signed, for brokers that are set up to believe any: a broker for trying things out."""
+    """A token without a signature, for test brokers that accept unsecured tokens."""
 
     principal: str
 
@@ -106,7 +116,7 @@ TokenSource = ClientCredentials | TokenProvider | UnsecuredToken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCredentials:
-    """Of OAUTHBEARER; `extensions` are sent along with the token (KIP-342)."""
+    """The token source of OAUTHBEARER. The client sends `extensions` with the token (KIP-342)."""
 
     source: TokenSource
     extensions: tuple[tuple[str, str], ...] = ()
@@ -114,7 +124,7 @@ class TokenCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """The mechanism and what it proves the principal with: a password, or a token for OAUTHBEARER."""
+    """The mechanism and its credentials: a token for OAUTHBEARER, a password otherwise."""
 
     mechanism: SaslMechanism
     credentials: PasswordCredentials | TokenCredentials
@@ -122,15 +132,16 @@ class SaslConfig:
     def __post_init__(self) -> None:
         if (self.mechanism == "OAUTHBEARER") != isinstance(self.credentials, TokenCredentials):
             raise ConfigurationError(
-                "SECURITY_PROTOCOL", f"sasl.mechanism={self.mechanism} takes another kind of credentials"
+                "SECURITY_PROTOCOL", f"sasl.mechanism={self.mechanism} needs another kind of credentials"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """How every connection to the cluster is secured, whatever broker it goes to.
+    """How every connection to every broker of the cluster is secured.
 
-    Raises ConfigurationError SECURITY_PROTOCOL where the protocol asks for SASL and `sasl` is missing.
+    Raises:
+        ConfigurationError: SECURITY_PROTOCOL, if the protocol uses SASL and `sasl` is missing.
     """
 
     protocol: SecurityProtocol = "PLAINTEXT"
@@ -145,12 +156,12 @@ class SecurityConfig:
 
     @property
     def uses_tls(self) -> bool:
-        return self.protocol in ("SSL", "SASL_SSL")
+        return uses_tls(self.protocol)
 
     @property
     def uses_sasl(self) -> bool:
-        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        return uses_sasl(self.protocol)
 
 
 PLAINTEXT = SecurityConfig()
-"""Neither encrypted nor authenticated."""
+"""Connections without encryption and authentication."""

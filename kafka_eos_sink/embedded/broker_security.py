@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kafka_eos_sink.client.key_stores import pem_certificates
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.java import run_to_end
 from kafka_eos_sink.embedded.node import write_properties
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.settings.java_properties import read_properties
-from kafka_eos_sink.settings.key_stores import pem_certificates
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_USER = "kafka-eos"

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.settings.options import PREFIX
-from kafka_eos_sink.settings.property_tables import SECURITY
 from kafka_eos_sink.settings.secrets import resolve
+from kafka_eos_sink.settings.table import PREFIX, SECURITY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

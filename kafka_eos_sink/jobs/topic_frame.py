@@ -25,7 +25,7 @@ from kafka_eos_sink.jobs.spark_kafka_source import (
     unknown_to_java,
 )
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_eos_sink.settings.options import PREFIX
+from kafka_eos_sink.settings.table import PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

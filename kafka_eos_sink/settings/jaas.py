@@ -1,6 +1,6 @@
-"""``sasl.jaas.config``: the Java string, read for what it says and nothing more. No class is ever loaded for it.
+"""``sasl.jaas.config``, Java's string, parsed into a name and options. No class is ever loaded for it.
 
-The form is that of Java's JaasConfig, one login module with its options::
+The grammar is that of Java's JaasConfig, one login module with its options::
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="secret";
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
-# What Java's StreamTokenizer makes of such a text: quoted strings, words, single characters; comments are dropped.
+# The tokens of Java's StreamTokenizer: quoted strings, words and single characters, without comments.
 _TOKEN = re.compile(
     r"""\s+|//[^\r\n]*|/\*.*?\*/
     |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P=quote)
@@ -26,14 +26,18 @@ _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginModule:
-    """The last part of the class's name (its package may have been moved, as in shaded jars), and its options."""
+    """A login module: the last part of its class name, because shaded jars move packages, and its options."""
 
     name: str
     options: dict[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """The one login module of `text`. Raises ValueError that says what was expected, and nothing of what is there."""
+    """Parse the one login module in `text`.
+
+    Raises:
+        ValueError: The expected form, without any part of the text, which contains a password.
+    """
     tokens = list(_tokens(text))
     if len(tokens) < 3 or tokens[0][0] != "word" or tokens[1][0] != "word":
         raise ValueError('it must be like: org.apache...PlainLoginModule required username="..." password="...";')
@@ -46,10 +50,10 @@ def parse_jaas(text: str) -> LoginModule:
             case [("word", name), ("mark", "="), ("word" | "quoted", value)]:
                 options[name] = value
             case _:
-                raise ValueError(f'behind {len(options)} options name="value" or the final semicolon must follow')
+                raise ValueError(f'after {len(options)} options, name="value" or the final semicolon must follow')
         at += 3
     if len(tokens) > at + 1:
-        raise ValueError("it must end with its first semicolon: one login module, not several")
+        raise ValueError("it must end at its first semicolon: only one login module is supported")
     return LoginModule(name=tokens[0][1].rpartition(".")[2], options=options)
 
 
@@ -58,7 +62,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise ValueError(f"character {at + 1} cannot stand there; values with other characters need quotes")
+            raise ValueError(f"character {at + 1} is not allowed; quote values that contain other characters")
         at = found.end()
         if found["quote"]:
             yield "quoted", _ESCAPE.sub(_unescape, found["quoted"])

@@ -1,4 +1,4 @@
-"""Files in the format of ``java.util.Properties``: read as Java reads them, values untouched."""
+"""Read files in the format of ``java.util.Properties`` as Java does."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
-# The name ends at the first separator that is not escaped; one "=" or ":" may stand in the white space.
+# A name ends at the first separator that is not escaped. The separator is white space with at most one "=" or ":" in it.
 _NAME = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """The properties in the file at `path`.
+    """Read the properties in the file at `path`.
 
     Raises:
-        OSError: the file cannot be read.
-        UnicodeDecodeError: the file is not UTF-8.
+        OSError: The file cannot be read.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     return parse_properties(Path(path).read_text(encoding="utf-8-sig"))
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The properties in `text`: comments, continued lines and escapes as in Java; a later name wins."""
+    """Parse properties with Java's comments, continued lines and escapes. A later line of the same name wins."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         found = _NAME.match(line)
@@ -34,7 +34,7 @@ def parse_properties(text: str) -> dict[str, str]:
 def _logical_lines(text: str) -> list[str]:
     lines: list[str] = []
     continued = False
-    # Not splitlines(), which also breaks at characters that are part of a value for Java.
+    # Not splitlines(): it also splits at characters, such as U+2028, that Java keeps in the value.
     for physical in re.split(r"\r\n|\r|\n", text):
         line = physical.lstrip(" \t\f")
         if not continued and (not line or line[0] in "#!"):

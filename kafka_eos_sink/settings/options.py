@@ -1,59 +1,32 @@
-"""The options of the sink: what each is called, what it may hold, and what all of them together come to.
+"""The options of one write: read by the settings table, then checked together. All problems are reported at once.
 
-Everything that is wrong is reported at once. Names are case-insensitive, as Spark hands them over in lower case.
+Names are case-insensitive, because Spark passes them in lower case.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
-from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.settings.kafka_properties import nearest, read_kafka_properties, shown
-from kafka_eos_sink.settings.property_tables import KNOWN
+from kafka_eos_sink.producer.config import ProducerConfig, config_problems
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
 from kafka_eos_sink.settings.secrets import resolve
+from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING
 
-PREFIX = "kafka."
-
-NAMES = {
-    name.lower(): name
-    for name in (
-        "topic",
-        "transactional.id.prefix",
-        "txnAppId",
-        "txnVersion",
-        "delivery.guarantee",
-        "commit.log.topic",
-        "source.offsets.group",
-        "dead.letter.topic",
-        "partitioner",
-        "interceptors",
-        "onCheckpointRollback",
-    )
-}
-"""The sink's own options: as Spark hands them over, and as they are written."""
-
-FROM_SPARK = {name.lower(): name for name in ("checkpointLocation", "queryName")}
-"""Options of a streaming query that Spark hands to its sink as well."""
-ASYNC_PROGRESS = "asyncprogresstracking"
+_ASYNC_PROGRESS = "asyncprogresstracking"
 
 DeliveryGuarantee = Literal["exactly-once", "at-least-once"]
 OnCheckpointRollback = Literal["fail", "skip", "rewrite"]
 
-_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
-_OBJECT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_VERSION_MAX = 2**63 - 1
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of one write, checked; equal options give equal values in every process."""
+    """The checked options of one write. Equal options give equal values in every process."""
 
     topic: str | None
     transactional_id_prefix: str | None
@@ -72,82 +45,60 @@ class SinkOptions:
 
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
-    """The sink's own options with their references resolved; ``kafka.*`` as it was written.
+    """Return the options by lower-case name, with the references of the sink's own options resolved.
 
-    The write id comes from these. It must be the same in every process, so they are resolved once, on the driver,
-    where the secrets in ``kafka.*`` are resolved wherever they are used and never travel.
+    The write id derives from the sink's own options and must be the same in every process, so the driver resolves them
+    once. ``kafka.*`` stays as it was written: each process resolves its secrets, which never travel.
     """
-    resolved = {}
-    for name, value in options.items():
-        name = name.lower()
-        resolved[name] = value if name.startswith(PREFIX) else resolve(value)
-    return resolved
+    return {
+        name.lower(): value if name.lower().startswith(PREFIX) else resolve(value) for name, value in options.items()
+    }
 
 
 def read_options(options: Mapping[str, str], *, check_imports: bool = False, streaming: bool = False) -> SinkOptions:
-    """The options of a batch write, or of a streaming query.
+    """Read the options of a batch write or of a streaming query.
 
-    With `check_imports` the partitioner and the interceptors are looked up as well, as the tasks will do.
+    Args:
+        options: Values by name in any case, as the user wrote them.
+        check_imports: Also import the partitioner and the interceptors, as the tasks will do.
+        streaming: Whether Spark passed the options of a streaming query.
 
     Raises:
         ConfigurationError: INVALID_OPTIONS, naming all problems at once.
     """
     problems: list[str] = []
-    lowered: dict[str, str] = {}
-    for name, value in options.items():
-        try:
-            lowered.update(sink_part({name: value}))
-        except ConfigurationError as error:
-            problems.append(f"{NAMES.get(name.lower(), name)}: {error.message}")
-    reader = _OptionReader(lowered, problems)
-    kafka = {name.removeprefix(PREFIX): value for name, value in lowered.items() if name.startswith(PREFIX)}
-    properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
-    reader.refuse_unknown(options, streaming)
-    topic = reader.topic("topic")
-    commit_log_topic = reader.topic("commit.log.topic") or DEFAULT_TOPIC
-    if topic == commit_log_topic:
-        problems.append(f"topic {topic!r} is the commit log, which must hold nothing but the sink's own records")
-    txn_app_id, txn_version = reader.transaction()
-    guarantee = reader.choice("delivery.guarantee", "exactly-once", "at-least-once")
-    if guarantee == "at-least-once":
-        reader.refuse_with_at_least_once(kafka)
-    rollback = reader.choice("onCheckpointRollback", "fail", "skip", "rewrite")
-    group = reader.text("source.offsets.group")
-    if streaming:
-        reader.refuse_in_a_stream()
-    elif group is not None:
-        problems.append(
-            "source.offsets.group is for streaming queries: a batch write has no checkpoint with source offsets"
-        )
-    prefix = reader.text("transactional.id.prefix")
-    if prefix is not None and not prefix.strip():
-        problems.append("transactional.id.prefix is empty: writes of unrelated programs would be taken for one another")
-    if group is not None and not group.strip():
-        problems.append("source.offsets.group is empty; give the id of a consumer group")
-    producer_fields = {
-        "partitioner": reader.partitioner(check_imports),
-        "interceptors": reader.interceptors(check_imports),
-        "dead_letter_topic": reader.topic("dead.letter.topic"),
+    kafka = {
+        name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
-    if producer_fields["dead_letter_topic"] == commit_log_topic:
-        problems.append("dead.letter.topic is the commit log; choose another topic")
+    properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
+    known = {**SINK, **STREAMING} if streaming else SINK
+    own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
+    values = read_values(own, known, "", problems, [])
+    problems += _unknown(options, streaming)
+    settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
+    problems += _problems_together(settings, own, kafka, streaming)
+    producer = {SINK[name].lands_in: value for name, value in values.items() if name in ("partitioner", "interceptors")}
+    problems += config_problems(producer)
+    if check_imports:
+        problems += _import_problems(values)
     if problems or properties is None:
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
-        topic=topic,
-        transactional_id_prefix=prefix,
-        txn_app_id=txn_app_id,
-        txn_version=txn_version,
-        delivery_guarantee=guarantee,  # type: ignore[arg-type]
-        commit_log_topic=commit_log_topic,
-        on_checkpoint_rollback=rollback,  # type: ignore[arg-type]
-        checkpoint_location=reader.text("checkpointLocation"),
-        source_offsets_group=group,
+        topic=settings["topic"],
+        transactional_id_prefix=values.get("transactional.id.prefix"),
+        txn_app_id=settings["txnAppId"],
+        txn_version=settings["txnVersion"],
+        delivery_guarantee=settings["delivery.guarantee"],
+        commit_log_topic=settings["commit.log.topic"],
+        on_checkpoint_rollback=settings["onCheckpointRollback"],
+        checkpoint_location=values.get("checkpointLocation"),
+        source_offsets_group=settings["source.offsets.group"],
         client=properties.client,
         producer=dataclasses.replace(
             properties.producer,
-            interceptor_options=tuple(sorted(_for_interceptors(lowered).items())),
-            **producer_fields,  # type: ignore[arg-type]
+            **producer,
+            dead_letter_topic=settings["dead.letter.topic"],
+            interceptor_options=_for_interceptors(sink_part(options)),
         ),
         kafka_names=properties.given,
         warnings=properties.warnings,
@@ -155,139 +106,92 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
 
 
 def readable(options: Mapping[str, str]) -> str:
-    """The options for a repr: literal secrets and whatever might be one hidden, references as they were written."""
-    return ", ".join(
-        f"{NAMES.get(name.lower(), name)}={_shown(name.lower(), value)!r}" for name, value in sorted(options.items())
-    )
+    """Return the options for a repr: whatever may be a secret is hidden, references stay as they were written."""
+    return ", ".join(f"{written_name(name)}={shown(name.lower(), value)!r}" for name, value in sorted(options.items()))
 
 
-def _shown(name: str, value: str) -> str:
-    return value if name in NAMES else shown(name.removeprefix(PREFIX), value)
+def _for_interceptors(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options that ``configure`` of an interceptor receives, without literal secrets."""
+    return tuple(sorted((written_name(name), shown(name, value)) for name, value in options.items()))
 
 
-def _for_interceptors(options: Mapping[str, str]) -> dict[str, str]:
-    """What ``configure`` of an interceptor is given: all options as written, with no secret that stands in them."""
-    return {NAMES.get(name, name): _shown(name, value) for name, value in options.items()}
+def _unknown(options: Mapping[str, str], streaming: bool) -> list[str]:
+    found = []
+    for name in sorted(options):
+        lowered = name.lower()
+        if lowered == "path":
+            call = "start" if streaming else "save"
+            found.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
+        elif streaming and (written_name(name) in STREAMING or lowered.startswith(_ASYNC_PROGRESS)):
+            continue
+        elif not lowered.startswith(PREFIX) and written_name(name) not in SINK:
+            known = nearest(lowered, (*map(str.lower, SINK), *(PREFIX + each for each in JAVA)))
+            found.append(f"{name} is not known; the nearest known name is {written_name(known)}")
+    return found
 
 
-class _OptionReader:
-    """Takes the sink's own options (lower-case names) one by one; collects problems."""
+def _problems_together(
+    settings: Mapping[str, Any], own: Mapping[str, str], kafka: Mapping[str, str], streaming: bool
+) -> list[str]:
+    """Check the rules that concern more than one option.
 
-    def __init__(self, options: Mapping[str, str], problems: list[str]) -> None:
-        self._options = options
-        self._problems = problems
-
-    def refuse_unknown(self, written: Mapping[str, str], streaming: bool) -> None:
-        """`written` has the names as the user wrote them, where Spark left them so."""
-        for name in sorted(written):
-            lowered = name.lower()
-            if lowered == "path":
-                call = "start" if streaming else "save"
-                self._problems.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
-            elif streaming and (lowered in FROM_SPARK or lowered.startswith(ASYNC_PROGRESS)):
-                continue
-            elif not lowered.startswith(PREFIX) and lowered not in NAMES:
-                known = nearest(lowered, {*NAMES, *(PREFIX + known for known in KNOWN)})
-                self._problems.append(f"{name} is not known; the nearest known name is {NAMES.get(known, known)}")
-
-    def text(self, name: str) -> str | None:
-        return self._options.get(name.lower())
-
-    def choice(self, name: str, *choices: str) -> str:
-        """One of `choices` in any case; the first is the default."""
-        value = self.text(name)
-        if value is None:
-            return choices[0]
-        if value.strip().lower() not in choices:
-            self._problems.append(f"{name} must be one of {', '.join(choices)}, not {value!r}")
-            return choices[0]
-        return value.strip().lower()
-
-    def topic(self, name: str) -> str | None:
-        """A topic name, trimmed as Spark's Kafka sink does, in Kafka's legal characters."""
-        value = self.text(name)
-        if value is None:
-            return None
-        trimmed = value.strip()
-        if _TOPIC.fullmatch(trimmed) is None:
-            self._problems.append(
-                f"{name}: {trimmed!r} is no name of a topic, which has 1 to 249 letters, digits, '.', '_' and '-'"
-            )
-            return None
-        return trimmed
-
-    def transaction(self) -> tuple[str | None, int | None]:
-        """``txnAppId`` and ``txnVersion``: both or none."""
-        app_id, version = self.text("txnAppId"), self.text("txnVersion")
-        if app_id is None and version is None:
-            return None, None
-        if app_id is None or version is None:
-            given, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
-            self._problems.append(
-                f"{given} is given without {missing}: a write is recognised by both together, "
-                "who writes and which of its writes this is"
-            )
-        if app_id is not None and not app_id.strip():
-            self._problems.append("txnAppId is empty: writes of unrelated programs would be taken for one another")
-        number = None
-        if version is not None:
-            if re.fullmatch(r"\+?[0-9]{1,19}", version.strip(), re.ASCII):
-                number = int(version)
-            if number is None or number > _VERSION_MAX:
-                self._problems.append(f"txnVersion must be an integer from 0 to {_VERSION_MAX}, not {version!r}")
-        return app_id, number
-
-    def refuse_in_a_stream(self) -> None:
-        """What belongs to batch writes, and the ways of Spark to run a query that leave no batch to commit exactly once."""
-        for name in ("txnAppId", "txnVersion"):
-            if self.text(name) is not None:
-                self._problems.append(
-                    f"{name} is for batch writes (foreachBatch among them); a streaming query is known by its checkpoint"
-                )
-        if (self.text(f"{ASYNC_PROGRESS}Enabled") or "").strip().lower() == "true":
-            self._problems.append(
-                "asyncProgressTrackingEnabled cannot be exactly once: batches begin before their offsets are written down, so nobody could "
-                "tell a repeated batch from a new one; leave it out and use a micro-batch trigger (processingTime, availableNow)"
-            )
-
-    def refuse_with_at_least_once(self, kafka: Mapping[str, str]) -> None:
-        """What only transactions can do must not be asked for and silently left out."""
-        for name in ("txnAppId", "txnVersion", "source.offsets.group"):
-            if self.text(name) is not None:
-                self._problems.append(
-                    f"{name} needs delivery.guarantee=exactly-once: without transactions a repeat cannot be skipped"
-                )
+    Args:
+        settings: Parsed values of the sink's options, with defaults.
+        own: The sink's options that were given, as texts. An option that could not be parsed counts as given too.
+        kafka: The ``kafka.*`` options that were given, without ``kafka.``.
+        streaming: Whether these are the options of a streaming query.
+    """
+    found = []
+    if settings["topic"] == settings["commit.log.topic"]:
+        found.append(
+            f"topic {settings['topic']!r} is the commit log, which holds only the sink's own records; choose another topic"
+        )
+    if settings["dead.letter.topic"] == settings["commit.log.topic"]:
+        found.append("dead.letter.topic is the commit log; choose another topic")
+    if ("txnAppId" in own) != ("txnVersion" in own):
+        given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")
+        found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
+    if settings["delivery.guarantee"] == "at-least-once":
+        found += [
+            f"{name} needs delivery.guarantee=exactly-once: without transactions a repeated write cannot be skipped"
+            for name in ("txnAppId", "txnVersion", "source.offsets.group")
+            if name in own
+        ]
         if "transaction.timeout.ms" in kafka:
-            self._problems.append(f"{PREFIX}transaction.timeout.ms needs delivery.guarantee=exactly-once")
+            found.append(f"{PREFIX}transaction.timeout.ms needs delivery.guarantee=exactly-once")
+    if not streaming:
+        if "source.offsets.group" in own:
+            found.append(
+                "source.offsets.group is for streaming queries: a batch write has no checkpoint with source offsets"
+            )
+        return found
+    found += [
+        f"{name} is for batch writes, foreachBatch included; the checkpoint identifies a streaming query"
+        for name in ("txnAppId", "txnVersion")
+        if name in own
+    ]
+    if (settings["asyncProgressTrackingEnabled"] or "").lower() == "true":
+        # Spark then starts batches before it logs their offsets: a repeated batch looks like a new one.
+        found.append(
+            "asyncProgressTrackingEnabled cannot be exactly once: batches begin before Spark logs their offsets, so a repeated "
+            "batch cannot be recognised; remove it and use a micro-batch trigger (processingTime, availableNow)"
+        )
+    return found
 
-    def partitioner(self, check_imports: bool) -> str:
-        value = (self.text("partitioner") or "default").strip()
-        if value.lower() in ("default", "round-robin"):
-            return value.lower()
-        if _OBJECT.fullmatch(value) is None:
-            self._problems.append(f"partitioner must be default, round-robin or package.module:callable, not {value!r}")
-            return "default"
-        if check_imports:
-            self._import("partitioner", value)
-        return value
 
-    def interceptors(self, check_imports: bool) -> tuple[str, ...]:
-        classes = tuple(filter(None, (part.strip() for part in (self.text("interceptors") or "").split(","))))
-        for value in classes:
-            if _OBJECT.fullmatch(value) is None:
-                self._problems.append(f"interceptors must be package.module:Class, comma-separated, not {value!r}")
-            elif check_imports:
-                self._import("interceptors", value)
-        return classes
-
-    def _import(self, option: str, value: str) -> None:
+def _import_problems(values: Mapping[str, Any]) -> list[str]:
+    """Import the user's partitioner and interceptors; names that are no Python objects are reported elsewhere."""
+    objects = [("partitioner", values.get("partitioner", ""))]
+    objects += [("interceptors", name) for name in values.get("interceptors", ())]
+    found = []
+    for option, value in objects:
+        if ":" not in value or config_problems({"interceptors": (value,)}):
+            continue
         try:
-            found = load_object(value, option)
+            if not callable(load_object(value, option)):
+                found.append(f"{option}: {value!r} is not callable")
         except ConfigurationError as error:
-            self._problems.append(error.message)
-            return
-        except Exception as error:  # the user's module, run by importing it
-            self._problems.append(f"{option}: importing {value!r} raised {type(error).__name__}: {error}")
-            return
-        if not callable(found):
-            self._problems.append(f"{option}: {value!r} is not callable")
+            found.append(error.message)
+        except Exception as error:  # importing runs the user's module, which may raise anything
+            found.append(f"{option}: importing {value!r} raised {type(error).__name__}: {error}")
+    return found

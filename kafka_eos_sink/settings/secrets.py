@@ -1,7 +1,7 @@
-"""References to secrets, so that a password need not stand in the options of a write.
+"""References to secrets, so that the options of a write contain no password.
 
-``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a file of Java properties.
-References travel as they were written and are resolved in the process that uses the value.
+``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a Java properties file.
+Spark ships a reference as it was written, and the process that uses the value resolves it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from kafka_eos_sink.settings.java_properties import read_properties
 _REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_-]*):([^}]*)\}")
 
 HIDDEN = "[hidden]"
-"""What is shown in place of a value that may be secret."""
+"""Messages and reprs show this in place of a value that may be secret."""
 
 
 def has_reference(value: str) -> bool:
-    """Whether `value` names something that `resolve` replaces."""
+    """Return whether `value` contains a reference that ``resolve`` replaces."""
     return _REFERENCE.search(value) is not None
 
 
 def resolve(value: str) -> str:
-    """`value` with every reference replaced by what it refers to; the replacement is not looked at again.
+    """Replace every reference in `value` by its value.
+
+    The replacement is not resolved again: a secret may look like a reference.
 
     Raises:
         ConfigurationError: UNRESOLVED_REFERENCE, naming the reference and never a value.
@@ -41,13 +43,13 @@ def _resolved(reference: re.Match[str]) -> str:
         return value
     if provider == "file":
         return _from_file(reference, argument)
-    raise _unresolved(reference, f"there is no provider {provider!r}, only ${{env:NAME}} and ${{file:/path:key}}")
+    raise _unresolved(reference, f"there is no provider {provider!r}; use ${{env:NAME}} or ${{file:/path:key}}")
 
 
 def _from_file(reference: re.Match[str], argument: str) -> str:
     path, _, key = argument.rpartition(":")
     if not path or not key:
-        raise _unresolved(reference, "a file reference is written ${file:/path:key}")
+        raise _unresolved(reference, "write a file reference as ${file:/path:key}")
     try:
         properties = read_properties(path)
     except OSError as error:

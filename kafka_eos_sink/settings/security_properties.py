@@ -1,16 +1,17 @@
-"""``security.protocol``, ``ssl.*`` and ``sasl.*``: what they come to together.
+"""``security.protocol``, ``ssl.*`` and ``sasl.*``, read into one ``SecurityConfig``.
 
-Files and stores are read here, on the machine that uses them, so that whatever is wrong with them is said with all other
-problems and before anything connects. No message holds a value that may be secret.
+The reader opens files and stores on the machine that uses them. Their problems are reported with all others, before
+anything connects. No message contains a password, a key or a token.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
+from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.security import (
     ClientCredentials,
     PasswordCredentials,
@@ -18,16 +19,19 @@ from kafka_eos_sink.client.security import (
     Secret,
     SecurityConfig,
     TlsConfig,
+    TlsVersion,
     TokenCredentials,
     TokenProvider,
     TokenSource,
     UnsecuredToken,
+    uses_sasl,
+    uses_tls,
 )
 from kafka_eos_sink.client.tls import TlsContext
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
-from kafka_eos_sink.settings import key_stores
 from kafka_eos_sink.settings.jaas import parse_jaas
+from kafka_eos_sink.settings.table import SECURITY
 
 T = TypeVar("T")
 
@@ -44,16 +48,23 @@ _PROVIDER = "sasl.oauthbearer.token.provider"
 _EXTENSION = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 _TLS_1_3_SUITE = re.compile(r"TLS_(?!.*_WITH_)[A-Z0-9_]+")
-_VERSIONS = ("TLSv1.2", "TLSv1.3")
+_VERSIONS = get_args(TlsVersion)
 
 
 def read_security(
     values: Mapping[str, Any], broken: frozenset[str], prefix: str, problems: list[str], warnings: list[str]
 ) -> SecurityConfig | None:
-    """How connections are secured, from checked values by name; None where something was added to `problems`.
+    """Combine the checked values into one configuration.
 
-    `broken` are the names that were given and whose values are of no use, which is known already: of them nothing is
-    said here. `prefix` stands before the names in messages.
+    Args:
+        values: Parsed values by name, of the names in ``SECURITY``.
+        broken: Names whose values could not be parsed. Their problems are reported already.
+        prefix: Precedes each name in messages.
+        problems: Receives one sentence per problem.
+        warnings: Receives one sentence per option that the protocol does not use, and about weak combinations.
+
+    Returns:
+        None if there was a problem.
     """
     return _SecurityReader(values, broken, prefix, problems, warnings).read()
 
@@ -72,23 +83,24 @@ class _SecurityReader:
         self._prefix = prefix
         self._problems = problems
         self._warnings = warnings
-        self._protocol = values.get("security.protocol", "PLAINTEXT")
+        self._protocol = values.get("security.protocol", SECURITY["security.protocol"].default_value)
         self._mechanism = values.get("sasl.mechanism")
-        self._with_tls = self._protocol in ("SSL", "SASL_SSL")
-        self._with_sasl = self._protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        self._with_tls = uses_tls(self._protocol)
+        self._with_sasl = uses_sasl(self._protocol)
         self._jaas: dict[str, str] = {}
 
     def read(self) -> SecurityConfig | None:
         before = len(self._problems)
-        asks_endpoint = self._with_sasl and _ENDPOINT in self._values
-        self._warn_of_names_without_effect(asks_endpoint)
-        tls = self._tls() if self._with_tls or asks_endpoint else TlsConfig()
+        uses_endpoint = self._with_sasl and _ENDPOINT in self._values
+        self._warn_of_names_without_effect(uses_endpoint)
+        # The https connection to the token endpoint trusts the same certificates as the connections to brokers.
+        tls = self._tls() if self._with_tls or uses_endpoint else TlsConfig()
         sasl = self._sasl() if self._with_sasl else None
         if self._broken or len(self._problems) > before:
             return None
         if self._protocol == "SASL_PLAINTEXT" and self._mechanism == "PLAIN":
             self._warnings.append(
-                f"{self._prefix}sasl.mechanism=PLAIN sends the password as it is over an unencrypted connection; "
+                f"{self._prefix}sasl.mechanism=PLAIN sends the password over an unencrypted connection; "
                 f"{self._prefix}security.protocol=SASL_SSL encrypts it"
             )
         return SecurityConfig(protocol=self._protocol, tls=tls, sasl=sasl)
@@ -97,20 +109,21 @@ class _SecurityReader:
         if name not in self._broken:
             self._problems.append(f"{self._prefix}{name} {text}")
 
-    def _warn_of_names_without_effect(self, asks_endpoint: bool) -> None:
-        """As in Java they are not errors: one file of properties serves listeners of several kinds."""
+    def _warn_of_names_without_effect(self, uses_endpoint: bool) -> None:
+        """Warn once about all options that the protocol does not use.
+
+        As in Java they are not errors: one properties file may serve listeners of several kinds.
+        """
         idle = [
             f"{self._prefix}{name}"
             for name in sorted(self._values)
-            if (name.startswith("ssl.") and not self._with_tls and not asks_endpoint)
+            if (name.startswith("ssl.") and not self._with_tls and not uses_endpoint)
             or (name.startswith("sasl.") and not self._with_sasl)
         ]
         if idle:
             self._warnings.append(
                 f"{', '.join(idle)}: no effect while {self._prefix}security.protocol is {self._protocol}"
             )
-
-    # TLS
 
     def _tls(self) -> TlsConfig:
         before = len(self._problems)
@@ -183,7 +196,7 @@ class _SecurityReader:
             return None
 
     def _versions_and_suites(self) -> tuple[set[str], tuple[str, ...]]:
-        """The TLS versions that are left by all three options, and the suites of TLS 1.2 by OpenSSL's names."""
+        """Return the TLS versions that all three options allow, and the TLS 1.2 suites by OpenSSL's names."""
         versions = set(self._values.get("ssl.enabled.protocols", _VERSIONS))
         if self._values.get("ssl.protocol") == "TLSv1.2":
             versions.discard("TLSv1.3")
@@ -191,21 +204,20 @@ class _SecurityReader:
         if "ssl.cipher.suites" in self._values:
             named = [each.strip() for each in self._values["ssl.cipher.suites"].split(",") if each.strip()]
             suites = tuple(_openssl_name(name) for name in named if _TLS_1_3_SUITE.fullmatch(name) is None)
+            # A list without a suite of one TLS version switches that version off, as in Java.
             if not suites:
                 versions.discard("TLSv1.2")
             if len(suites) == len(named):
                 versions.discard("TLSv1.3")
             elif "TLSv1.3" in versions:
                 self._warnings.append(
-                    f"{self._prefix}ssl.cipher.suites: which suite TLS 1.3 takes is OpenSSL's choice, all are strong"
+                    f"{self._prefix}ssl.cipher.suites: OpenSSL chooses the suite of TLS 1.3; all of them are strong"
                 )
         if not versions:
             self._problem(
                 "ssl.enabled.protocols", "leaves no TLS version together with ssl.protocol and ssl.cipher.suites"
             )
         return versions, suites
-
-    # SASL
 
     def _sasl(self) -> SaslConfig | None:
         if self._mechanism is None:
@@ -220,14 +232,14 @@ class _SecurityReader:
         if self._mechanism == "OAUTHBEARER":
             for name in ("sasl.username", "sasl.password"):
                 if name in self._values:
-                    self._problem(name, "is for PLAIN and SCRAM; OAUTHBEARER takes a token")
+                    self._problem(name, "is for PLAIN and SCRAM; OAUTHBEARER takes a token; remove it")
             tokens = self._token_credentials()
             return None if tokens is None else SaslConfig(mechanism="OAUTHBEARER", credentials=tokens)
         passwords = self._password_credentials()
         return None if passwords is None else SaslConfig(mechanism=self._mechanism, credentials=passwords)
 
     def _read_jaas(self) -> bool:
-        """Takes the options of the login module; False where the string is of no use."""
+        """Store the options of the login module. Return False if the text cannot be used."""
         text = self._values.get("sasl.jaas.config")
         if text is None:
             return True
@@ -243,7 +255,7 @@ class _SecurityReader:
         known = _TOKEN_OPTIONS if module.name == "OAuthBearerLoginModule" else ("username", "password")
         for name in module.options:
             if name not in known and not (known is _TOKEN_OPTIONS and name.startswith("extension_")):
-                self._problem("sasl.jaas.config", f"has the option {name}; only {', '.join(known)} are understood")
+                self._problem("sasl.jaas.config", f"has the option {name}; only {', '.join(known)} are supported")
         self._jaas = module.options
         return True
 
@@ -312,9 +324,11 @@ class _SecurityReader:
             client_id=client_id,
             client_secret=Secret(client_secret),
             scope=self._one_value(("sasl.oauthbearer.scope",), "scope"),
-            url_encoded=self._values.get("sasl.oauthbearer.header.urlencode", False),
-            connect_timeout_ms=self._values.get("sasl.login.connect.timeout.ms", 10_000),
-            read_timeout_ms=self._values.get("sasl.login.read.timeout.ms", 10_000),
+            **{
+                row.lands_in: self._values[name]
+                for name, row in SECURITY.items()
+                if row.target is ClientCredentials and name in self._values
+            },
         )
 
     def _token_provider(self) -> TokenProvider | None:
@@ -324,7 +338,8 @@ class _SecurityReader:
         except ConfigurationError as error:
             self._problems.append(f"{self._prefix}{error.message}")
             return None
-        except Exception as error:  # the user's module, run by importing it
+        except Exception as error:
+            # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
             self._problems.append(f"{self._prefix}{_PROVIDER}: importing {name!r} raised {type(error).__name__}")
             return None
         if not callable(provide):
@@ -332,20 +347,18 @@ class _SecurityReader:
             return None
         return TokenProvider(name=name, provide=provide)
 
-    # values
-
     def _secret(self, name: str) -> Secret | None:
         return Secret(self._values[name]) if self._values.get(name) else None
 
     def _one_of(self, *names: str) -> str | None:
-        """The name that is given; a problem where several are."""
+        """Return the name that was given; report a problem if several were."""
         given = [name for name in names if name in self._values]
         if len(given) > 1:
-            self._problem(given[1], f"is given together with {given[0]}: only one of them can count")
+            self._problem(given[1], f"is given together with {given[0]}; remove one of them")
         return given[0] if given else None
 
     def _one_value(self, names: tuple[str, ...], jaas_option: str) -> str | None:
-        """The value that one of `names` or the login module's option has."""
+        """Return the value of the login module's option or of one of `names`, and None if none was given."""
         if jaas_option in self._jaas:
             for name in names:
                 if name in self._values:
@@ -356,9 +369,9 @@ class _SecurityReader:
 
 
 def _openssl_name(suite: str) -> str:
-    """Java's name of a TLS 1.2 suite as OpenSSL writes it; another name as it is.
+    """Translate Java's name of a TLS 1.2 suite to OpenSSL's; another name stays as it is.
 
-    TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 is ECDHE-RSA-AES256-GCM-SHA384.
+    ``TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`` becomes ``ECDHE-RSA-AES256-GCM-SHA384``.
     """
     found = re.fullmatch(r"(?:TLS|SSL)_(.+)_WITH_(.+)", suite)
     if found is None:

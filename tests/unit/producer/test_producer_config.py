@@ -27,7 +27,7 @@ def test_the_defaults_have_no_problems_and_travel() -> None:
         ({"compression": "gzip", "compression_level": 10}, "compression.gzip.level must be from 1 to 9, not 10"),
         ({"compression": "snappy", "compression_level": 1}, "snappy has no levels"),
         ({"partitioner": "murmur"}, "partitioner must be default, round-robin or package.module:callable"),
-        ({"interceptors": ("a.b",)}, "interceptors takes package.module:Class, not 'a.b'"),
+        ({"interceptors": ("a.b",)}, "interceptors must be package.module:Class, comma-separated, not 'a.b'"),
     ],
 )
 def test_a_value_that_cannot_work_is_named(setting: dict[str, Any], words: str) -> None:

@@ -15,7 +15,9 @@ from kafka_eos_sink.settings.kafka_properties import (
     options_from_file,
     read_kafka_properties,
 )
-from kafka_eos_sink.settings.property_tables import COMPRESSION_LEVELS, CONTRADICTIONS, KNOWN, PROPERTIES
+from kafka_eos_sink.settings.table import JAVA
+
+PROPERTIES = {name: row for name, row in JAVA.items() if row.target in (ClientConfig, ProducerConfig)}
 
 # ProducerConfig.configNames() of kafka-clients 4.2.1.
 JAVA_NAMES = (Path(__file__).parent / "java_producer_names.txt").read_text("utf-8").split()
@@ -44,13 +46,13 @@ def problem(name: str, value: str, **others: str) -> str:
 
 @pytest.mark.parametrize("name", JAVA_NAMES)
 def test_every_name_of_the_java_producer_has_an_answer(name: str) -> None:
-    assert name in KNOWN
+    assert name in JAVA
 
 
 def test_every_effect_goes_to_a_field_that_is_there() -> None:
     for name, entry in PROPERTIES.items():
-        owner = ClientConfig if entry.client is not None else ProducerConfig
-        assert (entry.client or entry.producer) in owner.__dataclass_fields__, name
+        assert entry.target is not None
+        assert entry.lands_in in entry.target.__dataclass_fields__, name  # type: ignore[attr-defined]
 
 
 VALUES = {
@@ -70,11 +72,8 @@ def test_each_property_reaches_its_field(name: str) -> None:
     text, value = VALUES.get(name, ("7531", 7531))
     properties = read(**{name.replace(".", "__"): text})
     entry = PROPERTIES[name]
-    if entry.client is not None:
-        assert getattr(properties.client, entry.client) == value
-    else:
-        assert entry.producer is not None
-        assert getattr(properties.producer, entry.producer) == value
+    landed = properties.client if entry.target is ClientConfig else properties.producer
+    assert getattr(landed, entry.lands_in) == value
 
 
 def test_what_is_not_given_is_the_default_of_the_configuration() -> None:
@@ -126,7 +125,7 @@ def test_a_wrong_value_is_named_with_what_is_accepted(name: str, value: str, exp
         ("max.in.flight.requests.per.connection", "6", "last 5 batches"),
         ("retries", "0", "idempotence needs retries"),
         ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "leave Spark as string or binary"),
-        ("value.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer", "leave the option out"),
+        ("value.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer", "remove the option"),
         ("transactional.id", "mine", "transactional.id.prefix"),
         ("transaction.two.phase.commit.enable", "true", "KIP-939"),
     ],
@@ -149,7 +148,7 @@ def test_what_contradicts_exactly_once_is_refused_with_the_reason(name: str, val
     ],
 )
 def test_what_agrees_with_exactly_once_may_be_given(name: str, value: str) -> None:
-    assert name in CONTRADICTIONS
+    assert JAVA[name].contradiction is not None
     read(**{name.replace(".", "__"): value})
 
 
@@ -185,7 +184,11 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
 
 
 def test_the_level_of_the_chosen_codec_counts_and_no_other() -> None:
-    assert set(COMPRESSION_LEVELS) == {"gzip", "lz4", "zstd"}
+    assert {name.split(".")[1] for name in JAVA if name.endswith(".level") and name.startswith("compression")} == {
+        "gzip",
+        "lz4",
+        "zstd",
+    }
     properties = read(compression__type="zstd", compression__zstd__level="-5", compression__gzip__level="9")
     assert (properties.producer.compression, properties.producer.compression_level) == ("zstd", -5)
     assert read(compression__type="snappy", compression__gzip__level="9").producer.compression_level is None

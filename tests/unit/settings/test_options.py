@@ -71,19 +71,22 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
     [
         ({"txnAppId": "a"}, "txnAppId is given without txnVersion"),
         ({"txnVersion": "1"}, "txnVersion is given without txnAppId"),
-        ({"txnAppId": " ", "txnVersion": "1"}, "txnAppId is empty"),
-        ({"transactional__id__prefix": ""}, "transactional.id.prefix is empty"),
+        ({"txnAppId": " ", "txnVersion": "1"}, "txnAppId must be text that is not empty, not ' '"),
+        ({"transactional__id__prefix": ""}, "transactional.id.prefix must be text that is not empty, not ''"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be an integer from 0 to"),
         ({"txnAppId": "a", "txnVersion": "1.0"}, "not '1.0'"),
         ({"txnAppId": "a", "txnVersion": "9223372036854775808"}, "txnVersion must be an integer"),
         ({"delivery__guarantee": "exactly_once"}, "must be one of exactly-once, at-least-once, not 'exactly_once'"),
         ({"onCheckpointRollback": "ignore"}, "must be one of fail, skip, rewrite, not 'ignore'"),
-        ({"topic": "a b"}, "topic: 'a b' is no name of a topic"),
-        ({"topic": " "}, "topic: '' is no name of a topic"),
-        ({"topic": ".."}, "is no name of a topic"),
-        ({"topic": "x" * 250}, "is no name of a topic"),
+        ({"topic": "a b"}, "topic must be a topic name (1 to 249 letters, digits, '.', '_' and '-'), not 'a b'"),
+        ({"topic": " "}, "topic must be a topic name (1 to 249 letters, digits, '.', '_' and '-'), not ' '"),
+        ({"topic": ".."}, "topic must be a topic name"),
+        ({"topic": "x" * 250}, "topic must be a topic name"),
         ({"topic": "__kafka_eos_commits"}, "is the commit log"),
-        ({"commit__log__topic": "a/b"}, "commit.log.topic: 'a/b' is no name"),
+        (
+            {"commit__log__topic": "a/b"},
+            "commit.log.topic must be a topic name (1 to 249 letters, digits, '.', '_' and '-'), not 'a/b'",
+        ),
         ({"dead__letter__topic": "__kafka_eos_commits"}, "dead.letter.topic is the commit log"),
         ({"source__offsets__group": "g"}, "source.offsets.group is for streaming queries"),
         ({"path": "/tmp/x"}, "save(path) has no meaning for Kafka"),
@@ -180,5 +183,5 @@ def test_a_stream_takes_what_spark_hands_over_and_refuses_what_belongs_to_batche
 
 def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
     assert "source.offsets.group is for streaming queries" in problems(source__offsets__group="g")
-    with pytest.raises(ConfigurationError, match=r"source\.offsets\.group is empty"):
+    with pytest.raises(ConfigurationError, match=r"source\.offsets\.group must be text that is not empty"):
         read_options({"kafka.bootstrap.servers": "localhost:9092", "source.offsets.group": " "}, streaming=True)

@@ -1,7 +1,7 @@
-"""Trust stores and key stores as Kafka's clients are given them, turned into the PEM that TLS is configured with.
+"""Trust stores and key stores of Kafka clients, converted to the PEM that Python's TLS takes.
 
-PEM is read here, PKCS12 with the package ``cryptography`` (the extra ``pkcs12``), and JKS by nobody but Java. Messages
-name the way out and never hold what stands in a store.
+This module reads PEM, and PKCS12 with the package ``cryptography`` (the extra ``pkcs12``). Only Java reads JKS. Messages
+name the way out and never contain a part of a store.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _LINE = 64
 
 JKS_WAY_OUT = (
     "only Java reads JKS; convert it with keytool -importkeystore -srckeystore OLD -destkeystore NEW "
-    "-deststoretype PKCS12 and give {type}=PKCS12, or on with openssl pkcs12 to PEM and give {type}=PEM"
+    "-deststoretype PKCS12 and set {type}=PKCS12, or convert that with openssl pkcs12 -nodes -in NEW to PEM and set {type}=PEM"
 )
 
 
 class StoreProblem(Exception):
-    """Why a store is of no use, in words that can follow the name of the option."""
+    """The reason why a store cannot be used. Its text follows the option's name in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
-    """A private key, which may be encrypted, and the certificates that go with it, its own first; both in PEM."""
+    """A private key, possibly encrypted, and its certificates with its own first, in PEM."""
 
     private_key: Secret
     certificate_chain: str
@@ -41,7 +41,7 @@ class KeyMaterial:
 
 
 def read_store(path: str) -> bytes:
-    """The bytes of a store. Raises StoreProblem."""
+    """Read a store. Raises StoreProblem if that is not possible."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -49,63 +49,63 @@ def read_store(path: str) -> bytes:
 
 
 def certificates_at(path: str) -> str:
-    """All certificates of a PEM file, or of the PEM files in a folder (librdkafka's ``ssl.ca.location``)."""
+    """Read all certificates of a PEM file, or of the PEM files in a folder (librdkafka's ``ssl.ca.location``)."""
     if not Path(path).is_dir():
         return trusted_certificates(read_store(path), None, "ssl.ca")
     found = [pem_certificates(_ascii(read_store(str(file)))) for file in sorted(Path(path).iterdir()) if file.is_file()]
     if not any(found):
-        raise StoreProblem(f"no file in {path} holds a certificate in PEM")
+        raise StoreProblem(f"no file in {path} contains a certificate in PEM")
     return "\n".join(filter(None, found))
 
 
 def trusted_certificates(data: bytes, password: Secret | None, option: str) -> str:
-    """All certificates of a trust store. `option` is what its options begin with, such as ``ssl.truststore``."""
+    """Read all certificates of a trust store. `option` is the prefix of its options, such as ``ssl.truststore``."""
     if _kind(data, option) == "PKCS12":
         _key, certificates = _open_pkcs12(data, password, option)
         found = "\n".join(certificates)
     else:
         found = pem_certificates(_ascii(data))
     if not found:
-        raise StoreProblem("it holds no certificate")
+        raise StoreProblem("it contains no certificate")
     return found
 
 
 def key_material(data: bytes, password: Secret | None, option: str) -> KeyMaterial:
-    """The private key of a key store and its certificates."""
+    """Read the private key of a key store, and its certificates."""
     if _kind(data, option) == "PKCS12":
         key, certificates = _open_pkcs12(data, password, option)
         if key is None or not certificates:
-            raise StoreProblem("it holds no private key with a certificate")
+            raise StoreProblem("it contains no private key with a certificate")
         return KeyMaterial(private_key=Secret(key), certificate_chain="\n".join(certificates))
     text = _ascii(data)
     return pem_key_material(text, text)
 
 
 def pem_key_material(key: str, certificate_chain: str) -> KeyMaterial:
-    """A private key and its certificates, both in PEM. Raises StoreProblem where one is missing."""
+    """Read a private key and its certificates from PEM. Raises StoreProblem if one is missing."""
     keys = [text for label, text in _blocks(key) if label.endswith("PRIVATE KEY")]
     if len(keys) != 1:
-        raise StoreProblem(f"it must hold one private key in PEM, and holds {len(keys) or 'none'}")
+        raise StoreProblem(f"it must contain one private key in PEM, not {len(keys)}")
     certificates = pem_certificates(certificate_chain)
     if not certificates:
-        raise StoreProblem("no certificate in PEM goes with the private key")
+        raise StoreProblem("the private key has no certificate in PEM")
     return KeyMaterial(private_key=Secret(keys[0]), certificate_chain=certificates)
 
 
 def pem_certificates(text: str) -> str:
-    """The certificates in `text`, in order, without what else stands there; also where line ends were lost."""
+    """Return the certificates in `text` in their order, without other text. Line ends may be missing."""
     return "\n".join(block for label, block in _blocks(text) if label in _CERTIFICATES)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """(label, PEM) of each block. OpenSSL wants lines, which get lost where PEM stands in a single property."""
+    """Return label and PEM of each block, with line ends, which a single-line property loses and OpenSSL requires."""
     found = []
     for block in _BLOCK.finditer(text):
         label, body = block[1], "".join(block[2].split())
         if _BASE64.fullmatch(body):
             lines = [body[at : at + _LINE] for at in range(0, len(body), _LINE)]
             found.append((label, "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----"))))
-        else:  # the old way of encrypting a key has header lines
+        else:  # a key in OpenSSL's traditional encryption has header lines, which must stay
             found.append((label, block[0]))
     return found
 
@@ -115,7 +115,7 @@ def _ascii(data: bytes) -> str:
 
 
 def _kind(data: bytes, option: str) -> str:
-    """PEM or PKCS12, by what it is: a type that is not given, or is another, is no reason to fail."""
+    """Detect PEM or PKCS12 by the content, so a missing or wrong ``type`` is no error."""
     if data.startswith((b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")):
         raise StoreProblem(f"it is a JKS store: {JKS_WAY_OUT.format(type=f'{option}.type')}")
     if b"-----BEGIN " in data:
@@ -126,20 +126,21 @@ def _kind(data: bytes, option: str) -> str:
 
 
 def _open_pkcs12(data: bytes, password: Secret | None, option: str) -> tuple[str | None, list[str]]:
-    """(private key, certificates with the key's own first, then each by its issuer)."""
+    """Return the private key, and the certificates with the key's own first, each followed by its issuer."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise StoreProblem(
-            "a PKCS12 store is read with the package cryptography, which this Python does not have: pip install "
-            f"'kafka-eos-sink[pkcs12]', or make it PEM with openssl pkcs12 -nodes and give {option}.type=PEM"
+            "reading PKCS12 needs the package cryptography, which this Python does not have: pip install "
+            f"'kafka-eos-sink[pkcs12]', or convert the store to PEM with openssl pkcs12 -nodes and set {option}.type=PEM"
         ) from None
     secret = None if password is None else password.reveal().encode()
     try:
         store = pkcs12.load_pkcs12(data, secret)
     except ValueError:
-        raise StoreProblem(f"it is no PKCS12 store, or {option}.password is wrong") from None
+        raise StoreProblem(f"it is not a PKCS12 store, or {option}.password is wrong") from None
+    # TLS sends the chain in this order; a PKCS12 store keeps the issuers in any order.
     rest: list[Any] = [entry.certificate for entry in store.additional_certs]
     ordered: list[Any] = [] if store.cert is None else [store.cert.certificate]
     while ordered and rest:

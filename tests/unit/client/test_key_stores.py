@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from kafka_eos_sink.client import key_stores
+from kafka_eos_sink.client.key_stores import StoreProblem
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.settings import key_stores
-from kafka_eos_sink.settings.key_stores import StoreProblem
 
 PASSWORD = "hunter2"
 
@@ -89,7 +89,12 @@ def test_an_encrypted_key_is_known_to_be_one(leaf: trustme.LeafCert, form: seria
 
 @pytest.mark.parametrize(
     ("key", "chain", "reason"),
-    [("", "C", "holds none"), ("KK", "C", "holds 2"), ("C", "C", "holds none"), ("K", "", "no certificate")],
+    [
+        ("", "C", "one private key in PEM, not 0"),
+        ("KK", "C", "one private key in PEM, not 2"),
+        ("C", "C", "one private key in PEM, not 0"),
+        ("K", "", "no certificate"),
+    ],
 )
 def test_half_a_key_store_is_refused(leaf: trustme.LeafCert, key: str, chain: str, reason: str) -> None:
     parts = {"K": text(leaf.private_key_pem) + "\n", "C": text(leaf.cert_chain_pems[0]) + "\n"}
@@ -148,8 +153,8 @@ def test_without_the_extra_a_pkcs12_store_is_refused_with_the_way_out(
         (b"\xce\xce\xce\xce\0\0\0\2", "JKS store"),
         (b"", "neither PEM nor PKCS12"),
         (b"hello", "neither PEM nor PKCS12"),
-        (b"0 is how DER begins", "it is no PKCS12 store"),
-        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "holds no certificate"),
+        (b"0 is how DER begins", "it is not a PKCS12 store"),
+        (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "contains no certificate"),
     ],
 )
 def test_what_is_no_store_is_refused(data: bytes, reason: str) -> None:
@@ -164,7 +169,7 @@ def test_authorities_may_be_a_file_or_a_folder(tmp_path: Path, authority: trustm
     pem = text(authority.cert_pem)
     assert key_stores.certificates_at(str(tmp_path)) == pem
     assert key_stores.certificates_at(str(tmp_path / "a.pem")) == pem
-    with pytest.raises(StoreProblem, match=r"no file in .*folder holds a certificate"):
+    with pytest.raises(StoreProblem, match=r"no file in .*folder contains a certificate"):
         key_stores.certificates_at(str(tmp_path / "folder"))
     with pytest.raises(StoreProblem, match=r"nowhere.pem cannot be read on this machine"):
         key_stores.certificates_at(str(tmp_path / "nowhere.pem"))

@@ -1,0 +1,111 @@
+"""The kinds of values that settings accept: a parser each, and the words that describe it in messages and documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from kafka_eos_sink.client.config import parse_bootstrap_servers
+from kafka_eos_sink.client.security import SaslMechanism, SecurityProtocol, TlsVersion
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX, RANGES
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values that a setting accepts: `parse` raises ValueError for anything but `expected`."""
+
+    parse: Callable[[str], Any]
+    expected: str
+
+
+def integer(low: int, high: int = INT32_MAX, *, also: int | None = None) -> Kind:
+    """Accept ASCII digits with an optional sign, from `low` to `high`, and one value outside of them."""
+
+    def parse(text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip(), re.ASCII) is None:
+            raise ValueError
+        number = int(text)
+        if not low <= number <= high and number != also:
+            raise ValueError
+        return number
+
+    return Kind(
+        parse, f"an integer from {low} to {high}" + ("" if also is None or low <= also <= high else f", or {also}")
+    )
+
+
+def producer_range(name: str) -> Kind:
+    """Accept what the field `name` of ``ProducerConfig`` accepts."""
+    _option, low, high = RANGES[name]
+    return integer(low, high)
+
+
+def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
+    """Accept one of `choices`; `fold` is ``str.lower`` or ``str.upper`` if the case does not matter."""
+
+    def parse(text: str) -> str:
+        found = fold(text.strip())
+        if found not in choices:
+            raise ValueError
+        return found
+
+    return Kind(parse, "one of " + ", ".join(choices))
+
+
+def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
+    try:
+        return parse_bootstrap_servers(text)
+    except ConfigurationError:
+        raise ValueError from None
+
+
+def _tls_versions_of(text: str) -> tuple[str, ...]:
+    versions = tuple(part.strip() for part in text.split(","))
+    if not set(versions) <= set(get_args(TlsVersion)):
+        raise ValueError
+    return versions
+
+
+def _id_of(text: str) -> str:
+    # Not trimmed: an id must stay the same text in every version of the sink, or it names another write.
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _topic_of(text: str) -> str:
+    # Trimmed, as in Spark's Kafka sink.
+    if re.fullmatch(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", text.strip(), re.ASCII) is None:
+        raise ValueError
+    return text.strip()
+
+
+def _partitioner_of(text: str) -> str:
+    name = (text or "default").strip()
+    return name.lower() if name.lower() in ("default", "round-robin") else name
+
+
+BOOLEAN = Kind(lambda text: choice("true", "false", fold=str.lower).parse(text) == "true", "true or false")
+TEXT = Kind(str.strip, "any text")
+AS_GIVEN = Kind(str, "any text")
+ID = Kind(_id_of, "text that is not empty")
+TOPIC = Kind(_topic_of, "a topic name (1 to 249 letters, digits, '.', '_' and '-')")
+ADDRESSES = Kind(_addresses_of, "a comma-separated list such as broker1:9092,broker2:9092")
+CLASSES = Kind(
+    lambda text: tuple(filter(None, map(str.strip, text.split(",")))), "package.module:Class, comma-separated"
+)
+# ``config_problems`` of the producer checks the names of Python objects in these two.
+PARTITIONER = Kind(_partitioner_of, "default, round-robin or package.module:callable")
+INT, LONG, BUFFER = integer(0), integer(0, INT64_MAX), integer(-1)
+# Java's 0 means a batch per record. A batch limit of one byte has the same effect here.
+BATCH_SIZE = Kind(lambda text: max(1, INT.parse(text)), INT.expected)
+TLS_VERSIONS = Kind(_tls_versions_of, "TLSv1.2, TLSv1.3 or both; older versions are broken")
+HOST_CHECK = Kind(
+    choice("https", "", fold=str.lower).parse, "https, or empty to accept a certificate of another host name"
+)
+STORE_TYPE = choice("PEM", "PKCS12", fold=str.upper)
+PROTOCOL = choice(*get_args(SecurityProtocol), fold=str.upper)
+MECHANISM = choice(*get_args(SaslMechanism), fold=str.upper)

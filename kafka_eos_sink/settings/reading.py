@@ -1,0 +1,89 @@
+"""Read options by the rows of the settings table, and report every problem at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.secrets import HIDDEN, has_reference, resolve
+from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING, Setting
+
+
+def written_name(name: str) -> str:
+    """Return an option's name as users write it; Spark passes names in lower case."""
+    return _WRITTEN.get(name.lower(), name)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the name in `known` that is most similar to `name`."""
+    return difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
+
+
+def shown(name: str, value: str) -> str:
+    """Return `value` for messages and reprs: hidden if it may be secret, a reference as it was written.
+
+    Args:
+        name: With ``kafka.`` or without it. The value of an unknown name is hidden too: it may be a misspelt password.
+        value: The value as the user wrote it.
+    """
+    row = SINK.get(written_name(name)) or JAVA.get(name.removeprefix(PREFIX))
+    return value if has_reference(value) or (row is not None and not row.secret) else HIDDEN
+
+
+def read_values(
+    texts: Mapping[str, str], table: Mapping[str, Setting], prefix: str, problems: list[str], warnings: list[str]
+) -> dict[str, Any]:
+    """Parse each option by its row, with its references resolved.
+
+    Args:
+        texts: The options by the names of `table`.
+        table: The rows by name.
+        prefix: Precedes each name in messages.
+        problems: Receives one sentence per option that is wrong.
+        warnings: Receives one sentence per option without effect.
+
+    Returns:
+        The parsed values by name. An option with a problem or without effect is missing.
+    """
+    values: dict[str, Any] = {}
+    for name in sorted(texts):
+        row = table.get("config.providers" if name.startswith("config.providers.") else name)
+        label = f"{prefix}{name}"
+        if row is None:
+            problems.append(f"{label} is not known; the nearest known name is {prefix}{nearest(name, table)}")
+        elif row.group == "refused":
+            problems.append(f"{label} is not possible: {row.meaning}")
+        elif row.group == "without effect":
+            warnings.append(f"{label} has no effect: {row.meaning}")
+        else:
+            try:
+                values[name] = _parsed(row, texts[name])
+            except ConfigurationError as error:
+                problems.append(f"{label}: {error.message}")
+            except ValueError as error:
+                problems.append(f"{label}{error}")
+    return values
+
+
+def _parsed(row: Setting, text: str) -> Any:
+    """Return the value. The ValueError's text follows the option's name in a message."""
+    resolved = resolve(text)
+    if row.refused is not None and resolved.strip().upper() == row.refused[0]:
+        raise ValueError(f"={row.refused[0]} is not possible: {row.refused[1]}")
+    try:
+        value = row.kind.parse(resolved)
+    except ValueError:
+        # The message shows the text as it was written: the resolved one may be a secret. "from None" for the same reason.
+        raise ValueError(f" must be {row.kind.expected}, not {_shown_by(row, text)!r}") from None
+    if row.contradiction is not None and not row.contradiction.allows(value):
+        raise ValueError(f"={_shown_by(row, text)} contradicts exactly-once: {row.contradiction.reason}")
+    return value
+
+
+def _shown_by(row: Setting, text: str) -> str:
+    return HIDDEN if row.secret and not has_reference(text) else text
+
+
+_WRITTEN = {name.lower(): name for name in (*SINK, *STREAMING)}

@@ -1,0 +1,78 @@
+"""``docs/configuration.md``, written from the settings table.
+
+``python -m kafka_eos_sink.settings.reference > docs/configuration.md`` writes the page. A unit test compares it with the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
+
+COMMAND = "python -m kafka_eos_sink.settings.reference > docs/configuration.md"
+
+_INTRODUCTION = f"""\
+# Configuration
+
+<!-- Generated: do not edit. Change kafka_eos_sink/settings/table.py and run
+     {COMMAND} -->
+
+Set options with `.option(name, value)`. Option names are case-insensitive. The sink checks all options before it writes, and
+one error names every problem. An unknown name is an error with the nearest known name.
+
+`kafka.*` options carry the Java producer's names, meanings and defaults. Two defaults differ, because rows arrive in
+thousands here: `kafka.batch.size` and `kafka.linger.ms`. A Java-style properties file has the same names without `kafka.`.
+
+A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
+so a secret never stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
+"""
+
+_GROUPS = {
+    "sink": ("Options of the sink", "Only `topic` is needed if the rows have no column `topic`."),
+    "connection": ("Connection", "These apply to every connection of the driver and the tasks."),
+    "security": ("Security", "`ssl.*` and `sasl.*` have no effect if `kafka.security.protocol` does not use them."),
+    "producer": ("Producer", "These apply to the producer of each task."),
+    "fixed": ("Fixed by exactly-once", "Leave these out. Another value is an error."),
+    "refused": ("Refused", "Each of these is an error, because ignoring it would change what you expect."),
+    "without effect": ("Without effect", "Each of these causes one warning."),
+}
+
+
+def configuration_page() -> str:
+    """Return the text of ``docs/configuration.md``."""
+    rows = [*SINK.items(), *((PREFIX + name, row) for name, row in JAVA.items())]
+    parts = [_INTRODUCTION]
+    for group, (title, sentence) in _GROUPS.items():
+        members = [(name, row) for name, row in rows if row.group == group]
+        write = _reasons if group in ("refused", "without effect") else _values
+        parts.append("\n".join((f"## {title}", "", sentence, "", *write(members), "")))
+    return "\n".join(parts)
+
+
+def _values(members: Iterable[tuple[str, Setting]]) -> Iterator[str]:
+    yield "| option | values | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, row in members:
+        values = row.kind.expected if row.contradiction is None else row.contradiction.accepted
+        values += " (*hidden*)" if row.secret else ""
+        yield f"| `{name}` | {values} | {_default(row)} | {row.meaning} |"
+
+
+def _reasons(members: Iterable[tuple[str, Setting]]) -> Iterator[str]:
+    yield "| option | reason |"
+    yield "|---|---|"
+    yield from (f"| `{name}` | {row.meaning} |" for name, row in members)
+
+
+def _default(row: Setting) -> str:
+    """Return the default as a user would write it, empty if there is none."""
+    value = row.default if row.default is not None else row.default_value
+    if value in (None, ()):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if " " in text or text == "required" else f"`{text}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(configuration_page())
