@@ -20,7 +20,7 @@ from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
 from benchmarks.report import BUILT_IN, DISCARD, KAFKA_EOS, Measured, as_json, bench_table
 from benchmarks.topics import DEADLINE_MS, create_topic
-from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.demo.step_progress import Steps

@@ -20,9 +20,14 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
+from kafka_eos_sink.logs import configure
 
 if TYPE_CHECKING:
+    from kafka_eos_sink.settings.kafka_properties import options_from_file
     from kafka_eos_sink.spark.data_source import KafkaEosDataSource
+
+# At import, because Spark starts planner, task and commit processes that run no other code of ours first.
+configure()
 
 __version__ = "0.1.0"
 
@@ -42,13 +47,19 @@ __all__ = [
     "TransactionAbortedError",
     "WriteRefusedError",
     "__version__",
+    "options_from_file",
 ]
+
+_LAZY = {
+    "KafkaEosDataSource": "kafka_eos_sink.spark.data_source",
+    "options_from_file": "kafka_eos_sink.settings.kafka_properties",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # The command line needs no Spark, and importing pyspark takes longer than most commands.
-    if name == "KafkaEosDataSource":
-        return import_module("kafka_eos_sink.spark.data_source").KafkaEosDataSource
+    # Loaded on first use: the command line needs no Spark, and importing pyspark takes longer than most commands.
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

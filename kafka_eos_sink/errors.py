@@ -1,7 +1,7 @@
-"""The exceptions a user can meet.
+"""The exceptions that users see.
 
 Exception classes do not survive the process boundaries inside Spark, so every message begins with a stable code,
-``[KAFKA_EOS.<CODE>]``. The codes, their causes and the ways out are listed in ``docs/errors.md``.
+``[KAFKA_EOS.<CODE>]``. ``docs/errors.md`` lists the codes with cause and solution.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ import re
 
 
 class KafkaEosError(Exception):
-    """Base of all errors of this package: a stable code and one sentence that names what, where and what to do."""
+    """Base of all errors of this package.
+
+    Args:
+        code: The stable code.
+        message: One sentence: what happened, where, and what to do.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code, message)
@@ -22,7 +27,7 @@ class KafkaEosError(Exception):
 
 
 class ConfigurationError(KafkaEosError):
-    """An option or a combination of options that cannot work; names all problems at once."""
+    """An option or a combination of options is not valid; the message names all problems."""
 
 
 class SchemaError(KafkaEosError):
@@ -30,11 +35,11 @@ class SchemaError(KafkaEosError):
 
 
 class InvalidRowError(KafkaEosError):
-    """A row that Kafka cannot take: too large, a null topic, a partition that does not exist."""
+    """Kafka cannot store a row: it is too large, its topic is null, or its partition does not exist."""
 
 
 class ProtocolError(KafkaEosError):
-    """Bytes that are not what the Kafka protocol allows: truncated, oversized or nonsense."""
+    """Bytes violate the Kafka protocol: they are truncated, oversized or malformed."""
 
     def __init__(self, message: str, code: str = "PROTOCOL") -> None:
         super().__init__(code, message)
@@ -44,55 +49,58 @@ class ProtocolError(KafkaEosError):
 
 
 class AuthorizationError(KafkaEosError):
-    """The cluster refuses the principal; names the right and the resource."""
+    """The cluster denies access; the message names the missing permission and the resource."""
 
 
 class AuthenticationError(KafkaEosError):
-    """Client and broker could not prove to each other who they are (TLS, SASL); another attempt meets the same."""
+    """TLS or SASL authentication failed; a retry fails too."""
 
 
 class BrokerUnavailableError(KafkaEosError):
-    """No broker could be reached, or none answered before the deadline."""
+    """No broker could be reached, or no response arrived before the deadline."""
 
 
 class BrokerRefusedError(KafkaEosError):
-    """A broker answered with an error that no repetition can mend."""
+    """A broker responded with an error that is not retriable."""
 
 
 class TransactionAbortedError(KafkaEosError):
-    """This attempt's transaction cannot be committed any more; a new attempt may succeed."""
+    """The transaction of this attempt cannot be committed; a new attempt may succeed."""
 
 
 class FencedError(KafkaEosError):
-    """A newer driver or attempt has taken over this identity; this one must stop."""
+    """A newer driver or attempt uses this producer identity; this process must stop."""
 
 
 class DecisionPendingError(KafkaEosError):
-    """The batch is decided but not finished; it must be finished, never written again."""
+    """The batch is decided but not finished; it must be finished, not written again."""
 
 
 class WriteRefusedError(KafkaEosError):
-    """The commit log forbids this write: rolled back checkpoint, unresolved, lost or foreign decision."""
+    """The commit log forbids this write: a rolled back checkpoint, or an unresolved, lost or foreign decision."""
 
 
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")
 
 
 def code_and_sentence(error: BaseException) -> tuple[str | None, str]:
-    """The stable code and the sentence of ours in what Spark raised, else None and what Spark said first.
+    """Extract the stable code and the sentence of this package from an error of Spark.
 
-    To be called while the JVM lives, out of which the text of Spark's errors comes.
+    Call it while the JVM runs, because the text of Spark's errors comes from there.
+
+    Returns:
+        The code and the sentence; without a code, None and the first line of Spark's message.
     """
     text = str(error)
     if ours := _OURS.search(text):
         return ours[1], ours[2].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Py4J puts a line of its own first: what the JVM said follows ": ".
-    said = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return None, said
+    # Py4J prepends a line of its own; the message of the JVM follows ": ".
+    first = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return None, first
 
 
 def one_sentence(error: BaseException) -> str:
-    """What went wrong, our code first where there is one."""
+    """Describe an error in one sentence, with its stable code first if it has one."""
     code, sentence = code_and_sentence(error)
     return f"[KAFKA_EOS.{code}] {sentence}" if code else sentence or type(error).__name__

@@ -1,23 +1,59 @@
-"""Warnings that hold for as long as a process lives: a planner of a stream would repeat them with every batch."""
+"""Log set-up by the environment variable ``KAFKA_EOS_LOG``, and warnings that a process logs once."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 
-__all__ = ["forget", "warn_once"]
+VARIABLE = "KAFKA_EOS_LOG"
+ROOT = "kafka_eos_sink"
 
-log = logging.getLogger("kafka_eos_sink")
+_FORMAT = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 
-_said: set[str] = set()
+log = logging.getLogger(ROOT)
+
+_warned: set[str] = set()
+
+
+def configure() -> None:
+    """Apply ``KAFKA_EOS_LOG`` to this process; without the variable, change nothing.
+
+    The value is a list of levels, comma-separated: ``debug`` for the whole package, ``kafka_eos_sink.client=debug`` for one
+    logger. A handler writes to standard error. Records still reach the root logger, so that Spark's
+    ``spark.sql.pyspark.worker.logging.enabled`` captures them too.
+    """
+    value = os.environ.get(VARIABLE, "").strip()
+    if not value or log.handlers:
+        return
+    # Not sys.stderr: while Spark captures a worker's output, it records each line written there as one more log record.
+    handler = logging.StreamHandler(sys.__stderr__)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    log.addHandler(handler)
+    for entry in value.split(","):
+        name, _, level = entry.strip().rpartition("=")
+        try:
+            logging.getLogger(name.strip() or ROOT).setLevel(level.strip().upper())
+        except ValueError:
+            # An import must not fail on this variable: it would hide the data source from Spark.
+            log.warning(
+                "kafka-eos: %s: %r is not a level such as debug, info or warning, or LOGGER=LEVEL; ignored",
+                VARIABLE,
+                entry,
+            )
 
 
 def warn_once(warning: str) -> None:
-    """Log what this process has not logged yet; what Python workers log stands among Spark's lines, hence the name before it."""
-    if warning not in _said:
-        _said.add(warning)
+    """Log a warning that this process has not logged yet.
+
+    A stream's planner process would repeat it with every batch. The prefix names the package, because Spark mixes the logs of
+    Python workers with its own lines.
+    """
+    if warning not in _warned:
+        _warned.add(warning)
         log.warning("kafka-eos: %s", warning)
 
 
 def forget() -> None:
-    """Say everything again, for tests."""
-    _said.clear()
+    """Log every warning again; for tests."""
+    _warned.clear()

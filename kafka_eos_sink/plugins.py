@@ -9,9 +9,15 @@ from kafka_eos_sink.errors import ConfigurationError
 
 
 def load_object(spec: str, option: str) -> Any:
-    """The object that ``package.module:name`` names; ``ConfigurationError`` (``NOT_LOADABLE``) names ``option``.
+    """Import the object that ``package.module:name`` names.
 
-    What the module itself raises while it is imported comes as it is: whether its text may be shown, the caller knows.
+    Args:
+        spec: The value of the option.
+        option: The name of the option, for the error message.
+
+    Raises:
+        ConfigurationError: NOT_LOADABLE. What the module itself raises on import passes through unchanged, because only the
+            caller knows if its text may be shown.
     """
     module, _, name = spec.partition(":")
     try:
@@ -21,7 +27,7 @@ def load_object(spec: str, option: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             "NOT_LOADABLE",
-            f"{option}: {spec!r} cannot be loaded ({error}); ship the module to the executors, "
+            f"{option}: {spec!r} cannot be loaded ({error}). Ship the module to the executors, "
             "for example with --py-files",
         ) from error
     return found

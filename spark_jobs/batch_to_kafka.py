@@ -1,11 +1,11 @@
-"""Writes files to a Kafka topic, once.
+"""Write files to a Kafka topic, once.
 
     spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> spark_jobs/batch_to_kafka.py \
         --bootstrap-servers localhost:9092 --topic orders --format parquet --key order_id /data/orders
 
-Each row becomes one record. The value is the row as JSON, or what --value says; the key is what --key says. With
---txn-app-id and --txn-version the job can be started again after any failure: what is written already is not written
-twice. Exit status: 0 written, 1 a failure (one sentence on standard error), 2 wrong usage.
+Each row becomes one record. The value is the row as JSON unless --value is given; --key sets the key. With --txn-app-id and
+--txn-version you can run the job again after any failure: it writes no row twice. Exit status: 0 written, 1 a failure (one
+sentence on standard error), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ NAME = "batch_to_kafka"
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, checked as far as it can be without Spark."""
+    """Parse the command line and check it as far as possible without Spark."""
     parser = job_parser(
         NAME,
         "Writes files (parquet, json, csv) to a Kafka topic, once.",
-        "Exit status: 0 written, 1 a failure said in one sentence on standard error, 2 wrong usage.",
+        "Exit status: 0 written, 1 a failure (one sentence on standard error), 2 wrong usage.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files or directories, as Spark reads them")
     parser.add_argument("--format", choices=("parquet", "json", "csv"), default="parquet", help="default: parquet")
     add_read_arguments(parser, "multiLine=true (csv: header and inferSchema are on unless set here)")
     add_cluster_arguments(parser, of="the sink")
     parser.add_argument("--topic", required=True, help="the topic to write to")
-    parser.add_argument("--txn-app-id", metavar="ID", help="who writes; together with --txn-version written once")
-    parser.add_argument("--txn-version", metavar="N", type=version, help="which of its writes this is, from 0")
+    parser.add_argument("--txn-app-id", metavar="ID", help="name of the write; with --txn-version, it is written once")
+    parser.add_argument(
+        "--txn-version", metavar="N", type=version, help="version of the write, from 0; increase it for new rows"
+    )
     add_record_arguments(parser)
     given = parser.parse_args(argv)
     if (given.txn_app_id is None) != (given.txn_version is None):
@@ -59,7 +61,7 @@ def version(text: str) -> int:
 
 
 def sink_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options of the sink."""
+    """Return the options of the sink."""
     options = cluster_options(given)
     options["topic"] = given.topic
     if given.txn_app_id is not None:
@@ -76,7 +78,7 @@ def run(given: argparse.Namespace) -> str:
     options = sink_options(given)
     spark = SparkSession.builder.appName(f"files to {given.topic}").getOrCreate()
     try:
-        # A package given by --py-files is not seen by Spark's look-up of data sources.
+        # Spark's look-up of data sources does not find a package that --py-files added.
         spark.dataSource.register(KafkaEosDataSource)
         rows = read_files(spark, given, given.paths)
         records(rows, given).write.format("kafka-eos").options(**options).mode("append").save()

@@ -1,14 +1,14 @@
-"""Streams a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once.
+"""Stream a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once.
 
     spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> \
         spark_jobs/stream_to_kafka.py --bootstrap-servers localhost:9092 --topic totals --checkpoint /data/checkpoints/totals \
         --files /data/orders --format json --schema 'order_id BIGINT, amount DOUBLE' \
         --key order_id --where 'amount > 0' --trigger available-now
 
-What is written already stands in the checkpoint and in the commit log: the same command goes on where it stopped,
-however it ended. A Kafka topic as source needs Spark's Kafka source, four jars that PySpark does not bring: --help
-names them. Exit status: 0 all written, or stopped by SIGTERM or SIGINT where no end was asked for; 1 a failure (one
-sentence on standard error), or stopped before the end that --trigger asked for; 2 wrong usage.
+The checkpoint and the commit log hold the progress: run the same command again, and it continues where it stopped. To
+read a Kafka topic, Spark needs the four jars of its Kafka source, which PySpark does not ship: --help names them.
+Exit status: 0 all written, or stopped by SIGTERM or SIGINT where no end was asked for; 1 a failure (one sentence on
+standard error), or stopped before the end that --trigger asked for; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 NAME = "stream_to_kafka"
 FORMATS_WITH_SCHEMA = ("json", "csv", "parquet")
 
-# Without these a copy would begin at the topic's end, hold records of aborted transactions, and have no headers.
+# Spark's defaults begin at the end of the topic, read records of aborted transactions, and drop the headers.
 KAFKA_SOURCE_DEFAULTS = {
     "startingoffsets": "earliest",
     "kafka.isolation.level": "read_committed",
@@ -56,14 +56,14 @@ KAFKA_SOURCE_DEFAULTS = {
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, checked as far as it can be without Spark."""
+    """Parse the command line and check it as far as possible without Spark."""
     parser = job_parser(
         NAME,
         "Streams a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once. The same command "
-        "with the same checkpoint goes on where it stopped.",
+        "with the same checkpoint continues where it stopped.",
         f"{KAFKA_SOURCE_HELP}\n"
-        "Exit status: 0 all written, or stopped by a signal where no end was asked for; 1 a failure said in one sentence on "
-        "standard error, or stopped before the end that --trigger asked for; 2 wrong usage.",
+        "Exit status: 0 all written, or stopped by a signal where no end was asked for; 1 a failure (one sentence on "
+        "standard error), or stopped before the end that --trigger asked for; 2 wrong usage.",
     )
     add_cluster_arguments(parser, of="the sink")
     parser.add_argument("--topic", help="the topic to write to; without it the records need a column topic")
@@ -141,7 +141,7 @@ def checked_trigger(parser: argparse.ArgumentParser, words: Sequence[str] | None
 
 
 def sink_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options of the sink."""
+    """Return the options of the sink."""
     options = cluster_options(given)
     if given.topic is not None:
         options["topic"] = given.topic
@@ -151,7 +151,7 @@ def sink_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def source_options(given: argparse.Namespace, sink: dict[str, str]) -> dict[str, str]:
-    """The options of Spark's reader; --read-option goes before all others."""
+    """Return the options of Spark's reader; --read-option overrides all others."""
     if given.from_topic is None:
         options = {"header": "true"} if given.format == "csv" else {}
     else:
@@ -168,7 +168,7 @@ def source_options(given: argparse.Namespace, sink: dict[str, str]) -> dict[str,
 
 
 def read(spark: SparkSession, given: argparse.Namespace, sink: dict[str, str]) -> DataFrame:
-    """The rows of the source."""
+    """Open the source."""
     if given.from_topic is not None:
         require_kafka_source(spark)
     reader = spark.readStream.format("kafka" if given.from_topic is not None else given.format)
@@ -179,7 +179,7 @@ def read(spark: SparkSession, given: argparse.Namespace, sink: dict[str, str]) -
 
 
 def write(rows: DataFrame, given: argparse.Namespace, sink: dict[str, str]) -> DataStreamWriter:
-    """The query, not yet started."""
+    """Create the query without starting it."""
     made = records(rows, given, defaults=KAFKA_COLUMNS if given.from_topic is not None else None)
     writer = made.writeStream.format("kafka-eos").options(**sink).option("checkpointLocation", given.checkpoint)
     if given.name is not None:
@@ -206,7 +206,7 @@ class StopOnSignal:
         java_gateway.ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
         self._signals = context._jvm.sun.misc
         for name in ("TERM", "INT"):
-            # A JVM that was started with -Xrs leaves signals alone; then those that reach this process must do.
+            # A JVM started with -Xrs does not handle signals; then only signals to this process count.
             with suppress(Exception):
                 self._signals.Signal.handle(self._signals.Signal(name), self)
 
@@ -224,13 +224,13 @@ class StopOnSignal:
         self.asked.set()
 
     class Java:
-        """What Py4J has to know: the interface that the JVM sees."""
+        """The Java interface that Py4J implements for the JVM."""
 
         implements = ("sun.misc.SignalHandler",)
 
 
 def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
-    """Waits for the end of the query; False where it was stopped by a signal. Raises what ended it."""
+    """Wait for the end of the query; False if a signal stopped it. Raises the error of the query."""
     try:
         while not stop.asked.is_set():
             if query.awaitTermination(1):
@@ -254,7 +254,7 @@ def run(given: argparse.Namespace) -> str:
     what = f"{given.from_topic or given.files} to {given.topic or 'the topics of the column topic'}"
     spark = SparkSession.builder.appName(given.name or what).getOrCreate()
     try:
-        # A package given by --py-files is not seen by Spark's look-up of data sources.
+        # Spark's look-up of data sources does not find a package that --py-files added.
         spark.dataSource.register(KafkaEosDataSource)
         writer = write(read(spark, given, options), given, options)
         stop = StopOnSignal(spark)
@@ -264,8 +264,8 @@ def run(given: argparse.Namespace) -> str:
     if ended:
         return f"all written, {what}"
     if given.trigger.keys() & {"availableNow", "once"}:
-        raise JobFailed("stopped by a signal before all was written; the same command goes on from here")
-    return f"stopped by a signal, {what}; the same command goes on from here"
+        raise JobFailed("stopped by a signal before all was written; run the same command again to continue")
+    return f"stopped by a signal, {what}; run the same command again to continue"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

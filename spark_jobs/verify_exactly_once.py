@@ -1,14 +1,14 @@
-"""Compares what a Kafka topic holds under read_committed with what was meant to be there.
+"""Compare the committed records of a Kafka topic with the expected records.
 
     spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> \
         spark_jobs/verify_exactly_once.py --bootstrap-servers localhost:9092 --topic totals \
         --files /data/orders --format json --schema 'order_id BIGINT, amount DOUBLE' \
         --key order_id --where 'amount > 0'
 
-What was meant to be there is said by the words of the job that wrote it: files or topics, and the expressions for key,
-value and so on. Both sides are compared as multisets, in Spark. The topic is read by Spark's Kafka source where its four
-jars are given, else by the client of this package; the report says by which. Exit status: 0 every record is there
-exactly once and nothing else, 1 it is not, or a failure (one sentence on standard error), 2 wrong usage.
+Repeat the source and the expressions of the job that wrote the topic. Spark compares both sides as multisets. Spark's
+Kafka source reads the topic if its four jars are given, otherwise the client of this package; the report names the
+reader. Exit status: 0 every record is there exactly once and nothing else, 1 it is not, or a failure (one sentence on
+standard error), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ SHOWN_CHARACTERS = 80
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, checked as far as it can be without Spark."""
+    """Parse the command line and check it as far as possible without Spark."""
     parser = job_parser(
         NAME,
         "Compares what a Kafka topic holds under read_committed with what was meant to be there.",
         f"{KAFKA_SOURCE_HELP}\n"
-        "Exit status: 0 every record is there exactly once and nothing else; 1 it is not, or a failure said in one sentence "
-        "on standard error; 2 wrong usage.",
+        "Exit status: 0 every record is there exactly once and nothing else; 1 it is not, or a failure (one sentence "
+        "on standard error); 2 wrong usage.",
     )
     add_cluster_arguments(parser, of="the client, kafka.* only")
     parser.add_argument("--topic", required=True, help="the topic to verify; records with a column topic: those for it")
@@ -131,7 +131,7 @@ def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[s
     if given.from_properties is not None:
         own = options_from_file(given.from_properties, warn)
     else:
-        # What is secret to one cluster is not sent to another.
+        # A secret of one cluster must not reach another.
         own = options if given.from_bootstrap_servers is None else {}
     servers = given.from_bootstrap_servers or own.get("kafka.bootstrap.servers") or options["kafka.bootstrap.servers"]
     return {**own, "kafka.bootstrap.servers": servers}
@@ -167,7 +167,7 @@ def shown(value: Any) -> Any:
 
 
 def report(given: argparse.Namespace, topic: TopicFrame, columns: Sequence[str], found: Comparison) -> dict[str, Any]:
-    """Everything that was found out, for JSON."""
+    """Build the whole report, for JSON."""
     return {
         "topic": given.topic,
         "exactly_once": found.equal,
@@ -200,13 +200,13 @@ def as_json(difference: Difference) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """The report in lines."""
+    """Yield the lines of the report."""
     yield f"topic {found['topic']} under read_committed, read by {found['reader']}; compared: {', '.join(found['compared'])}"
     for name in ("expected", "found", "missing", "duplicated", "unexpected", "out_of_order"):
         if found[name] is not None:
             yield f"  {name.replace('_', ' '):<12} {found[name]:>15,}"
     for partition, offsets in found["held_back"].items():
-        yield f"  {offsets:,} offsets of partition {partition} are not visible yet: a transaction is open there"
+        yield f"  {offsets:,} offsets of partition {partition} are not visible yet: an open transaction blocks them"
     for difference in found["differences"]:
         record = ", ".join(f"{name} {value!r}" for name, value in difference["record"].items())
         line = f"  {difference['kind']}: {record}; expected {difference['expected']}, found {difference['found']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -14,22 +15,20 @@ import typer
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.settings.java_properties import read_properties
 
-__all__ = ["register"]
+_POLL_INTERVAL_S = 0.5
 
-_LOOK_INTERVAL_S = 0.5
-
-
-class _AskedToStop(BaseException):
-    """Raised by the signal handler where the program happens to be, so that a start can be interrupted too."""
+Report = Callable[[Progress], None]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("broker", short_help="Run an embedded Kafka of 1 or 3 nodes.")(broker)
+class _StopRequested(BaseException):
+    """Raised by the signal handler, so that Ctrl-C interrupts a start too.
+
+    Not an ``Exception``: code that handles failures must not catch it.
+    """
 
 
 def _one_or_three(brokers: int) -> int:
@@ -38,94 +37,101 @@ def _one_or_three(brokers: int) -> int:
     return brokers
 
 
-def broker(
-    brokers: Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")] = 1,
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Keep the data here and go on with it next time. Without it: a temporary folder."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65_533, help="Port of the first node; the others follow. Without it: free ports."),
-    ] = None,
-    transaction_version: Annotated[
-        int | None,
-        typer.Option(min=0, max=2, help="The cluster's transaction.version. Without it: that of the Kafka version."),
-    ] = None,
-    security: Annotated[
-        Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
-        typer.Option(
-            help="Security protocol for clients. SASL takes PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with "
-            "tokens that nobody has signed.",
-        ),
-    ] = "plaintext",
-    certificate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="PEM file with the broker's private key (PKCS#8) and certificate chain. Without it: a self-signed one "
-            "for localhost.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    client_authorities: Annotated[
-        Path | None,
-        typer.Option(
-            "--client-ca",
-            metavar="FILE",
-            help="PEM file: clients must show a certificate signed by one of these.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    users: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Users as name=password, one a line. Without it: one with a random password.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
-    heap: Annotated[str, typer.Option(help="Heap of each node.")] = "1g",
-) -> None:
-    """Run an embedded Kafka of 1 or 3 nodes in the foreground; Ctrl-C stops it.
+def _file(flag: str, help_text: str) -> Any:
+    return typer.Option(flag, metavar="FILE", help=help_text, exists=True, dir_okay=False)
 
-    Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads Kafka (44 MB).
-    With --security it writes a file of client properties, for --properties of the other commands and for Java clients.
+
+_Brokers = Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")]
+_Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Keep the data in this folder for the next start. Default: a temporary folder."),
+]
+_Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65_533, help="Port of the first node; the others use the next ports. Default: free ports."),
+]
+_TransactionVersion = Annotated[
+    int | None,
+    typer.Option(min=0, max=2, help="The cluster's transaction.version. Default: that of the Kafka version."),
+]
+_Security = Annotated[
+    Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
+    typer.Option(
+        help="Security protocol for clients. SASL accepts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with "
+        "unsigned tokens."
+    ),
+]
+_Certificate = Annotated[
+    Path | None,
+    _file(
+        "--certificate",
+        "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for "
+        "localhost.",
+    ),
+]
+_ClientAuthorities = Annotated[
+    Path | None,
+    _file("--client-ca", "PEM file with authorities: clients must present a certificate that one of them signed."),
+]
+_Users = Annotated[
+    Path | None, _file("--users", "Users as name=password, one per line. Default: one user with a random password.")
+]
+
+
+def broker(
+    brokers: _Brokers = 1,
+    directory: _Directory = None,
+    port: _Port = None,
+    transaction_version: _TransactionVersion = None,
+    security: _Security = "plaintext",
+    certificate: _Certificate = None,
+    client_authorities: _ClientAuthorities = None,
+    users: _Users = None,
+    kafka_version: Annotated[str, typer.Option(help="The Apache Kafka version to run.")] = DEFAULT_KAFKA_VERSION,
+    heap: Annotated[str, typer.Option(help="Java heap of each node.")] = "1g",
+) -> None:
+    """Run an embedded Kafka of 1 or 3 nodes in the foreground.
+
+    Ctrl-C stops it. Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads
+    Kafka (44 MB). With --security it writes a file of client properties for Java clients and for the option --properties of
+    the other commands.
     """
     listener = _listener(security, certificate, client_authorities, users)
-    handlers = {number: signal.signal(number, _ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def create(progress: Report) -> EmbeddedKafka:
+        return EmbeddedKafka(
+            brokers=brokers,
+            version=kafka_version,
+            transaction_version=transaction_version,
+            directory=directory,
+            port=port,
+            heap=heap,
+            security=listener,
+            tuned_for="throughput",
+            progress=progress,
+        )
+
+    _run_in_foreground(create, f"Apache Kafka {kafka_version}", secured=listener is not None)
+
+
+def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, secured: bool) -> None:
+    """Start the cluster, wait until a signal or a failure, and stop it."""
+    handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     kafka: EmbeddedKafka | None = None
     try:
         with shown_progress() as progress:
-            kafka = EmbeddedKafka(
-                brokers=brokers,
-                version=kafka_version,
-                transaction_version=transaction_version,
-                directory=directory,
-                port=port,
-                heap=heap,
-                security=listener,
-                tuned_for="throughput",
-                progress=progress,
-            )
-            _say(f"Starting Apache Kafka {kafka_version} ...")
+            kafka = create(progress)
+            _print_note(f"Starting {name} ...")
             kafka.start()
         print(kafka.bootstrap_servers, flush=True)
-        _say(
-            f"Apache Kafka {kafka_version} is ready at {kafka.bootstrap_servers}; "
-            f"data in {kafka.folder}. Ctrl-C stops it."
-        )
-        if listener is not None:
-            _say(f"Clients get in with the properties in {kafka.client_properties_file}")
-        _run_until_it_ends(kafka)
-    except _AskedToStop:
-        _say("Stopping ...")
+        _print_note(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.")
+        if secured:
+            _print_note(f"Clients connect with the properties in {kafka.client_properties_file}")
+        _wait_for_failure(kafka)
+    except _StopRequested:
+        _print_note("Stopping ...")
     finally:
-        # A second Ctrl-C must not leave half-stopped nodes; SIGKILL does not either, by the process guard.
+        # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
         for number in handlers:
             signal.signal(number, signal.SIG_IGN)
         if kafka is not None:
@@ -154,17 +160,17 @@ def _listener(
         raise typer.BadParameter(str(error)) from None
 
 
-def _run_until_it_ends(kafka: EmbeddedKafka) -> None:
+def _wait_for_failure(kafka: EmbeddedKafka) -> None:
     never = Event()
-    while not never.wait(_LOOK_INTERVAL_S):
+    while not never.wait(_POLL_INTERVAL_S):
         failure = kafka.failure()
         if failure is not None:
             raise failure
 
 
-def _ask_to_stop(_number: int, _frame: FrameType | None) -> None:
-    raise _AskedToStop
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    raise _StopRequested
 
 
-def _say(sentence: str) -> None:
+def _print_note(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)

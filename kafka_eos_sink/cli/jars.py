@@ -1,4 +1,4 @@
-"""``kafka-eos jars``: Spark's own Kafka source for ``spark-submit --jars``, which ``--packages`` cannot resolve."""
+"""``kafka-eos jars``: the jars of Spark's own Kafka source for ``spark-submit --jars``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("jars", short_help="Print the jars of Spark's own Kafka source for spark-submit --jars.")(jars)
-
 
 def jars() -> None:
-    """Print the paths of the four jars of Spark's own Kafka source, comma-separated; downloads them once.
+    """Print the jars of Spark's own Kafka source for spark-submit --jars.
 
-    For spark-submit --jars "$(kafka-eos jars)". --packages cannot resolve them: they need a version that does not exist.
+    Prints the paths of the four jars, comma-separated, and downloads the jars on first use:
+    spark-submit --jars "$(kafka-eos jars)". Do not use --packages: it requests a version that does not exist.
     """
     with shown_progress() as progress:
         paths = resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)

@@ -1,7 +1,7 @@
-"""The command ``kafka-eos``: puts the subcommands together and turns failures into one sentence and an exit status.
+"""The command ``kafka-eos``: loads the subcommands and turns failures into one sentence and an exit status.
 
-Each subcommand is a module of this package, of the same name and with a function ``register(app)``; the name is added
-to `_COMMANDS`. Only the module that is asked for is imported, as some bring pandas and pyarrow with them.
+Each subcommand is a module of this package with a function of the same name; its docstring is the help text.
+A module is imported only when its command runs or when ``--help`` lists all commands, because some import pyarrow.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-
-import typer
+from typing import TYPE_CHECKING
 
 from kafka_eos_sink import __version__
 from kafka_eos_sink.errors import KafkaEosError
 
-__all__ = ["application", "main"]
+if TYPE_CHECKING:
+    import typer
 
 _COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "jars")
-"""Modules of `kafka_eos_sink.cli`, in the order in which ``--help`` lists them."""
+"""Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -26,43 +26,56 @@ _EXIT_INTERRUPTED = 130
 
 
 def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
-    """The typer application with these subcommands, which are all unless told otherwise."""
+    """Build the typer application with these subcommands."""
+    import typer
+
     app = typer.Typer(
         name="kafka-eos",
-        help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on and an operator's tools.",
+        help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on, and an operator's tools.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_version)
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"kafka-eos {__version__}")
+            raise typer.Exit
+
+    # Typer would show a docstring of this function instead of the help text above.
+    @app.callback()
+    def options(
+        version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Show the version."
+        ),
+    ) -> None:
+        pass
+
     for name in commands:
-        importlib.import_module(f"kafka_eos_sink.cli.{name}").register(app)
+        app.command(name)(getattr(importlib.import_module(f"kafka_eos_sink.cli.{name}"), name))
     return app
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"kafka-eos {__version__}")
-        raise typer.Exit
-
-
-def _version(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
-) -> None:
-    # Typer shows this function's docstring as the help of the whole command, and the text above is meant for that.
-    pass
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status.
+    """Run the command line and return its exit status.
 
-    0 is done, 1 a failure said in one sentence on standard error, 2 wrong usage, 130 interrupted.
+    Returns:
+        0 for success, 1 for a failure (one sentence on standard error), 2 for wrong usage, 130 if interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    asked = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
+    wanted = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
     try:
-        # Typer ends the process by itself for help, usage errors (2) and typer.Exit; a plain return means success.
-        application(asked)(arguments, prog_name="kafka-eos")
+        app = application(wanted)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("typer", "rich"):
+            raise
+        # The package works without its extra; only this command needs typer and rich.
+        sys.exit(
+            f"kafka-eos: the command needs {missing.name}. Install the package with its extra: pip install '.[cli]'"
+        )
+    try:
+        # Typer exits the process for help, usage errors (2) and typer.Exit; a plain return means success.
+        app(arguments, prog_name="kafka-eos")
     except KafkaEosError as failure:
         print(f"kafka-eos: {failure}", file=sys.stderr)
         return EXIT_FAILURE

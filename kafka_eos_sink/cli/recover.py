@@ -1,62 +1,57 @@
-"""``kafka-eos recover``: take over a dead write, finish what was decided, end what was not."""
+"""``kafka-eos recover``: finish the decided version of a dead write and abort its other open transactions."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
-from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from kafka_eos_sink.commit.prepared_transaction import SettledDecision
     from kafka_eos_sink.runtime.operator import EndedTransaction, Recovered
 
-__all__ = ["ended_table", "recovered_json", "recovered_table", "register"]
-
 _SHOWN_TRANSACTIONS = 20
 _EXIT_OPEN = 1
-_UNSEEN = "whether readers see the rows is not proven, as they are held up and the right to Read the topics is missing"
-_WHY_LEFT = "its id is of a decision that is not proven, whose rows its abort could take along"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("recover", short_help="Take over a dead write: finish what was decided, end what was not.")(recover)
+_UNSEEN = (
+    "visibility is not proven: an open transaction blocks the readers, and the right to Read the topics is missing"
+)
+_WHY_LEFT_OPEN = "an abort could also abort rows of a decision that is not proven"
 
 
 def recover(
-    write_id: WriteId,
-    bootstrap_servers: BootstrapServers = None,
-    commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
+    write_id: console.WriteId,
+    bootstrap_servers: console.BootstrapServers = None,
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     abort_unknown: Annotated[
         bool,
         typer.Option(
-            "--abort-unknown", help="Abort what is open although the commit log knows nothing of W: the log was lost."
+            "--abort-unknown",
+            help="Abort open transactions even if the commit log does not know W, because the log was lost.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    properties: PropertiesFile = None,
+    as_json: console.AsJson = False,
+    properties: console.PropertiesFile = None,
 ) -> None:
-    """Take over a dead write: commit what was decided and prove it visible, abort every other open transaction of it.
+    """Finish the decided version of a dead write and abort the rest.
 
-    It takes the write id over: a job or query that still runs under it is fenced and its batch fails. For a write whose
-    driver is gone and will not soon be started again; the next run of the same id does the same by itself. Status 1 where a transaction
-    may still be open, named with the reason.
+    Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
+    of the write id. Use it if the driver is gone and will not start soon: the next run of the same write id does the same.
+    A job or query that still runs under the write id is fenced, and its batch fails. Exit status 1 if a transaction may
+    still be open; the console.table names it with the reason.
     """
     from kafka_eos_sink.runtime import operator
 
-    settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:
-        typer.echo(json.dumps(recovered_json(write_id, done), indent=2))
+        console.print_json(recovered_json(write_id, done))
     else:
         _show(write_id, done)
     if not done.all_ended:
@@ -65,85 +60,77 @@ def recover(
 
 def _show(write_id: str, done: Recovered) -> None:
     if done.decisions:
-        output_console().print(recovered_table(write_id, done))
+        console.output_console().print(recovered_table(write_id, done))
     else:
-        typer.echo(f"Nothing was ever decided under {write_id}.")
+        typer.echo(f"The commit log holds no decision of {write_id}.")
     if done.ended or done.left_open:
         typer.echo("")
-        output_console().print(ended_table(done))
+        console.output_console().print(ended_table(done))
     else:
         typer.echo("No transaction of it was open.")
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
-    """One line per query id: its newest decision, what is proven of it, and what follows."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("query id", overflow="fold")
-    table.add_column("version", justify="right")
-    table.add_column("state")
-    table.add_column("meaning", overflow="fold")
+    """Build a console.table with the newest decision of each query id, what is proven, and what to do next."""
     can_be_rerun = not is_random_write_id(write_id)
-    for decision in done.decisions:
+
+    def row(decision: SettledDecision) -> tuple[str | Text, ...]:
         state, meaning = _state(decision, decision.query_id in done.finished_now, can_be_rerun)
         style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
-        table.add_row(Text(decision.query_id), str(decision.version), Text(state, style=style), Text(meaning))
-    return table
+        return decision.query_id, str(decision.version), Text(state, style=style), meaning
+
+    return console.table(("query id", "version", "state", "meaning"), map(row, done.decisions), right=("version",))
 
 
 def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[str, str]:
+    """Name the state of a decision, and describe what it means for the rows and the next run."""
+    finished = decision.status.value == "finished"
     if decision.resolution is not None:
-        return f"resolved as {decision.resolution}", "an operator's answer stands"
-    if decision.status.value == "finished" and not decision.proven:
+        return f"resolved as {decision.resolution}", "an operator has resolved this version"
+    if finished and not decision.proven:
         return (
             "not proven",
-            f"every transaction is committed, as their coordinators say; {_UNSEEN}: recover it again with that right",
+            f"every transaction is committed according to its coordinator, but {_UNSEEN}. Grant Read and run recover again",
         )
-    if decision.status.value == "finished":
+    if finished:
         return "finished", "every row is visible" + (", finished just now" if now else "")
     if decision.status.value == "void":
-        return (
-            "void",
-            "all its transactions were aborted by their timeout, none of its rows is visible: "
-            + ("run this version again, it writes all rows anew" if can_be_rerun else "run the job again"),
-        )
+        rerun = "run this version again, it writes all rows" if can_be_rerun else "run the job again"
+        return "void", f"all its transactions timed out and were aborted, none of its rows is visible: {rerun}"
     lost = ", ".join(map(str, sorted(decision.lost)))
-    visible = "visible" if decision.proven else f"committed, as their coordinators say ({_UNSEEN})"
+    visible = "visible" if decision.proven else f"committed according to their coordinators ({_UNSEEN})"
+    # Without txnAppId the write id is random: the next run has another one and cannot find the lost parts.
+    rerun = (
+        "run this version again, it writes exactly the lost rows"
+        if can_be_rerun
+        else "this write had no txnAppId, so a new run of the job writes all rows again, not only the lost ones. Compare the topic "
+        "with the source"
+    )
     return (
         "lost parts",
-        f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted: "
-        + (
-            "run this version again, it writes exactly the lost rows"
-            if can_be_rerun
-            else "this write had no txnAppId, so nobody can write exactly the lost rows again, and a new run of the job writes all of "
-            "them; compare the topic with the source"
-        ),
+        f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted: {rerun}",
     )
 
 
 def ended_table(done: Recovered) -> Table:
-    """One line per transaction that was found open or that a decision named: what was asked for, and what is known of its end."""
-    ended, left_open = done.ended, done.left_open
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("transaction", overflow="fold")
-    table.add_column("asked for")
-    table.add_column("answer")
+    """Build a console.table with the requested end and the result of each open or decided transaction."""
     lines = [
-        *((identity.transactional_id, "nothing", f"left open: {_WHY_LEFT}") for identity in left_open),
+        *((identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open),
         *(
-            (each.identity.transactional_id, "commit" if each.committed else "abort", _answer(each))
-            for each in sorted(ended, key=lambda each: each.is_over)  # first what may still be open
+            (each.identity.transactional_id, "commit" if each.committed else "abort", _result(each))
+            # Transactions that may still be open come first, so that the shortened console.table names them.
+            for each in sorted(done.ended, key=lambda each: each.is_over)
         ),
     ]
-    for transactional_id, asked_for, answer in lines[:_SHOWN_TRANSACTIONS]:
-        table.add_row(Text(transactional_id), asked_for, Text(answer))
-    if len(lines) > _SHOWN_TRANSACTIONS:
-        table.add_row(f"and {len(lines) - _SHOWN_TRANSACTIONS} more (--json)", "", "")
-    return table
+    shown = lines[:_SHOWN_TRANSACTIONS]
+    if len(lines) > len(shown):
+        shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
+    return console.table(("transaction", "requested", "result"), shown)
 
 
-def _answer(ended: EndedTransaction) -> str:
+def _result(ended: EndedTransaction) -> str:
     if ended.error is None:
-        return "no answer: may be open still"
+        return "no response: may still be open"
     if ended.succeeded:
         return "done"
     name = ErrorCode.of(ended.error).name
@@ -151,19 +138,21 @@ def _answer(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """The whole result; `lost` and `committed` are Spark partitions, `over` what is known not to be open any more."""
+    """Build the whole result for ``--json``.
+
+    ``committed`` and ``lost`` are numbers of Spark partitions. ``over`` is true if the transaction is known not to be open.
+    """
+    identity_fields = ("transactional_id", "producer_id", "producer_epoch")
     return {
         "write_id": write_id,
         "decisions": [
             {
-                "query_id": decision.query_id,
-                "version": decision.version,
+                name: getattr(decision, name)
+                for name in ("query_id", "version", "resolution", "proven", "committed", "lost")
+            }
+            | {
                 "state": "resolved" if decision.resolution else decision.status.value,
-                "resolution": decision.resolution,
-                "proven": decision.proven,
                 "finished_now": decision.query_id in done.finished_now,
-                "committed": sorted(decision.committed),
-                "lost": sorted(decision.lost),
             }
             for decision in done.decisions
         ],
@@ -176,12 +165,5 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
             }
             for each in done.ended
         ],
-        "left_open": [
-            {
-                "transactional_id": identity.transactional_id,
-                "producer_id": identity.producer_id,
-                "producer_epoch": identity.producer_epoch,
-            }
-            for identity in done.left_open
-        ],
+        "left_open": [{name: getattr(identity, name) for name in identity_fields} for identity in done.left_open],
     }

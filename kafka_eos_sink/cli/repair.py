@@ -1,127 +1,119 @@
-"""``kafka-eos repair``: write the markers that a broker left out of a transaction that is committed."""
+"""``kafka-eos repair``: write the transaction markers that a broker failed to write (KAFKA-20734)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
-from kafka_eos_sink.cli.output import output_console
-from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+from kafka_eos_sink.cli import console
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator.missing_markers import Finding
+    from rich.table import Table
 
-__all__ = ["findings_table", "register"]
+    from kafka_eos_sink.commit.operator.missing_markers import Finding, Part
+    from kafka_eos_sink.runtime.operator import Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
 _EXIT_UNPROVEN = 1
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("repair", short_help="Write the markers that a broker left out of a committed transaction.")(repair)
-
-
 def repair(
-    write_id: WriteId,
+    write_id: console.WriteId,
     yes: Annotated[bool, typer.Option("--yes", help="Write the markers; without it they are only shown.")] = False,
-    bootstrap_servers: BootstrapServers = None,
-    commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
-    properties: PropertiesFile = None,
+    bootstrap_servers: console.BootstrapServers = None,
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    properties: console.PropertiesFile = None,
 ) -> None:
-    """Write the markers that a broker left out of a transaction that is committed (KAFKA-20734, Kafka 4.3.0 and 4.3.1).
+    """Write the missing transaction markers of a committed write.
 
-    A marker is written only where the leader of the partition still holds the transaction open: COMMIT where it is decided
-    and its coordinator or its marker in the commit log says that exactly this one is committed; ABORT where they say so of
-    a decided part that was lost, or the coordinator of an attempt that no decision names. Everything else is shown and left
-    alone, and what cannot be asked or looked for is named (status 1). Shows what it would do unless
-    --yes is given. Needs Read on the topics and Alter or ClusterAction on the cluster; fences nobody.
+    Kafka 4.3.0 and 4.3.1 can skip a marker (KAFKA-20734). The command writes a marker only if the partition leader still
+    holds the transaction open and its end is proven. COMMIT: the transaction is decided, and its coordinator or its marker in
+    the commit log proves that it is committed. ABORT: they prove that this decided part was lost, or the coordinator proves
+    that an undecided attempt was aborted.
+
+    Without --yes the command only shows what it would write. It fences nobody. Needs Read on the topics, and Alter or
+    ClusterAction on the cluster. Exit status 1 if something is not proven or could not be checked.
     """
-    from kafka_eos_sink.commit.operator.missing_markers import Verdict
     from kafka_eos_sink.runtime import operator
 
-    settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)
     if done.findings:
-        output_console().print(findings_table(done.findings))
+        console.output_console().print(findings_table(done.findings))
         typer.echo("")
-    missing = sum(finding.verdict is Verdict.MISSING for finding in done.findings)
-    running = sum(finding.verdict is Verdict.RUNNING for finding in done.findings)
-    unproven = [finding.part for finding in done.findings if finding.verdict is Verdict.UNPROVEN]
-    unknown = bool(done.unasked or done.unreadable or (done.nowhere and not missing))
+    found = {
+        verdict: [finding.part for finding in done.findings if finding.verdict.value == verdict] for verdict in _STYLES
+    }
+    warnings = [*_unproven(found["unproven"]), *_unchecked(done, missing=bool(found["missing"]))]
     if done.written:
-        typer.echo(f"{missing} markers were written. Now finish the write: run it again, or kafka-eos recover.")
-    elif missing:
-        typer.echo(f"{missing} markers are missing and would be written: say it again with --yes.")
-    elif running:
         typer.echo(
-            f"No marker of {write_id} is known to be missing. What is running ({running}) is open, or about to be ended by its "
-            "coordinator: look again if it stays."
+            f"{len(found['missing'])} markers were written. Finish the write: run it again, or run kafka-eos recover."
         )
-    elif not unknown and not unproven:
-        # Where nothing was ever decided, nor attempted, there is nothing to look for.
-        none = (
-            ""
-            if done.knows_decisions
-            else ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
-        )
-        typer.echo(f"Nothing to repair under {write_id}{none}.")
-    if any(part.version is not None and not part.finished for part in unproven):
+    elif found["missing"]:
+        typer.echo(f"{len(found['missing'])} markers are missing. Run the command again with --yes to write them.")
+    elif found["running"]:
         typer.echo(
-            "Unproven transactions were left alone: whether they are committed cannot be told from here. kafka-eos recover ends what "
-            "can be ended; where it fails, the decision is yours: kafka-eos resolve --as rewrite has the whole version written anew, and "
-            "those of its rows that are visible are in the topic twice then.",
-            err=True,
+            f"No marker of {write_id} is known to be missing. {len(found['running'])} running transactions are open, or their "
+            "coordinator is about to end them. Run the command again if they stay."
         )
-    if any(part.version is None or part.finished for part in unproven):
-        typer.echo(
-            "What is unproven and belongs to no unfinished version was left alone: writing a version anew does not end it. It holds up "
-            "the readers of its partition. Run the write again, or kafka-eos recover; if it is still there then, it is for somebody who "
-            "knows whose records those are, and Kafka's own kafka-transactions.sh.",
-            err=True,
-        )
-    if done.unasked:
-        typer.echo(
-            f"Could not be asked: {', '.join(done.unasked)}; say it again when their leaders are back.", err=True
-        )
-    if done.unreadable:
-        typer.echo(
-            f"May not be looked at: {', '.join(done.unreadable)}; say it again with the right to Read them.", err=True
-        )
-    if done.nowhere and not missing:
-        typer.echo(
-            f"Could not be looked for: attempts of query id {', '.join(done.nowhere)}. The newest version names no partition and no topic: "
-            "it wrote no row, or was answered by an operator, or nothing was decided yet. What holds up the readers of a topic is shown by "
-            "Kafka's own kafka-transactions.sh find-hanging.",
-            err=True,
-        )
-    if unproven or unknown:
+    elif not warnings:
+        unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
+        typer.echo(f"Nothing to repair under {write_id}{'' if done.knows_decisions else unknown}.")
+    for warning in warnings:
+        typer.echo(warning, err=True)
+    if warnings:
         raise typer.Exit(_EXIT_UNPROVEN)
 
 
+def _unproven(parts: list[Part]) -> Iterator[str]:
+    """Warn about open transactions whose end nothing proves."""
+    if any(part.version is not None and not part.finished for part in parts):
+        yield (
+            "Unproven transactions were left alone: nothing proves whether they are committed. Run kafka-eos recover first. If it "
+            "fails, decide yourself: kafka-eos resolve --as rewrite writes the whole version again, and the topic then holds its "
+            "visible rows twice."
+        )
+    # Writing a version again would not end these: they belong to no version that is still to be finished.
+    if any(part.version is None or part.finished for part in parts):
+        yield (
+            "Unproven transactions of no unfinished version were left alone. They block the readers of their partitions. Run the write "
+            "again, or kafka-eos recover. If they stay, find out whose records they hold and end them with Kafka's own "
+            "kafka-transactions.sh."
+        )
+
+
+def _unchecked(done: Repaired, *, missing: bool) -> Iterator[str]:
+    """Warn about partitions, topics and attempts that could not be checked."""
+    if done.unasked:
+        yield (
+            f"Not checked: {', '.join(done.unasked)} (no response from the leader). Run the command again when the leaders are back."
+        )
+    if done.unreadable:
+        yield (
+            f"Not checked: {', '.join(done.unreadable)} (missing Read permission). Grant Read and run the command again."
+        )
+    if done.nowhere and not missing:
+        yield (
+            f"Not checked: attempts of query id {', '.join(done.nowhere)}. Its newest version names no partition and no topic: it wrote "
+            "no row, an operator resolved it, or it is not decided yet. To find transactions that block the readers of a topic, run "
+            "Kafka's own kafka-transactions.sh find-hanging."
+        )
+
+
 def findings_table(findings: tuple[Finding, ...]) -> Table:
-    """One line per transaction and partition that holds it open although it is decided."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("marker")
-    table.add_column("transaction and partition", overflow="fold")
-    table.add_column("why", overflow="fold")
-    for finding in findings:
-        part = finding.part
+    """Build a console.table with one row per transaction and partition that is still open."""
+
+    def row(finding: Finding) -> tuple[str | Text, ...]:
+        part, verdict = finding.part, finding.verdict.value
         topic, partition = part.where
-        of = (
-            "an attempt"
-            if part.query_id is None
-            else "a decision"
-            if part.version is None
-            else f"version {part.version}"
-        )
-        table.add_row(
-            Text(finding.verdict.value, style=_STYLES[finding.verdict.value]),
-            Text(f"{part.identity.transactional_id}\non {topic}-{partition}, {of}"),
-            Text(finding.reason),
-        )
-    return table
+        if part.query_id is None:
+            owner = "an attempt"
+        else:
+            owner = "a decision" if part.version is None else f"version {part.version}"
+        where = f"{part.identity.transactional_id}\non {topic}-{partition}, {owner}"
+        return Text(verdict, style=_STYLES[verdict]), where, finding.reason
+
+    return console.table(("marker", "transaction and partition", "why"), map(row, findings))

@@ -1,4 +1,4 @@
-"""``kafka-eos resolve``: the operator's answer to a loud failure."""
+"""``kafka-eos resolve``: record what became of a version that the sink cannot prove."""
 
 from __future__ import annotations
 
@@ -7,86 +7,72 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile
-from kafka_eos_sink.cli.write_options import CommitLogTopic, WriteId, operator_settings
+from kafka_eos_sink.cli import console
 
 if TYPE_CHECKING:
     from kafka_eos_sink.commit.operator.resolve import Resolved
 
-__all__ = ["ResolveAs", "register", "resolved_sentence"]
-
 
 class ResolveAs(Enum):
-    """The three answers."""
+    """What a version counts as from now on."""
 
     committed = "committed"
     aborted = "aborted"
     rewrite = "rewrite"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("resolve", short_help="Say what became of a version where that cannot be proven.")(resolve)
-
-
 def resolve(
-    write_id: WriteId,
+    write_id: console.WriteId,
     version: Annotated[
-        int, typer.Option("--version", metavar="V", min=0, help="The version: txnVersion, or the stream's batch id.")
+        int, typer.Option("--version", metavar="V", min=0, help="The version: txnVersion, or the batch id of a stream.")
     ],
-    answer: Annotated[ResolveAs, typer.Option("--as", help="What the version counts as, see above.")],
+    resolution: Annotated[ResolveAs, typer.Option("--as", help="What the version counts as, see above.")],
     query_id: Annotated[
         str | None,
-        typer.Option(
-            metavar="Q", help="The query id (batch for batch writes); needed where W has several or none yet."
-        ),
+        typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
     ] = None,
-    bootstrap_servers: BootstrapServers = None,
-    commit_log_topic: CommitLogTopic = "__kafka_eos_commits",
-    properties: PropertiesFile = None,
+    bootstrap_servers: console.BootstrapServers = None,
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    properties: console.PropertiesFile = None,
 ) -> None:
-    """Say what became of a version, where the sink fails loudly because it cannot prove it. Look at the topic first.
+    """Record what became of a version that the sink cannot prove.
 
-    committed: it counts as written, and the next run skips it; what is still open of it is committed, rows that are lost
-    stay lost. For a stream that the commit log knows nothing of, or only older versions, it says where to go on: with the
-    version after V.
+    Look at the rows in the topic first.
 
-    aborted: none of its rows is visible, the next run writes it anew. Refused where a part of it is proven committed.
+    committed: the version counts as written, and the next run skips it. Its open transactions are committed; lost rows stay
+    lost. If the commit log does not know the stream, or only older versions, the stream continues with the version after V.
 
-    rewrite: the next run writes it anew even if rows of it are visible; those are in the topic twice then.
+    aborted: none of its rows is visible, and the next run writes them. Rejected if a part of the version is proven committed.
 
-    It takes the write id over: a job or query that still runs under it is fenced and its batch fails.
+    rewrite: the next run writes the version even if some of its rows are visible. The topic then holds those rows twice.
+
+    A job or query that still runs under the write id is fenced, and its batch fails.
     """
     from kafka_eos_sink.runtime import operator
 
-    settings = operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator.resolve_version(settings, query_id=query_id, version=version, answer=answer.value)
+    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    done = operator.resolve_version(settings, query_id=query_id, version=version, answer=resolution.value)
     typer.echo(resolved_sentence(done))
 
 
 def resolved_sentence(done: Resolved) -> str:
-    """What holds from now on."""
+    """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
     if before is None:
         return (
-            f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log knew nothing of this query "
-            "id before; if that is a slip of the pen, it changes nothing for other queries."
+            f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
+            "id before. If the query id is wrong, other queries are not affected."
         )
     if before.version != decision.version:
         return (
-            f"{name} counts as written: the query goes on with version {decision.version + 1}. The commit log ended at version "
-            f"{before.version}; what lies between counts as written elsewhere."
+            f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
+            f"{before.version}; the versions in between count as written elsewhere."
         )
-    if decision.resolution == "committed":
-        follows = "counts as written and will be skipped"
-    else:
-        follows = "is void and will be written anew by its next run"
-        if decision.resolution == "rewrite":
-            follows += "; rows of it that are visible will be there twice"
-    ended = len(done.ended)
-    what = "committed" if decision.resolution == "committed" else "aborted"
-    ends = (
-        f" {ended} of its {len(before.transactions)} transactions were still open and are {what} now." if ended else ""
-    )
-    return f"{name} {follows}.{ends}"
+    ended = "committed" if decision.resolution == "committed" else "aborted"
+    meaning = "counts as written and will be skipped" if ended == "committed" else "is void: its next run writes it"
+    if decision.resolution == "rewrite":
+        meaning += ", and the topic then holds its visible rows twice"
+    if not done.ended:
+        return f"{name} {meaning}."
+    return f"{name} {meaning}. {len(done.ended)} of its {len(before.transactions)} transactions were still open and are {ended} now."

@@ -1,4 +1,4 @@
-"""``kafka-eos transactions``: which transactions are open on a cluster, since when, and what they hold up."""
+"""``kafka-eos transactions``: the open transactions of a cluster, their age, and the partitions they block."""
 
 from __future__ import annotations
 
@@ -6,58 +6,59 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from kafka_eos_sink.cli.cluster_connection import BootstrapServers, PropertiesFile, client_config
-from kafka_eos_sink.cli.output import output_console
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.protocol.messages import TransactionState
 
-__all__ = ["open_transactions", "register", "transactions_table"]
+if TYPE_CHECKING:
+    from rich.table import Table
 
-_TIMEOUT_MS = 30_000
 _NEVER_MS = 2**31 - 1
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("transactions", short_help="Show open transactions and their age.")(transactions)
+_SHOWN_PARTITIONS = 8
 
 
 def transactions(
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: console.BootstrapServers = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="W", help="Only transactional ids that begin with this, e.g. a write id.")
+        str | None,
+        typer.Option(metavar="W", help="Only transactional ids that begin with this text, e.g. a write id."),
     ] = None,
-    properties: PropertiesFile = None,
+    properties: console.PropertiesFile = None,
 ) -> None:
     """Show open transactions and their age, the oldest first.
 
-    An open transaction holds up every read_committed consumer of its partitions. Those of a dead write are ended by
-    its next run or by `kafka-eos recover`.
+    An open transaction blocks every read_committed consumer of its partitions. The next run of a dead write, or
+    `kafka-eos recover`, ends the transactions of that write.
     """
-    with connected(client_config(bootstrap_servers, properties)) as admin:
-        found = open_transactions(admin, prefix, _TIMEOUT_MS)
+    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        found = open_transactions(admin, prefix, console.TIMEOUT_MS)
     if found:
-        output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
+        console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
     else:
         typer.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
 
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
-    """Transactions that have begun and not ended, the oldest first; those whose id begins with `prefix`, if given."""
+    """Find the transactions that have begun and not ended, the oldest first.
+
+    Args:
+        admin: A connected client.
+        prefix: Only transactional ids that begin with this text.
+        timeout_ms: Time limit for all requests together.
+    """
     deadline = admin.client.clock() + timeout_ms
-    admin.client.any_node(deadline)  # which names the brokers that nobody reaches
-    # The text is literal: "." and "/" of a write id must not match anything else. RE2 knows no flags needed here.
+    # If no broker is reachable, this call raises an error that names the brokers.
+    admin.client.any_node(deadline)
+    # Brokers match the pattern with RE2: "." and "/" of a write id must not match other characters.
     pattern = None if prefix is None else f"{re.escape(prefix)}.*"
     listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)
     described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)
-    # What ended between the two questions is no longer of interest.
+    # A transaction can end between the two requests.
     still_open = [
         state for state in described.values() if state is not None and state.transaction_state in _OPEN_STATES
     ]
@@ -65,49 +66,45 @@ def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tupl
 
 
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("transactional id", overflow="fold")
-    table.add_column("state")
-    table.add_column("age", justify="right")
-    table.add_column("times out in", justify="right")
-    table.add_column("producer id", justify="right")
-    table.add_column("epoch", justify="right")
-    table.add_column("partitions", overflow="fold")
-    for state in states:
-        age_ms = max(0, now_ms - state.transaction_start_time_ms) if state.transaction_start_time_ms >= 0 else None
-        table.add_row(
-            Text(state.transactional_id),
-            state.transaction_state,
-            "" if age_ms is None else duration(age_ms),
-            _time_left(state, age_ms),
-            str(state.producer_id),
-            str(state.producer_epoch),
-            Text(_partitions(state)),
-        )
-    return table
+    """Build a console.table with one row per transaction; ``now_ms`` is the wall clock in ms."""
+    columns = ("transactional id", "state", "age", "times out in", "producer id", "epoch", "partitions")
+    return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6])
+
+
+def _row(state: TransactionState, now_ms: int) -> tuple[str, ...]:
+    age_ms = max(0, now_ms - state.transaction_start_time_ms) if state.transaction_start_time_ms >= 0 else None
+    return (
+        state.transactional_id,
+        state.transaction_state,
+        "" if age_ms is None else duration(age_ms),
+        _time_left(state, age_ms),
+        str(state.producer_id),
+        str(state.producer_epoch),
+        _partitions(state),
+    )
 
 
 def _time_left(state: TransactionState, age_ms: int | None) -> str:
     if state.transaction_state != "Ongoing" or age_ms is None:
-        return ""  # it is ending already
+        return ""  # Its end is decided: the timeout no longer applies.
     if state.transaction_timeout_ms == _NEVER_MS:
         return "never"
     return duration(max(0, state.transaction_timeout_ms - age_ms))
 
 
 def _partitions(state: TransactionState) -> str:
-    """Topics with the numbers of their partitions."""
+    """List each topic with its partitions, or with their number if there are many."""
     counted = Counter(topic for topic, _ in state.partitions)
     return "\n".join(
         f"{topic} {','.join(str(number) for name, number in sorted(state.partitions) if name == topic)}"
-        if count <= 8
+        if count <= _SHOWN_PARTITIONS
         else f"{topic} ({count} partitions)"
         for topic, count in sorted(counted.items())
     )
 
 
 def duration(ms: int) -> str:
-    """A duration for people: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min, 2 d 3 h."""
+    """Format a duration: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min, 2 d 3 h."""
     if ms < 10_000:
         return f"{ms / 1000:.1f} s"
     seconds = ms // 1000

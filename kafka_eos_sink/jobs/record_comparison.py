@@ -1,7 +1,6 @@
-"""What was meant to be in a topic against what is in it: two multisets of records, compared in Spark.
+"""Compare the expected records of a topic with its records, as multisets, in Spark.
 
-Records are grouped by all compared columns, so that nothing but the groups' counts and a few examples reaches the
-driver.
+Spark groups the records by all compared columns, so that only counts and a few examples reach the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
-"""What can be compared."""
+"""The columns that can be compared."""
 
 ORDER = "source_order"
 SOURCE_PARTITION = "source_partition"
@@ -36,7 +35,7 @@ Kind = Literal["missing", "duplicated", "unexpected", "out of order"]
 class Difference:
     """One differing record, the number of times it was expected and found, and where in the topic (partition, offset).
 
-    `record` holds the compared columns. A record out of order was expected before the one that stands before it.
+    ``record`` holds the compared columns. A record out of order was expected before its predecessor.
     """
 
     kind: Kind
@@ -49,7 +48,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Numbers of records. An altered record is one missing and one unexpected; out_of_order is None if not asked for."""
+    """Numbers of records; an altered record counts as missing and unexpected.
+
+    ``out_of_order`` is None if the order was not compared.
+    """
 
     expected: int
     found: int
@@ -65,12 +67,12 @@ class Comparison:
 
 
 def compared_columns(expected: DataFrame, asked_for: Sequence[str] | None) -> tuple[str, ...]:
-    """The columns to compare: those asked for, else key and value, and headers and timestamp where they are expected.
+    """Return the columns to compare; default: key, value, and headers and timestamp if expected.
 
     Raises:
-        SchemaError: INVALID_COLUMNS, where something is asked for that the expected records do not have.
+        SchemaError: INVALID_COLUMNS if the expected records lack a requested column.
     """
-    there = set(expected.columns) | {"key"}  # records without a key have the key null
+    there = set(expected.columns) | {"key"}  # A missing column key means that every key is null.
     wanted = ("key", "value", *(name for name in ("headers", "timestamp") if name in there))
     columns = wanted if asked_for is None else tuple(asked_for)
     missing = [name for name in columns if name not in there]
@@ -132,7 +134,7 @@ def compare(expected: DataFrame, found: DataFrame, columns: Sequence[str], *, ex
 
 
 def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
-    """The columns in one form each, however they came."""
+    """Convert each column to one type, so that the two sides compare equal."""
 
     def comparable(name: str) -> Column:
         if name not in frame.columns:

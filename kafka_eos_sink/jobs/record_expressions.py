@@ -1,7 +1,6 @@
-"""From the rows of a source to the columns of records, by the SQL expressions of a command line.
+"""Turn the rows of a source into the columns of records, by SQL expressions of a command line.
 
-The three jobs in ``spark_jobs/`` take the same arguments for this, so that what a command wrote can be verified with
-the same words.
+The three jobs in ``spark_jobs/`` accept the same arguments, so that ``verify_exactly_once`` can repeat those of a write.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 SOURCE_VIEW = "source"
 
 KAFKA_COLUMNS = {"key": "key", "value": "value", "headers": "headers", "timestamp": "timestamp"}
-"""What is made of the rows of Spark's Kafka source unless an expression says otherwise: the same records."""
+"""Default expressions for rows of Spark's Kafka source: the same records."""
 
 _COLUMNS = ("value", "key", "headers", "timestamp")
 _EXCLUDED = {"sql": ("select", *_COLUMNS, "where"), "select": _COLUMNS}
 
 
 def add_record_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --key, --value, --headers, --timestamp and --where, --select, and --sql."""
+    """Add --key, --value, --headers, --timestamp and --where, --select, and --sql."""
     group = parser.add_argument_group(
         "records",
         "What becomes of each row of the source: an expression per column, or --select, or a whole query with --sql. "
@@ -51,11 +50,11 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_record_arguments(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Ends with wrong usage where arguments exclude each other."""
+    """Exit with wrong usage if arguments exclude each other."""
     for name, excluded in _EXCLUDED.items():
         besides = [f"--{other}" for other in excluded if getattr(given, other) is not None]
         if getattr(given, name) is not None and besides:
-            parser.error(f"--{name} says all that {' and '.join(besides)} would say: give one or the other")
+            parser.error(f"--{name} and {' and '.join(besides)} exclude each other")
 
 
 def records(
@@ -65,10 +64,13 @@ def records(
     defaults: Mapping[str, str] | None = None,
     beside: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The columns that the sink writes, of rows of a source.
+    """Select the columns that the sink writes.
 
-    `defaults` are expressions for columns that no argument names; without one the value is the row as JSON. `beside`
-    adds further columns (name and expression over the rows of the source, with --sql over the query's).
+    Args:
+        rows: The rows of the source.
+        given: The parsed arguments.
+        defaults: Expressions for columns that no argument names; without one, the value is the row as JSON.
+        beside: Further columns by name, as expressions over the rows of the source (with --sql, of the query).
     """
     further = [f.expr(expression).alias(name) for name, expression in (beside or {}).items()]
     if given.sql is not None:
@@ -91,11 +93,11 @@ def _row_as_json(rows: DataFrame) -> Column:
 
 
 def _as_text(made: DataFrame) -> DataFrame:
-    """Keys and values of other types than Kafka's two, as text."""
+    """Cast keys and values that are neither string nor binary to text."""
     for name in ("key", "value"):
         types = [field.dataType for field in made.schema.fields if field.name == name]
         if len(types) != 1 or isinstance(types[0], StringType | BinaryType):
-            continue  # a column that is there twice is for the sink to refuse
+            continue  # The sink rejects a duplicate column with its own message.
         nested = isinstance(types[0], StructType | ArrayType | MapType)
         made = made.withColumn(name, f.to_json(name) if nested else f.col(name).cast("string"))
     return made

@@ -1,4 +1,4 @@
-"""Spark's own source for Kafka, which comes with jars that PySpark does not bring."""
+"""Spark's own Kafka source, whose jars PySpark does not ship."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Newer token providers cannot be resolved, so that ``spark-submit --packages`` fa
 
 KAFKA_SOURCE_HELP = "\n".join(
     (
-        "Spark's Kafka source needs jars that PySpark does not bring. Give spark-submit with --jars exactly these four, each "
-        "without its dependencies, which `kafka-eos jars` downloads and prints:",
+        "Spark's Kafka source needs jars that PySpark does not ship. Pass exactly these four to spark-submit --jars, each "
+        "without its dependencies. `kafka-eos jars` downloads them and prints their paths:",
         *(f"  {jar}" for jar in KAFKA_SOURCE_JARS),
     )
 )
-"""What the jobs say of it, one line per jar."""
+"""Help text of the jobs, one line per jar."""
 
 _CLASSES = (
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
@@ -38,7 +38,7 @@ _CLASSES = (
     "org.apache.commons.pool2.impl.GenericKeyedObjectPool",
     "org.apache.kafka.clients.consumer.KafkaConsumer",
 )
-"""One of each jar."""
+"""One class of each jar."""
 
 _CONNECTION = {"bootstrap.servers", "client.id", "client.dns.lookup", "request.timeout.ms", *SECURITY}
 _NOT_JAVA = {
@@ -50,32 +50,34 @@ _NOT_JAVA = {
     "sasl.oauthbearer.scope": "sasl.jaas.config",
     "sasl.oauthbearer.token.provider": "sasl.login.callback.handler.class",
 }
-"""What the sink takes and Java's client does not know, and what that has instead."""
+"""Options of the sink that Java's client does not know, and their replacement there."""
 
 
 def unknown_to_java(options: Iterable[str]) -> tuple[str, ...]:
-    """Of the names of ``kafka.*`` options those by which the sink can connect and Java's client cannot."""
+    """Return the connection options that the sink knows and Java's client does not."""
     return tuple(sorted(name for name in options if name.removeprefix(PREFIX) in _NOT_JAVA))
 
 
 def connection_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Of the sink's options (lower-case names) those that say how to connect, as Spark's source takes them.
+    """Return the connection options for Spark's source, of the sink's options (lower-case names).
 
-    References are resolved, which Spark does not know. Raises ConfigurationError: INVALID_OPTIONS where Java's client
-    does not know one of them, UNRESOLVED_REFERENCE.
+    Spark cannot resolve references such as ``${env:NAME}``, so this function does.
+
+    Raises:
+        ConfigurationError: INVALID_OPTIONS if Java's client does not know an option; UNRESOLVED_REFERENCE.
     """
     unknown = unknown_to_java(options)
     if unknown:
         instead = sorted({_NOT_JAVA[name.removeprefix(PREFIX)] for name in unknown})
         raise ConfigurationError(
             "INVALID_OPTIONS",
-            f"{', '.join(unknown)}: not known to Java's client, with which Spark reads; it has {', '.join(instead)}",
+            f"{', '.join(unknown)}: Spark reads with Java's client, which does not know this; use {', '.join(instead)}",
         )
     return {name: resolve(value) for name, value in options.items() if name.removeprefix(PREFIX) in _CONNECTION}
 
 
 def missing_jars(spark: SparkSession) -> tuple[str, ...]:
-    """Those of `KAFKA_SOURCE_JARS` that this Spark does not have, in whatever version."""
+    """Return the jars of ``KAFKA_SOURCE_JARS`` that this Spark lacks in any version."""
     java: Any = spark.sparkContext._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     return tuple(
@@ -86,12 +88,12 @@ def missing_jars(spark: SparkSession) -> tuple[str, ...]:
 
 
 def require_kafka_source(spark: SparkSession) -> None:
-    """Raises ConfigurationError KAFKA_SOURCE_MISSING, which names the jars, where Spark cannot read from Kafka."""
+    """Raise ConfigurationError KAFKA_SOURCE_MISSING, which names the jars, if Spark cannot read from Kafka."""
     missing = missing_jars(spark)
     if missing:
         raise ConfigurationError(
             "KAFKA_SOURCE_MISSING",
             f"Spark's Kafka source is not complete, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
-            "give spark-submit its four jars, each without dependencies, with --jars (`kafka-eos jars` downloads them): "
+            "pass its four jars, each without dependencies, to spark-submit --jars (`kafka-eos jars` downloads them): "
             + ", ".join(KAFKA_SOURCE_JARS),
         )

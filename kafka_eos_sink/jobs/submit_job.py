@@ -1,6 +1,6 @@
-"""What the jobs in ``spark_jobs/`` have in common: how they are told of a cluster and of files, and how they end.
+"""What the jobs in ``spark_jobs/`` share: arguments for clusters and files, and the exit status.
 
-Each of them is a single file for ``spark-submit``, so what they share travels with the package.
+Each job is a single file for ``spark-submit``, so the shared code is part of the package.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
 
 class JobFailed(Exception):
-    """A job that ran to its end and has to say in one sentence that it did not do what it is for."""
+    """A job ran to its end without its result; the message is one sentence."""
 
 
 def job_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of a job's command line; lines of `epilog` stay lines."""
+    """Create the parser of a job's command line; it keeps the line breaks of ``epilog``."""
     return argparse.ArgumentParser(
         prog=f"{name}.py", description=description, epilog=epilog, formatter_class=_LineByLine
     )
@@ -36,12 +36,12 @@ def job_parser(name: str, description: str, epilog: str) -> argparse.ArgumentPar
 class _LineByLine(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
-        # What is indented is to be copied, and stays as it is.
+        # Users copy indented lines, so they are not wrapped.
         return "\n".join(line if line[:1] == " " else fill(line, width, indent) for line in text.splitlines())
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """The argument type of ``NAME=VALUE``."""
+    """Parse an argument ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -49,7 +49,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser, *, of: str) -> None:
-    """Adds --bootstrap-servers, --properties and --option; `of` says whose options the last ones are."""
+    """Add --bootstrap-servers, --properties and --option; ``of`` names the owner of the options."""
     parser.add_argument("--bootstrap-servers", metavar="S", help="brokers as host:port, comma-separated")
     parser.add_argument(
         "--properties", metavar="FILE", help="Java-style client properties file, see conf/client.properties.example"
@@ -60,12 +60,12 @@ def add_cluster_arguments(parser: argparse.ArgumentParser, *, of: str) -> None:
         default=[],
         type=assignment,
         metavar="K=V",
-        help=f"further option of {of}, e.g. kafka.client.id=nightly; goes before --properties",
+        help=f"further option of {of}, e.g. kafka.client.id=nightly; overrides --properties",
     )
 
 
 def add_read_arguments(parser: argparse._ActionsContainer, examples: str) -> None:
-    """Adds --schema and --read-option: how Spark reads; `examples` are some of its options."""
+    """Add --schema and --read-option; ``examples`` are options of Spark's reader."""
     parser.add_argument("--schema", metavar="DDL", help="columns of the files, e.g. 'id BIGINT, name STRING'")
     parser.add_argument(
         "--read-option",
@@ -78,7 +78,7 @@ def add_read_arguments(parser: argparse._ActionsContainer, examples: str) -> Non
 
 
 def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[str]) -> DataFrame:
-    """The rows of the files at `paths`; a csv file has a header, and types that are found out where --schema says none."""
+    """Read the files at ``paths``; csv files have a header, and Spark infers types without --schema."""
     reader = spark.read.format(given.format)
     if given.format == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
@@ -90,7 +90,7 @@ def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[s
 
 
 def check_cluster_arguments(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Ends with wrong usage where nothing can name the brokers."""
+    """Exit with wrong usage if no argument names the brokers."""
     if given.bootstrap_servers is None and given.properties is None:
         named = {name.lower() for name, _ in given.option}
         if _BOOTSTRAP_SERVERS not in named:
@@ -98,12 +98,12 @@ def check_cluster_arguments(parser: argparse.ArgumentParser, given: argparse.Nam
 
 
 def cluster_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options that the arguments come to: the properties file first, then --option, then --bootstrap-servers.
+    """Merge the options: the properties file, then --option, then --bootstrap-servers.
 
     Names are in lower case: Spark's option names are case-insensitive, so a later spelling replaces an earlier one.
 
     Raises:
-        ConfigurationError: INVALID_PROPERTIES, where the file cannot be read.
+        ConfigurationError: INVALID_PROPERTIES if the file cannot be read.
     """
     options: dict[str, str] = {}
     if given.properties is not None:
@@ -119,9 +119,9 @@ def warn(what: str) -> None:
 
 
 def end(name: str, run: Callable[[], str]) -> int:
-    """Runs a job and returns its exit status; `run` returns the line that says what was done.
+    """Run a job and return its exit status.
 
-    A failure is one sentence on standard error and status 1.
+    ``run`` returns the line for standard output. A failure is one sentence on standard error and status 1.
     """
     try:
         done = run()

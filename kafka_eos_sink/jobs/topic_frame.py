@@ -1,7 +1,7 @@
-"""What a topic holds under read_committed, as a DataFrame with the columns of Spark's Kafka source.
+"""The committed records of a topic, as a DataFrame with the columns of Spark's Kafka source.
 
-Two readers: Spark's own source, which shares no code with the sink, where its jars are there and Java's client knows
-the options; else this package's client, which needs nothing but the package.
+There are two readers. Spark's own source shares no code with the sink; it needs its jars, and options that Java's client knows.
+Otherwise the client of this package reads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ROWS_PER_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """One partition at one moment: its first offset, its last stable one and its high watermark (both exclusive)."""
+    """One partition: its first offset, its last stable offset and its high watermark (both exclusive)."""
 
     partition: int
     first: int
@@ -64,9 +64,9 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFrame:
-    """The records of a topic up to the last stable offsets of the moment when it was made.
+    """The records of a topic up to its last stable offsets at the time of creation.
 
-    ``reader`` says in words who reads. Reading the frame again gives the same records, unless they are deleted.
+    ``reader`` is the name of the reader. The frame gives the same records again unless Kafka deletes them.
     """
 
     frame: DataFrame
@@ -75,10 +75,10 @@ class TopicFrame:
 
 
 def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], reader: Reader = "auto") -> TopicFrame:
-    """The committed records of `topic`; `options` are ``kafka.*`` options as the sink takes them.
+    """Read the committed records of ``topic``; ``options`` are the sink's ``kafka.*`` options.
 
     Raises:
-        ConfigurationError: INVALID_OPTIONS; KAFKA_SOURCE_MISSING where `reader` is "spark" and its jars are not there.
+        ConfigurationError: INVALID_OPTIONS; KAFKA_SOURCE_MISSING if ``reader`` is "spark" and its jars are missing.
         BrokerRefusedError: UNKNOWN_TOPIC. BrokerUnavailableError, AuthorizationError.
     """
     config = _client_config(options)
@@ -96,7 +96,7 @@ def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], rea
 def _client_config(options: Mapping[str, str]) -> ClientConfig:
     problems: list[str] = []
     foreign = [name for name in options if not name.startswith(PREFIX)]
-    problems += [f"{name} has no meaning for a reader, which takes {PREFIX}* only" for name in foreign]
+    problems += [f"{name} has no effect on a reader, which accepts only {PREFIX}*" for name in foreign]
     kafka = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     if problems or properties is None:
@@ -108,7 +108,7 @@ def _offsets(admin: Admin, topic: str) -> tuple[Offsets, ...]:
     deadline = admin.client.clock() + _DEADLINE_MS
     described = admin.topic(topic, deadline)
     if described is None:
-        raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or it may not be described")
+        raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or the Describe permission is missing")
     where = [(topic, partition.index) for partition in described.partitions]
     first = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     last_stable = admin.list_offsets(where, deadline, isolation="read_committed")
@@ -139,7 +139,7 @@ def _read_with_spark(
 def _read_with_client(
     spark: SparkSession, topic: str, options: Mapping[str, str], offsets: tuple[Offsets, ...]
 ) -> DataFrame:
-    # The options travel as they were written: what they refer to is looked up where it is used.
+    # Tasks resolve references such as ${env:NAME} themselves, so that no secret is part of the plan.
     written = dict(options)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The checkpoint of a streaming query, as far as the sink needs it: the query's id and the source offsets of a batch.
+"""The checkpoint of a streaming query: the query's id and the source offsets of a batch.
 
 Spark writes both before a batch begins and never changes them: ``metadata`` holds ``{"id": ...}``, ``offsets/<batch>`` a version
 line, a line of settings, and a line per source (OffsetSeqLog).
@@ -17,12 +17,12 @@ from kafka_eos_sink.spark.checkpoint_filesystem import open_location
 LOG_FORMAT = "v1"
 OFFSETS_HEADER_LINES = 2
 NO_OFFSETS = "-"
-"""What Spark writes for a source that has delivered nothing yet."""
+"""Spark's entry for a source that has delivered no data yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """The source offsets of one batch: their file's SHA-256, and its lines, one per source."""
+    """The source offsets of one batch: the SHA-256 of their file, and one line per source."""
 
     version: int
     sha256: str
@@ -30,16 +30,16 @@ class BatchOffsets:
     sources: tuple[str, ...]
 
     def of_kafka(self) -> tuple[tuple[str, int, int], ...]:
-        """(topic, partition, next offset) of all Kafka sources, sorted.
+        """Return (topic, partition, next offset) of all Kafka sources, sorted.
 
         Raises:
-            ConfigurationError: SOURCE_OFFSETS where no source is Kafka, or two read one partition to different offsets.
+            ConfigurationError: SOURCE_OFFSETS if no source is Kafka, or two sources read a partition to different offsets.
         """
         if self.log_format != LOG_FORMAT:
             raise ConfigurationError(
                 "SOURCE_OFFSETS",
-                f"the checkpoint's offsets are written in format {self.log_format!r}, of which only {LOG_FORMAT} is understood; leave "
-                "source.offsets.group out",
+                f"the checkpoint's offsets have the format {self.log_format!r}, and the sink reads only {LOG_FORMAT}; remove the option "
+                "source.offsets.group",
             )
         found: dict[tuple[str, int], int] = {}
         kafka_sources = 0
@@ -52,19 +52,19 @@ class BatchOffsets:
                 if found.setdefault(where, offset) != offset:
                     raise ConfigurationError(
                         "SOURCE_OFFSETS",
-                        f"two sources of the query read {where[0]}-{where[1]} to different offsets, so there is no one offset to commit "
-                        "for it; leave source.offsets.group out",
+                        f"two sources of the query read {where[0]}-{where[1]} to different offsets, so there is no single offset to "
+                        "commit; remove the option source.offsets.group",
                     )
         if not kafka_sources and any(line != NO_OFFSETS for line in self.sources):
             raise ConfigurationError(
                 "SOURCE_OFFSETS",
-                "source.offsets.group commits the offsets of Kafka sources, and the query reads from none; leave it out",
+                "source.offsets.group commits the offsets of Kafka sources, and the query reads from none; remove the option",
             )
         return tuple(sorted((topic, partition, offset) for (topic, partition), offset in found.items()))
 
 
 def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
-    """The partitions of a KafkaSourceOffset, ``{"topic": {"0": 17}}``; None for the offset of another kind of source."""
+    """Parse a KafkaSourceOffset, ``{"topic": {"0": 17}}``; return None for another kind of source."""
     try:
         topics: Any = json.loads(line)
     except ValueError:
@@ -83,20 +83,20 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
 
 
 class Checkpoint:
-    """A checkpoint location of any file system that `pyarrow.fs` opens; a path without scheme is a local one."""
+    """A checkpoint location on a file system of ``pyarrow.fs``; a path without scheme is local."""
 
     def __init__(self, location: str) -> None:
         self.location = location
 
     def query_id(self) -> str:
-        """The query's id, which outlives its runs. Raises OSError or ValueError where it cannot be read."""
+        """Return the query's id, the same in every run. Raises OSError or ValueError if it cannot be read."""
         found = json.loads(self._read("metadata"))["id"]
         if not isinstance(found, str) or not found:
             raise ValueError(f"{self.location}/metadata holds no id")
         return found
 
     def newest_batch(self) -> int | None:
-        """The newest batch that has source offsets: the one that is being run. Raises OSError or ValueError."""
+        """Return the newest batch with source offsets: the running one. Raises OSError or ValueError."""
         from pyarrow.fs import FileSelector
 
         filesystem, path = open_location(self.location)
@@ -104,14 +104,14 @@ class Checkpoint:
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 
     def is_committed(self, version: int) -> bool:
-        """Whether Spark has finished the batch. Raises OSError or ValueError."""
+        """Return True if Spark has finished the batch. Raises OSError or ValueError."""
         from pyarrow.fs import FileType
 
         filesystem, path = open_location(self.location)
         return bool(filesystem.get_file_info(f"{path}/commits/{version}").type == FileType.File)
 
     def offsets(self, version: int) -> BatchOffsets:
-        """The source offsets of a batch. Raises OSError or ValueError where they cannot be read."""
+        """Read the source offsets of a batch. Raises OSError or ValueError if they cannot be read."""
         content = self._read(f"offsets/{version}")
         lines = content.decode().splitlines()
         if len(lines) < OFFSETS_HEADER_LINES or not lines[0].startswith("v"):

@@ -1,4 +1,4 @@
-"""The file system of a checkpoint, by the name that Spark gave it."""
+"""The file system of a checkpoint, opened by the location that Spark uses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 ARROW_SCHEMES = {"s3a": "s3"}
-"""Names in Hadoop that `pyarrow.fs` has another one for."""
+"""Hadoop's scheme -> the scheme of ``pyarrow.fs``."""
 AZURE_SCHEMES = ("abfs", "abfss")
 PATIENCE = {"gs": "retry_limit_seconds=5"}
-"""Where a read without a network or credentials would be tried for more than a minute."""
+"""Options of the URI: without them, a read without network or credentials retries for more than a minute."""
 AZURE_PROBE_S = 60.0
 
 
 @functools.cache
 def open_location(location: str) -> tuple[FileSystem, str]:
-    """The file system of a checkpoint location and the path in it; a path without scheme is a local one.
+    """Return the file system of a checkpoint location and the path in it; a path without scheme is local.
 
-    Raises OSError, ValueError, NotImplementedError or ImportError where there is none, or none that can be opened.
+    Raises:
+        OSError, ValueError, NotImplementedError, ImportError: The file system is not known or cannot be opened.
     """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
@@ -33,7 +34,7 @@ def open_location(location: str) -> tuple[FileSystem, str]:
     if scheme == "file":
         path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
         return LocalFileSystem(), path.rstrip("/")
-    # A path of Spark is no URI: what stands in it is meant as it is, a blank or "%20" too.
+    # A path of Spark is not a URI: a blank or "%20" in it stands for itself.
     authority, slash, path = rest.removeprefix("//").partition("/")
     uri = f"{ARROW_SCHEMES.get(scheme, scheme)}://{authority}{slash}{quote(path)}"
     if scheme in PATIENCE:
@@ -45,17 +46,20 @@ def open_location(location: str) -> tuple[FileSystem, str]:
 
 
 def _require_azure(uri: str) -> None:
-    """Raises OSError where Arrow would end the process: it does so where it finds no credentials (seen with 26.0)."""
+    """Raise OSError if Arrow would end the process, as it does without credentials (seen with Arrow 26.0)."""
+    # In a process of its own: the abort of Arrow's Azure client cannot be caught.
     look = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"
     try:
         tried = subprocess.run(
             [sys.executable, "-c", look, uri], capture_output=True, text=True, timeout=AZURE_PROBE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"no answer within {AZURE_PROBE_S:g} s") from None
+        raise OSError(f"no response within {AZURE_PROBE_S:g} s") from None
     if tried.returncode < 0:
-        said = " ".join(line.strip() for line in tried.stderr.splitlines() if "what():" in line) or tried.stderr.strip()
+        reason = (
+            " ".join(line.strip() for line in tried.stderr.splitlines() if "what():" in line) or tried.stderr.strip()
+        )
         raise OSError(
-            f"pyarrow cannot log in to Azure: {said.removeprefix('what():').strip()} Give the Python processes of the driver credentials "
+            f"pyarrow cannot log in to Azure: {reason.removeprefix('what():').strip()} Give the Python processes of the driver credentials "
             "too, for instance AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET"
         )

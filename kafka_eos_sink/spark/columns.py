@@ -1,8 +1,8 @@
-"""The columns of a DataFrame that become Kafka records: which, of what type, and how they leave Arrow.
+"""The columns of a DataFrame that become Kafka records: their names, their types, and their Arrow arrays.
 
-The rules are those of Spark's Kafka sink, with a timestamp beside: exact, case-sensitive names, other columns ignored,
-nullability ignored, the option ``topic`` before the column. Its messages are kept word for word where a problem is the
-same, because users search for them.
+The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
+nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message is
+identical, because users search for it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumns:
-    """Where the written columns stand in what Spark delivers; None for those that are not there."""
+    """The indexes of the written columns in Spark's batches; None for a missing column."""
 
     topic_option: str | None
     value: int
@@ -67,14 +67,14 @@ class WrittenColumns:
     headers: int | None
     timestamp: int | None
     schema: str
-    """The written columns and their types, in an order that does not depend on the DataFrame's."""
+    """The written columns and their types; the order of the DataFrame does not matter."""
     ignored: tuple[str, ...]
 
     def rows(self, batches: Iterable[pa.RecordBatch], commit_log_topic: str) -> Iterator[Rows]:
-        """The rows of the batches in order, without Python per row; empty batches are left out.
+        """Yield the rows of the batches in order, without Python code per row; skip empty batches.
 
         Raises:
-            InvalidRowError: what `to_rows` raises, and COMMIT_LOG_TOPIC for a row whose topic is the commit log.
+            InvalidRowError: As ``to_rows``, and COMMIT_LOG_TOPIC if the topic of a row is the commit log.
         """
         for batch in batches:
             for piece in self._pieces(batch):
@@ -84,7 +84,7 @@ class WrittenColumns:
                 yield rows
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
-        """The rows of one batch whose columns each fit into Arrow's 2 GiB of binary.
+        """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary.
 
         Raises:
             InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADER, naming the row.
@@ -111,7 +111,7 @@ class WrittenColumns:
         if batch.num_rows == 0:
             return
         written = [batch.column(i) for i in (self.value, self.key, self.headers) if i is not None]
-        # A batch of large_binary may hold more than records can; it is halved until each column fits.
+        # A column of large_binary may exceed 2 GiB; halve the batch until each column fits.
         if batch.num_rows > 1 and any(column.nbytes > MAX_COLUMN_BYTES for column in written):
             half = batch.num_rows // 2
             yield from self._pieces(batch.slice(0, half))
@@ -121,10 +121,10 @@ class WrittenColumns:
 
 
 def written_columns(schema: StructType, topic_option: str | None) -> WrittenColumns:
-    """The columns of `schema` that are written.
+    """Find the columns of ``schema`` that the sink writes.
 
     Raises:
-        SchemaError: INVALID_COLUMNS, naming every missing column and every wrong type at once.
+        SchemaError: INVALID_COLUMNS; the message names every missing column and every wrong type.
     """
     names = schema.fieldNames()
     problems: list[str] = []
@@ -185,7 +185,7 @@ def _given(names: list[str]) -> str:
 
 
 def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
-    """One warning that names the columns that are not written; nothing where all are."""
+    """Return one warning that names the ignored columns; nothing if there are none."""
     if not columns.ignored:
         return ()
     return (
@@ -195,13 +195,13 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
 
 
 def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
-    # The option is checked before; a column can name it too, and a foreign record there could pass for a decision.
+    # The option is checked at planning. A column can name the commit log too, and a row there could be read as a decision.
     into_log = pc.equal(topic, commit_log_topic)
     if pc.any(into_log).as_py():
         raise InvalidRowError(
             "COMMIT_LOG_TOPIC",
             f"row {_first(into_log)} of a batch has the topic {commit_log_topic!r}, which is the commit log and must "
-            "hold nothing but the sink's own records; correct the column topic",
+            "hold only records of the sink; correct the column topic",
         )
 
 
@@ -209,7 +209,7 @@ def _refuse_before_1970(timestamp: pa.Array) -> None:
     microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
     earliest = pc.min(microseconds).as_py()
     if earliest is not None and earliest < 0:
-        # Kafka has no time before 1970: -1 means "none" on the wire, and the Java producer refuses the rest.
+        # Kafka has no time before 1970: -1 means "none" on the wire, and the Java producer rejects other negative times.
         raise InvalidRowError(
             "INVALID_TIMESTAMP",
             f"row {_first(pc.less(microseconds, 0))} of a batch has a timestamp before 1970-01-01T00:00:00Z, which "

@@ -1,7 +1,7 @@
 """The data source ``kafka-eos`` as Spark sees it.
 
-This module is imported by Spark's look-up of data sources, which one failing import breaks for every source: it
-imports pyspark and nothing else, the rest when a write begins.
+Spark imports this module to look up data sources, and one failing import breaks the look-up of every source. The module
+therefore imports only pyspark, and loads the rest when a write begins.
 """
 
 from __future__ import annotations
@@ -20,10 +20,46 @@ if TYPE_CHECKING:
 
 
 class KafkaEosDataSource(DataSource):
-    """Writes DataFrames to Apache Kafka exactly once: ``df.write.format("kafka-eos")``.
+    """Write DataFrames to Apache Kafka exactly once.
 
-    The options are listed in docs/configuration.md. Found by Spark without registration once the package is installed, else
+    Spark finds the installed package without registration. If the package comes with ``--py-files``, call
     ``spark.dataSource.register(KafkaEosDataSource)``.
+
+    Batch (Spark 4.0 or newer). With ``txnAppId`` and ``txnVersion``, running the job again writes nothing twice::
+
+        (df.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value")
+            .write.format("kafka-eos")
+            .option("kafka.bootstrap.servers", "localhost:9092")
+            .option("topic", "orders")
+            .option("txnAppId", "nightly-orders")
+            .option("txnVersion", 17)
+            .mode("append")
+            .save())
+
+    Stream (Spark 4.1 or newer), with any micro-batch trigger::
+
+        query = (df.writeStream.format("kafka-eos")
+            .option("kafka.bootstrap.servers", "localhost:9092")
+            .option("topic", "orders")
+            .option("checkpointLocation", "/data/checkpoints/orders")
+            .start())
+
+    Modes: ``mode("append")`` for a batch; output modes append, update and complete for a stream. ``mode("overwrite")`` and
+    reading are rejected. To read, use ``spark.read.format("kafka")`` with ``kafka.isolation.level=read_committed``.
+
+    Columns: ``value`` (required), ``key``, ``topic``, ``partition``, ``headers``, ``timestamp``.
+
+    Most used options:
+        kafka.bootstrap.servers: Brokers as host:port, comma-separated (required).
+        topic: The topic of all rows; without it, the column ``topic``.
+        txnAppId, txnVersion: Batch only. The sink writes each pair once.
+        transactional.id.prefix: Prefix of the transactional ids.
+        delivery.guarantee: ``exactly-once`` (default) or ``at-least-once``.
+        commit.log.topic: The topic of the commit log, default ``__kafka_eos_commits``.
+        source.offsets.group: Stream only. Commits the offsets of the Kafka source to this consumer group.
+        kafka.*: Options of Java's producer, for example ``kafka.compression.type`` or ``kafka.security.protocol``.
+
+    All options: docs/configuration.md. Error codes: docs/errors.md.
     """
 
     @classmethod
@@ -31,25 +67,29 @@ class KafkaEosDataSource(DataSource):
         return "kafka-eos"
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaEosBatchWriter:
-        """The writer of one batch; raises what can be known about columns and options before anything is written."""
-        # Spark hands `overwrite` over for mode("overwrite") and leaves the refusal to the source.
+        """Return the writer of one batch; raises if a column or an option is not valid."""
+        # Spark passes mode("overwrite") on and leaves the rejection to the source.
         if overwrite:
             raise ConfigurationError(
                 "OVERWRITE_NOT_SUPPORTED",
-                'mode("overwrite") is not possible: records in Kafka cannot be overwritten; use mode("append")',
+                'mode("overwrite") is not possible, because records in Kafka cannot be overwritten; use mode("append")',
             )
         from kafka_eos_sink.spark.writer import KafkaEosBatchWriter
 
         return KafkaEosBatchWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaEosStreamWriter:  # noqa: N802
-        """The writer of one micro-batch. `overwrite` is output mode complete, which writes every batch as Spark's Kafka sink does."""
+        """Return the writer of one micro-batch.
+
+        Args:
+            overwrite: Output mode complete, which writes every batch, as in Spark's Kafka sink.
+        """
         from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 
         return KafkaEosStreamWriter(self.options, schema)
 
     def schema(self) -> NoReturn:
-        # Spark asks for it before it reads.
+        # Spark calls it before it reads.
         raise _only_writes()
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -62,6 +102,6 @@ class KafkaEosDataSource(DataSource):
 def _only_writes() -> ConfigurationError:
     return ConfigurationError(
         "READ_NOT_SUPPORTED",
-        'kafka-eos only writes; read with Spark\'s own source: spark.read.format("kafka") with the option '
+        'kafka-eos only writes. Read with Spark\'s own source: spark.read.format("kafka") with the option '
         "kafka.isolation.level=read_committed",
     )

@@ -1,7 +1,8 @@
-"""Ends what losing attempts of a finished batch open after its commit has looked, where they cannot do it themselves.
+"""Abort transactions that losing task attempts begin after the commit of their batch.
 
-An attempt that finds itself overtaken ends its own transaction. One that is killed before it asks leaves it open. While batches follow
-one another the next plan finds it; while a query waits for data nobody would, and `read_committed` readers would wait for the timeout.
+A speculative attempt that finds the batch decided aborts its own transaction. An attempt that is killed before leaves it open. The plan
+of the next batch aborts it; but a query that waits for data has no next batch, and the transaction would block ``read_committed``
+consumers until its timeout.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ SWEEP_AFTER_S = (3.0, 5.0)
 """Seconds from the commit to the first sweep, and from that to the second."""
 
 _superseded: dict[str, threading.Event] = {}
-"""By write id: queries of one session share the process that commits, and one that is busy must not keep another from looking."""
+"""By write id: the queries of one session share the commit process, and a busy query must not cancel the sweep of another."""
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None) -> None:
-    """Look twice in the next seconds, in a thread of its own, unless a later call for the same write id supersedes this one."""
+    """Sweep twice in the next seconds, in a thread; a later call for the same write id cancels this one."""
     if (previous := _superseded.pop(plan.write_id, None)) is not None:
         previous.set()
     superseded = _superseded[plan.write_id] = threading.Event()
@@ -37,5 +38,5 @@ def _sweep(settings: WriteSettings, plan: Plan, decision: Decision | None, super
             return
         try:
             session.sweep(settings, plan, decision)
-        except Exception as error:  # nobody waits for it; the next plan ends what this one could not
-            log.warning("kafka-eos: looking for left-over transactions of %r failed: %s", plan.write_id, error)
+        except Exception as error:  # Not an error for the user: the next plan aborts what this sweep could not.
+            log.warning("kafka-eos: the sweep for open transactions of %r failed: %s", plan.write_id, error)

@@ -1,4 +1,4 @@
-"""What both writers share where Spark's calls meet the commit protocol: messages, errors on their way to the user, task identity."""
+"""What both writers share: planning, messages, and warnings at the boundary between Spark and the commit protocol."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
-from kafka_eos_sink.runtime.session import RowsWritten, TaskIdentity, TaskMessage
-from kafka_eos_sink.settings.options import SinkOptions, read_options
-from kafka_eos_sink.spark.columns import WrittenColumns, written_columns
+from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.runtime.session import RowsWritten, TaskIdentity, TaskMessage, WriteSettings
+from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
+from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 class PlanningError(pickle.PickleError):
-    """A planning failure on its way to the user, with the text of the error it stands for.
+    """A failure of the plan, with the text of the original error.
 
-    Spark's serializer puts words of its own in front of every exception that is not a PickleError, and the stable code
-    would not come first any more.
+    Spark's serializer prepends text to every exception that is not a ``PickleError``; the stable code would no longer come first.
     """
 
 
 @contextmanager
 def planning() -> Iterator[None]:
-    """Where Spark pickles the writer: what fails in here reaches the user in its own words."""
+    """Raise errors of the plan as ``PlanningError``, so that their text reaches the user unchanged."""
     try:
         yield
     except KafkaEosError as error:
@@ -39,13 +39,13 @@ def planning() -> Iterator[None]:
 
 @dataclass(slots=True)
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the commit, in the wrapping that Spark asks for."""
+    """The message of a task to the commit, in the class that Spark requires."""
 
     message: TaskMessage | RowsWritten
 
 
 def current_task() -> tuple[TaskContext, TaskIdentity]:
-    """The Spark task that runs in this process."""
+    """Return the Spark task that runs in this process."""
     context = TaskContext.get()
     if context is None:
         raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
@@ -59,7 +59,7 @@ def current_task() -> tuple[TaskContext, TaskIdentity]:
 def checked(
     options: Mapping[str, str], schema: StructType, *, streaming: bool = False
 ) -> tuple[SinkOptions, WrittenColumns]:
-    """Options and columns, or everything that is wrong with either."""
+    """Check options and columns; an error names the problems of both."""
     try:
         found = read_options(options, check_imports=True, streaming=streaming)
     except ConfigurationError as error:
@@ -73,8 +73,46 @@ def checked(
 
 
 def unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
-    """The tasks' messages; None for a task that left none, which is for the protocol to judge."""
+    """Return the tasks' messages; None for a task without one, which the protocol rejects."""
     return [
         message.message if isinstance(message, SinkMessage) and isinstance(message.message, TaskMessage) else None
         for message in messages
     ]
+
+
+class SinkWriter:
+    """What both writers do with options and columns, in every process.
+
+    The object carries the options as the user wrote them. Each process reads them again, so that a resolved secret never
+    travels.
+
+    Raises on construction, before anything reaches Kafka:
+        ConfigurationError: INVALID_OPTIONS, with all problems of options and columns.
+        SchemaError: INVALID_COLUMNS, if only columns are wrong.
+    """
+
+    _streaming: ClassVar[bool]
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        found, self._columns = checked(options, schema, streaming=self._streaming)
+        for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
+            warn_once(warning)
+        self._options = sink_part(options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({readable(self._options)})"
+
+    def _checked_options(self) -> SinkOptions:
+        return read_options(self._options, streaming=self._streaming)
+
+    def _write_settings(self, options: SinkOptions, **identity: Any) -> WriteSettings:
+        return WriteSettings(
+            **identity,
+            streaming=self._streaming,
+            topic=options.topic,
+            schema=self._columns.schema,
+            on_checkpoint_rollback=options.on_checkpoint_rollback,
+            commit_log_topic=options.commit_log_topic,
+            client=options.client,
+            producer=options.producer,
+        )

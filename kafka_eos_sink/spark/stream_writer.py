@@ -1,9 +1,8 @@
 """The streaming writer: each micro-batch of a query, exactly once.
 
-Spark makes one anew before every micro-batch, in its *planner*, and pickles it to the tasks (`write`); `commit` and `abort` run on
-yet another one, made in a *commit process* that never met the planner's. So the plan is made when the object is pickled, and reaches
-the commit in the messages of the tasks. What a batch is called (query id, batch id) only the tasks and the commit are told; the
-source offsets that it stands for are read from the checkpoint.
+Spark creates an object before every micro-batch in its *planner* process and pickles it to the tasks (``write``). ``commit`` and
+``abort`` run on another object in a *commit process*. So pickling makes the plan, and the messages of the tasks carry it to the commit.
+Spark passes query id and batch id only to the tasks and the commit. The source offsets come from the checkpoint.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefuse
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.session import GroupOffsets, Plan, TaskMessage, WriteSettings
-from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
+from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
-from kafka_eos_sink.spark.columns import ignored_columns_warning
 from kafka_eos_sink.spark.late_sweep import sweep_later
-from kafka_eos_sink.spark.spark_boundary import SinkMessage, checked, current_task, planning, unwrapped
+from kafka_eos_sink.spark.spark_boundary import SinkMessage, SinkWriter, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,50 +34,41 @@ _Found = TypeVar("_Found")
 log = logging.getLogger(__name__)
 
 NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
-"""What `pyarrow.fs` and a file that is not Spark's raise."""
+"""Exceptions of ``pyarrow.fs``, and of a file that Spark did not write."""
 TRY_AGAIN_AFTER_S = 600.0
-"""A store that this process cannot log in to may take many seconds to say so, with every batch."""
+"""A failed login to a store may take many seconds; do not repeat it with every batch."""
 _try_again_at: dict[str, float] = {}
 
 CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a micro-batch trigger: processingTime, availableNow or once"
 
 
-class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of one streaming query.
+class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
+    """Write the micro-batches of one streaming query; see ``SinkWriter`` for the errors of the constructor."""
 
-    Raises on construction, before anything reaches Kafka:
-        ConfigurationError: INVALID_OPTIONS, with all problems of options and columns at once.
-        SchemaError: INVALID_COLUMNS, where only columns are wrong.
-    """
+    _streaming = True
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        found, self._columns = checked(options, schema, streaming=True)
-        for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
-            warn_once(warning)
-        self._options = sink_part(options)
+        super().__init__(options, schema)
         self._planned = False
         self._plan: Plan | None = None
         self._offsets: tuple[int, str] | None = None
-        """Batch id and SHA-256 of the source offsets that the plan was made for; None where they cannot be read."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({readable(self._options)})"
+        """Batch id and SHA-256 of the source offsets at planning; None if they cannot be read."""
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
-            # Only here may anything be fenced: __init__ runs in the commit process, too.
+            # Fence only here: __init__ also runs in the commit process.
             with planning():
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
                     self._offsets = _newest_offsets(options)
-                    # Which query and batch this is the planner is not told; nothing of a plan depends on it.
+                    # Spark passes no query id and batch id to the planner; the plan does not depend on them.
                     self._plan = session.plan(self._settings(options, write_id, "", 0, None))
             self._planned = True
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        """One task attempt: its rows into one transaction, which it leaves prepared."""
+        """Write the rows of one task attempt into one transaction and leave it prepared."""
         context, task = current_task()
         if context.getLocalProperty("__is_continuous_processing") == "true":
             raise ConfigurationError("CONTINUOUS_TRIGGER", CONTINUOUS)
@@ -99,7 +88,7 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
         return SinkMessage(session.write_task(settings, self._plan, task, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Decides the micro-batch and ends its transactions; when this returns, every row is visible."""
+        """Decide the micro-batch and commit its transactions; after return, every row is visible."""
         if not messages or any(message is None for message in messages):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
@@ -118,7 +107,7 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
         sweep_later(settings, first.plan, decision)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Ends what the micro-batch left open. Never raises: the user is to see why it failed, not this."""
+        """Abort the open transactions of the micro-batch; never raises, so that the user sees why it failed."""
         try:
             options = self._checked_options()
             if options.delivery_guarantee != "exactly-once":
@@ -130,30 +119,21 @@ class KafkaEosStreamWriter(DataSourceStreamArrowWriter):
             session.abort(settings, None if first is None else first.plan, complete)
         except Exception as error:
             log.warning(
-                "kafka-eos: the abort of batch %d did not finish; what is open ends with the next run or by its timeout: %s",
+                "kafka-eos: the abort of batch %d did not finish; the next run or the timeout aborts the open transactions: %s",
                 batchId,
                 error if isinstance(error, KafkaEosError) else type(error).__name__,
             )
 
-    def _checked_options(self) -> SinkOptions:
-        return read_options(self._options, streaming=True)
-
     def _settings(
         self, options: SinkOptions, write_id: str, query_id: str, version: int, offsets_hash: str | None
     ) -> WriteSettings:
-        return WriteSettings(
+        return self._write_settings(
+            options,
             write_id=write_id,
             query_id=query_id,
             version=version,
             random_write_id=False,
-            streaming=True,
-            topic=options.topic,
-            schema=self._columns.schema,
             offsets_hash=offsets_hash,
-            on_checkpoint_rollback=options.on_checkpoint_rollback,
-            commit_log_topic=options.commit_log_topic,
-            client=options.client,
-            producer=options.producer,
         )
 
 
@@ -164,25 +144,26 @@ def _write_id(options: SinkOptions) -> str:
     if location is None:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            "the sink is not told where the checkpoint is (spark.sql.streaming.checkpointLocation of the session does not reach it): give "
-            "the option checkpointLocation, or transactional.id.prefix with a name that no other query uses",
+            "the sink does not know the checkpoint location (spark.sql.streaming.checkpointLocation of the session does not reach it): "
+            "set the option checkpointLocation, or transactional.id.prefix with a name that no other query uses",
         )
     try:
         return streaming_write_id(None, Checkpoint(location).query_id())
     except NOT_READABLE as error:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            f"the query's id cannot be read from {location}/metadata ({error}): give the option transactional.id.prefix with a name that "
-            "no other query uses; it stands for the query across restarts",
+            f"the query's id cannot be read from {location}/metadata ({error}): set the option transactional.id.prefix with a name that "
+            "no other query uses; it identifies the query across restarts",
         ) from None
 
 
 def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
-    """Batch id and hash of the batch that is about to run."""
+    """Return batch id and offsets hash of the batch that is about to run."""
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
-        # A micro-batch is planned between its two entries. Spark only logs what a continuous query's commit raises, so it is found here.
+        # Spark plans a micro-batch between its offsets entry and its commit entry. A continuous query must fail here, because Spark only
+        # logs errors of its commit.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
@@ -191,7 +172,7 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
     if found is None:
         return None
     if options.source_offsets_group is not None:
-        found.of_kafka()  # what cannot be committed is said before the first task runs
+        found.of_kafka()  # Raises before the first task runs.
     return found.version, found.sha256
 
 
@@ -200,7 +181,7 @@ def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
-    """What is found there; None where it cannot be read, which is an error only for who needs the source's offsets."""
+    """Read from the checkpoint; None if it cannot be read, an error only with ``source.offsets.group``."""
     location, needed = options.checkpoint_location, options.source_offsets_group is not None
     if location is None:
         why = "the option checkpointLocation is not given"
@@ -219,7 +200,7 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
         )
     if location is not None:
         warn_once(
-            f"the source offsets in the checkpoint {location} cannot be read ({why}): that a batch is planned again with other offsets, "
-            "as after a roll-back of the checkpoint, is seen by its number alone"
+            f"the source offsets in the checkpoint {location} cannot be read ({why}): only the batch number shows a roll-back "
+            "of the checkpoint, not a batch that is planned again with other offsets"
         )
     return None

@@ -49,7 +49,7 @@ def broker(*options: str, folder: Path) -> Iterator[Path]:
         command.send_signal(signal.SIGTERM)
         _, said = command.communicate(timeout=60)
     assert command.returncode == 0, said
-    assert f"Clients get in with the properties in {file}" in said
+    assert f"Clients connect with the properties in {file}" in said
     assert PASSWORD not in said
 
 

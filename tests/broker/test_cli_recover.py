@@ -111,7 +111,7 @@ def test_what_a_lost_log_knew_can_be_given_up(kafka: EmbeddedKafka, capsys: pyte
     tasks(given, session.plan(given))
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
     assert main(["recover", *where, "--abort-unknown"]) == 0
-    assert "Nothing was ever decided" in capsys.readouterr().out
+    assert "The commit log holds no decision of" in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
 
 

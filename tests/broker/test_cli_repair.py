@@ -198,7 +198,7 @@ def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
     assert repair(any_kafka, given.write_id) == 0
     shown = capsys.readouterr().out
     assert f"on {topic}-0, version 3" in shown
-    assert "1 markers are missing and would be written: say it again with --yes" in shown
+    assert "1 markers are missing. Run the command again with --yes to write them" in shown
     assert read_committed(servers, topic) == []
 
     assert repair(any_kafka, given.write_id, "--yes") == 0
@@ -408,7 +408,7 @@ def test_where_nobody_can_tell_where_an_attempt_has_written_it_is_said(
     assert repair(kafka, given.write_id, "--yes") == 1
     captured = capsys.readouterr()
     assert "Nothing to repair" not in captured.out
-    assert "Could not be looked for: attempts of query id batch" in captured.err
+    assert "Not checked: attempts of query id batch" in captured.err
     write_all(given, 1)
     assert repair(kafka, given.write_id, "--yes") == 0
     assert "1 markers were written" in capsys.readouterr().out

@@ -77,10 +77,7 @@ def test_aborted_is_written_anew(
     given = decided(any_kafka, topic, monkeypatch)
     assert resolve(any_kafka, given.write_id, 3, "aborted") == 0, capsys.readouterr().err
     said = capsys.readouterr().out
-    assert (
-        "is void and will be written anew by its next run. 2 of its 2 transactions were still open and are aborted"
-        in said
-    )
+    assert "is void: its next run writes it. 2 of its 2 transactions were still open and are aborted" in said
     assert read_committed(servers, topic) == []
     assert_nothing_open(servers, [topic])
     write_all(given)
@@ -102,7 +99,7 @@ def test_what_is_visible_is_not_called_aborted_but_can_be_rewritten(
     assert "--as rewrite" in line
     # Nothing was touched: the decision can still be finished.
     assert resolve(any_kafka, given.write_id, 3, "rewrite") == 0
-    assert "rows of it that are visible will be there twice. 1 of its 2" in capsys.readouterr().out
+    assert "and the topic then holds its visible rows twice. 1 of its 2" in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == ROWS
     write_all(given)
     assert len(read_committed(servers, topic)) == 3 * ROWS
@@ -135,7 +132,7 @@ def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
     assert resolve(kafka, given.write_id, 8, "committed", "--query-id", "5f1c") == 0
     capsys.readouterr()
     assert resolve(kafka, given.write_id, 11, "committed", "--query-id", "5f1c") == 0
-    assert "goes on with version 12. The commit log ended at version 8;" in capsys.readouterr().out
+    assert "continues with version 12. The commit log ended at version 8;" in capsys.readouterr().out
 
 
 def test_a_slip_of_the_pen_costs_a_running_driver_nothing_and_an_answer_its_write_id(

@@ -128,7 +128,7 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
     assert main(["repair", *command, "--yes"]) == 1
     captured = capsys.readouterr()
     assert "were written" in captured.out
-    assert f"Could not be asked: {topic}-{other}" in captured.err
+    assert f"Not checked: {topic}-{other}" in captured.err
     three.start_node(node)
     wait_until(lambda: leader(three, topic, other) == node, "the other leader")
     assert main(["recover", *command]) == 0

@@ -235,7 +235,7 @@ def test_sigterm_ends_a_query_that_would_run_for_ever(
         os.kill(process.pid, signal.SIGTERM)
         assert said(process) == (
             0,
-            [f"stream_to_kafka: stopped by a signal, orders to {topic}; the same command goes on from here"],
+            [f"stream_to_kafka: stopped by a signal, orders to {topic}; run the same command again to continue"],
         )
     done = spark_submit(STREAM, *words, "--checkpoint", "c", "--trigger", "available-now")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -257,7 +257,7 @@ def test_ctrl_c_before_all_is_written_is_a_failure_that_the_same_command_mends(
         os.killpg(process.pid, signal.SIGINT)
         assert said(process) == (
             1,
-            ["stream_to_kafka: stopped by a signal before all was written; the same command goes on from here"],
+            ["stream_to_kafka: stopped by a signal before all was written; run the same command again to continue"],
         )
     assert len(read_committed(servers, topic)) < 5_000
     done = spark_submit(STREAM, *stream)

@@ -102,7 +102,7 @@ def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark:
 
 
 def test_what_a_reader_cannot_use_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] topic has no meaning for a reader.*kafka\.acks=1"):
+    with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] topic has no effect on a reader.*kafka\.acks=1"):
         topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
 
 

@@ -1,16 +1,66 @@
-"""Warnings that are said once."""
+"""Log levels by the environment variable, and warnings that a process logs once."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 
-from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.logs import VARIABLE, warn_once
+
+PROGRAM = """
+import logging, os, kafka_eos_sink
+for name in ("kafka_eos_sink.client", "kafka_eos_sink.commit"):
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+        logging.getLogger(name).log(level, "%s %d", logging.getLevelName(level), os.getpid())
+"""
 
 
-def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def lines(value: str | None) -> list[str]:
+    """The lines on standard error of a process that logs two loggers at three levels."""
+    environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+    if value is not None:
+        environment[VARIABLE] = value
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr.splitlines()
+
+
+def test_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for warning in ("only once, please", "100 % of another", "only once, please"):
         warn_once(warning)
     assert [record.getMessage() for record in caplog.records] == [
         "kafka-eos: only once, please",
         "kafka-eos: 100 % of another",
     ]
+
+
+def test_without_variable_only_warnings_are_shown() -> None:
+    assert [line.split()[0] for line in lines(None)] == ["WARNING", "WARNING"]
+
+
+def test_variable_sets_level_and_shows_time_process_and_logger() -> None:
+    shown = lines("info")
+    assert len(shown) == 4
+    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \[(\d+)\] kafka_eos_sink\.client: INFO (\d+)"
+    found = re.fullmatch(pattern, shown[0])
+    assert found is not None, shown
+    assert found[1] == found[2]
+
+
+def test_variable_sets_level_of_one_logger() -> None:
+    shown = lines("warning,kafka_eos_sink.client=debug")
+    assert [(line.split()[2], line.split()[4]) for line in shown] == [
+        ("DEBUG", "kafka_eos_sink.client:"),
+        ("INFO", "kafka_eos_sink.client:"),
+        ("WARNING", "kafka_eos_sink.client:"),
+        ("WARNING", "kafka_eos_sink.commit:"),
+    ]
+
+
+def test_unknown_level_is_a_warning_and_no_failure() -> None:
+    first, *others = lines("loud")
+    assert "KAFKA_EOS_LOG: 'loud' is not a level" in first
+    assert len(others) == 2

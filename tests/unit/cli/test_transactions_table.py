@@ -74,7 +74,7 @@ def test_durations_are_read_by_people(ms: int, text: str) -> None:
 def test_brokers_that_nobody_reaches_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_eos_sink.cli.transactions._TIMEOUT_MS", 300)
+    monkeypatch.setattr("kafka_eos_sink.cli.console.TIMEOUT_MS", 300)
     assert main(["transactions", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.BROKER_UNREACHABLE] no broker of 127.0.0.1:1")

@@ -78,7 +78,7 @@ def test_nor_are_the_parts_that_are_left_of_a_decision(
     )
     _, shown, _ = said(monkeypatch, capsys, Recovered(decisions=(parts,), finished_now=frozenset(), ended=()))
     assert "1 parts are visible" not in shown
-    assert "1 parts are committed, as their coordinators say (whether readers see the rows is not proven" in shown
+    assert "1 parts are committed according to their coordinators (visibility is not proven" in shown
 
 
 def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
     status, shown, fields = said(monkeypatch, capsys, done)
     assert status == 1
     assert "No transaction of it was open" not in shown
-    assert "w.0.0 nothing left open: its id is of a decision that is not proven" in shown
+    assert "w.0.0 none left open: an abort could also abort rows of a decision that is not proven" in shown
     assert fields["left_open"] == [{"transactional_id": "w.0.0", "producer_id": 10, "producer_epoch": 4}]
 
 
@@ -106,7 +106,7 @@ def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
             "not ended: TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
             1,
         ),
-        (None, "no answer: may be open still", 1),
+        (None, "no response: may still be open", 1),
     ],
 )
 def test_only_a_refusal_that_means_it_is_said_to_be_an_end(

@@ -316,10 +316,10 @@ def test_what_could_not_be_looked_for_is_not_called_nothing(
 ) -> None:
     status, out, err = said(monkeypatch, capsys, nowhere=("q",))
     assert (status, out) == (1, "")
-    assert "Could not be looked for: attempts of query id q. The newest version names no partition" in err
+    assert "Not checked: attempts of query id q. Its newest version names no partition" in err
     status, out, err = said(monkeypatch, capsys, unreadable=("secret",))
     assert (status, out) == (1, "")
-    assert "May not be looked at: secret" in err
+    assert "Not checked: secret (missing Read permission)" in err
     assert said(monkeypatch, capsys) == (0, "Nothing to repair under w.\n", "")
 
 
@@ -329,4 +329,4 @@ def test_what_runs_is_not_called_nothing(monkeypatch: pytest.MonkeyPatch, capsys
     status, out, err = said(monkeypatch, capsys, findings=(running,))
     assert (status, err) == (0, "")
     assert "Nothing to repair" not in out
-    assert "What is running (1) is open, or about to be ended by its coordinator" in out
+    assert "1 running transactions are open, or their coordinator is about to end them" in out

@@ -29,7 +29,7 @@ def test_the_options_of_the_sink() -> None:
             "argument --txn-version: 'one' is not an integer from 0",
         ),
         ((*FILES, "--txn-app-id", "x", "--txn-version=-1"), "argument --txn-version: '-1' is not an integer from 0"),
-        ((*FILES, "--sql", "SELECT 1", "--key", "a"), "--sql says all that --key would say: give one or the other"),
+        ((*FILES, "--sql", "SELECT 1", "--key", "a"), "--sql and --key exclude each other"),
     ],
 )
 def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,9 +58,9 @@ def test_other_triggers_are_refused(words: tuple[str, ...], capsys: pytest.Captu
         ((*CLUSTER, *FILES, "--source-offsets-group", "g"), "--source-offsets-group belongs to --from-topic"),
         ((*CLUSTER, *FILES, "--from-bootstrap-servers", "b:1"), "--from-bootstrap-servers belongs to --from-topic"),
         ((*CLUSTER, *FILES, "--sql", "SELECT 1", "--key", "a", "--where", "b"),
-         "--sql says all that --key and --where would say: give one or the other"),
+         "--sql and --key and --where exclude each other"),
         ((*CLUSTER, *FILES, "--select", "a AS value", "--value", "a"),
-         "--select says all that --value would say: give one or the other"),
+         "--select and --value exclude each other"),
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,9 @@ def test_the_cluster_of_the_sink_is_reached_as_by_the_sink_where_java_can() -> N
     given = arguments((*CLUSTER, "--from-topic", "s", *secured, "--from-bootstrap-servers", "b:1"))
     assert "kafka.security.protocol" not in source_options(given, sink_options(given))
     given = arguments((*CLUSTER, "--from-topic", "s", "--option", "kafka.sasl.username=me"))
-    with pytest.raises(ConfigurationError, match=r"kafka\.sasl\.username: not known to Java.* has sasl\.jaas\.config"):
+    with pytest.raises(
+        ConfigurationError, match=r"kafka\.sasl\.username: Spark reads with Java.* use sasl\.jaas\.config"
+    ):
         source_options(given, sink_options(given))
 
 

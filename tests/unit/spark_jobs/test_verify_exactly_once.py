@@ -34,7 +34,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
          "--order-by is about keys: --compare must have key among its columns"),
         ((*TOPIC, "--files", "f", "--show", "-1"), "--show -1: must be 0 or more"),
         ((*TOPIC, "--files", "f", "--sql", "SELECT 1", "--select", "a"),
-         "--sql says all that --select would say: give one or the other"),
+         "--sql and --select exclude each other"),
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_the_report_names_places_and_what_is_held_back() -> None:
         "  duplicated                 2",
         "  unexpected                 0",
         "  out of order               3",
-        "  12 offsets of partition 1 are not visible yet: a transaction is open there",
+        "  12 offsets of partition 1 are not visible yet: an open transaction blocks them",
         "  duplicated: key 'k', value None; expected 1, found 3, at partition 0 offset 4 and partition 1 offset 2",
         "  missing: key None, value 'v'; expected 1, found 0",
     ]

@@ -1,0 +1,111 @@
+"""What the commands share: options for the cluster and the write, the client they configure, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.runtime.operator import OperatorSettings
+
+TIMEOUT_MS = 30_000
+"""Time limit in ms for a command that only reads."""
+
+# Wide enough that a table in a file or a pipe keeps one line per row.
+_WIDTH_WITHOUT_TERMINAL = 140
+
+BootstrapServers = Annotated[
+    str | None, typer.Option("--bootstrap-servers", metavar="S", help="Brokers as host:port, comma-separated.")
+]
+PropertiesFile = Annotated[
+    Path | None,
+    typer.Option("--properties", metavar="FILE", help="A Java-style client properties file.", show_default=False),
+]
+WriteId = Annotated[
+    str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `commits` show it.")
+]
+CommitLogTopic = Annotated[
+    str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+def client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig:
+    """Build the client's settings; ``--bootstrap-servers`` overrides the properties file.
+
+    Raises:
+        ConfigurationError: The file or the servers are not valid.
+        typer.BadParameter: No option names a broker (wrong usage, exit status 2).
+    """
+    if properties is not None:
+        # Reading properties imports the tables of all options, which the other case does not need.
+        from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
+
+        overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
+        found = kafka_properties_from_file(properties, overrides)
+        for warning in found.warnings:
+            typer.echo(f"kafka-eos: {warning}", err=True)
+        return found.client
+    if bootstrap_servers is None:
+        raise typer.BadParameter("name the brokers with --bootstrap-servers, or in a file with --properties")
+    return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="kafka-eos-cli")
+
+
+def operator_settings(
+    bootstrap_servers: str | None, properties: Path | None, write_id: str, commit_log_topic: str
+) -> OperatorSettings:
+    """Build the settings of ``recover``, ``repair`` or ``resolve``; raises as ``client_config`` does."""
+    # The import is slow; ``--help`` and the commands that only read do not need it.
+    from kafka_eos_sink.runtime.operator import OperatorSettings
+
+    return OperatorSettings(
+        write_id=write_id,
+        commit_log_topic=commit_log_topic,
+        client=client_config(bootstrap_servers, properties),
+    )
+
+
+def output_console(*, stderr: bool = False) -> Console:
+    """Open the terminal at its own width, or a file or pipe at 140 columns."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    return console
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+    unwrapped: Collection[str] = (),
+) -> Table:
+    """Build the table style of all commands; long words are folded, never cut.
+
+    Args:
+        columns: The headings.
+        rows: The cells of each row; a ``Text`` carries its own style.
+        right: Headings of the columns that are aligned right.
+        unwrapped: Headings of the columns whose lines never wrap.
+    """
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        made.add_column(name, overflow="fold", justify="right" if name in right else "left", no_wrap=name in unwrapped)
+    for row in rows:
+        # As Text, because Rich would read "[...]" in a topic name or an id as markup.
+        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return made
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON; sets and tuples become arrays, sets sorted."""
+    typer.echo(json.dumps(value, indent=2, default=sorted))
