@@ -41,7 +41,8 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows, dead_let
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.sender import Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows

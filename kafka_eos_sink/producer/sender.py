@@ -15,9 +15,10 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.coordinator_requests import CoordinatorRequest
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
-from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse

@@ -23,7 +23,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State
+from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_testing import (
     BEING_ENDED,
