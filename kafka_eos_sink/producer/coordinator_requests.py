@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -18,8 +18,6 @@ from kafka_eos_sink.protocol.messages import (
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-Identity = tuple[int, int]
-"""(producer id, producer epoch)."""
 FIRST_VERSION_WITH_IMPLICIT_PARTITIONS: Final = 5
 """From this version on TxnOffsetCommit adds its group to the transaction, and EndTxn returns the next epoch (KIP-890)."""
 
@@ -46,7 +44,7 @@ def init_producer_id(transactional_id: str | None, timeout_ms: int) -> Coordinat
 
 
 def add_partitions_to_txn(
-    transactional_id: str, identity: Identity, partitions: Iterable[TopicPartition]
+    transactional_id: str, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
 ) -> CoordinatorRequest:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
@@ -67,7 +65,7 @@ def add_partitions_to_txn(
     )
 
 
-def add_offsets_to_txn(transactional_id: str, identity: Identity, group: str) -> CoordinatorRequest:
+def add_offsets_to_txn(transactional_id: str, identity: ProducerIdAndEpoch, group: str) -> CoordinatorRequest:
     return CoordinatorRequest(
         request=AddOffsetsToTxnRequest(
             transactional_id=transactional_id,
@@ -81,7 +79,7 @@ def add_offsets_to_txn(transactional_id: str, identity: Identity, group: str) ->
 
 def txn_offset_commit(
     transactional_id: str,
-    identity: Identity,
+    identity: ProducerIdAndEpoch,
     group: str,
     offsets: Mapping[TopicPartition, int],
     implicit_partitions: bool,
@@ -110,7 +108,7 @@ def txn_offset_commit(
 
 
 def end_txn(
-    transactional_id: str, identity: Identity, committed: bool, implicit_partitions: bool
+    transactional_id: str, identity: ProducerIdAndEpoch, committed: bool, implicit_partitions: bool
 ) -> CoordinatorRequest:
     return _versioned(
         EndTxnRequest(

@@ -437,8 +437,6 @@ class Sender:
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send nothing more; the first failure counts."""
         if self.failure is None:
-            if isinstance(error, FencedError):
-                log.info("producer fenced: %s", error.message)
             self._transactions.fail(error, fatal=fatal)
             self.give_up(error)
 
@@ -451,6 +449,8 @@ class Sender:
         if self.failure is not None:
             return
         self.failure = error
+        if isinstance(error, FencedError):
+            log.info("producer fenced: %s", error.message)
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
