@@ -164,3 +164,19 @@ def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
     octets = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     positive = murmur2(at, octets) & np.uint32(0x7FFFFFFF)
     return (positive % np.uint32(count)).astype(np.int32)
+
+
+def partitions_of(
+    rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions, partitioner: Partitioner
+) -> npt.NDArray[np.int32]:
+    """The partition of each row: the one that the row names, and the partitioner's choice for the others."""
+    given = rows.partition
+    if given is None or given.null_count == len(given):
+        return partitioner(rows, sizes, topic)
+    if not given.null_count:
+        fixed: npt.NDArray[np.int32] = given.to_numpy(zero_copy_only=False)
+        return fixed
+    free = np.flatnonzero(given.is_null().to_numpy(zero_copy_only=False))
+    partitions: npt.NDArray[np.int32] = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
+    partitions[free] = partitioner(rows.take(free), sizes[free], topic)
+    return partitions

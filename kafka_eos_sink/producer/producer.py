@@ -5,12 +5,12 @@
     producer.begin()
     for rows in batches:
         producer.write(rows)
-    part = producer.append_record(commit_log, partition, key, value)
-    prepared = producer.prepare()
+    producer.append_record(commit_log, partition, key, value)
+    identity = producer.prepare()
 
-There is one thread and one pump: bytes move inside ``write`` and the calls that wait. Rows are gathered into slabs of
-some megabytes, and a slab is partitioned, sorted, cut, encoded and compressed as columns; between two batches the
-sockets are served, so the brokers work while the next batch is made.
+The producer has no thread of its own: bytes move inside ``write`` and inside the calls that wait. It gathers rows into
+slabs of some megabytes, and partitions, sorts, cuts, encodes and compresses a slab as columns. It serves the sockets
+between two batches, so the brokers work while it makes the next batch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from kafka_eos_sink.client.admin import Admin, EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
@@ -31,7 +29,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.partitioner import TopicPartitions, load_partitioner
+from kafka_eos_sink.producer.partitioner import TopicPartitions, load_partitioner, partitions_of
 from kafka_eos_sink.producer.record_accumulator import (
     OpenRows,
     PartitionQueue,
@@ -43,33 +41,35 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows, dead_let
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.sender import Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
-"""Rows are worked on this many bytes at a time: enough to fill a batch in each of some partitions, and little enough to
-give the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
+"""Rows are encoded this many bytes at a time: enough to fill batches of several partitions, and little enough to give
+the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
 PUMP_EVERY_BYTES: Final = 128 * 1024
-"""Encoded bytes after which the sockets are served again."""
+"""Encoded bytes after which the producer serves the sockets again."""
 WAIT_MS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AppendedRecord:
-    """A record written by ``append_record``; ``Producer.offset_of`` says where it lies."""
-
-    batch: ProducerBatch
-
-
 class Producer:
-    """Writes rows to Kafka, each exactly once if the transaction commits; without a transactional id, at least once.
+    """Writes rows to Kafka: exactly once if its transaction commits, at least once without a transactional id.
 
-    ``transaction_version`` is the cluster's finalized ``transaction.version``; None asks the broker in
-    ``init_producer_id``. After the first failure every call raises it again; what is left is ``abort`` and ``close``.
-    The client is the caller's, and stays open after ``close``.
+    A task attempt calls ``init``, ``begin``, ``write``, ``append_record``, ``flush`` and then ``prepare`` or ``abort``.
+    The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
+    ``add_offsets`` and ``end(committed=True)`` complete Java's transactional producer. The sink does not call them: its
+    driver ends every transaction through ``runtime``. The producer's model check and the fault tests commit with them.
+
+    After the first failure every call raises that failure again, except ``abort`` and ``close``.
+    The caller owns the client, which stays open after ``close``.
+
+    Args:
+        transaction_version: the cluster's finalized ``transaction.version``; None lets ``init_producer_id`` look it up.
+        wall_clock: the time in ms since the epoch, for records without a timestamp of their own.
     """
 
     def __init__(
@@ -130,50 +130,59 @@ class Producer:
 
     @property
     def tainted(self) -> bool:
-        """A request was given up without an answer: the attempt must not be handed over."""
+        """True if the producer abandoned a request in flight: the attempt must not be handed over."""
         return self._sender.tainted
 
     @property
     def acknowledged(self) -> dict[TopicPartition, Acknowledged]:
-        """(topic, partition) to (first offset, last offset, number of records) of what its leader acknowledged."""
+        """What each partition's leader acknowledged: first offset, last offset, number of records."""
         return dict(self._sender.acknowledged)
 
     def init(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes the identity that an InitProducerId made elsewhere returned."""
+        """Use the identity that an InitProducerId made elsewhere returned."""
         self._transactions.initialized(producer_id, producer_epoch)
 
     def init_producer_id(self, deadline_ms: int) -> tuple[int, int]:
-        """Asks for a fresh (producer id, epoch), which fences whoever had the transactional id; absolute clock ms.
+        """Request a fresh producer id and epoch, which fences the former owner of the transactional id.
 
-        Waits for the end of a transaction that the former owner left. Raises what the coordinator refuses with, or
-        ``BrokerUnavailableError`` (``REQUEST_DEADLINE``), which says what holds the id.
+        Waits until the coordinator has ended the transaction that the former owner left open.
+
+        Args:
+            deadline_ms: absolute clock ms.
+
+        Raises:
+            BrokerUnavailableError: ``REQUEST_DEADLINE``, with the transaction that blocks the transactional id.
+            KafkaEosError: the coordinator rejected the request.
         """
         self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
-        self._pump_while(
-            lambda: self._transactions.state is State.INITIALIZING, deadline_ms, "an answer to InitProducerId"
-        )
+        self._pump_while(lambda: self._transactions.state is State.INITIALIZING, deadline_ms, "InitProducerId")
         return self._transactions.identity
 
     def begin(self) -> None:
-        """Starts the transaction; nothing is sent for it. Without a transactional id there is nothing to start.
+        """Start a transaction; sends nothing, and does nothing without a transactional id.
 
-        Raises ``KafkaEosError`` (``TAINTED``) for another transaction under an identity that the last one has spoilt.
+        Raises:
+            KafkaEosError: ``TAINTED``, if requests of the last transaction may still arrive under this identity.
         """
         if self._transactions.transactional:
             self._transactions.begin()
             self._sender.begin()
 
     def prepare(self) -> ProducerIdentity:
-        """Flushes and hands the transaction over: from here on only the driver ends it.
+        """Flush, and hand the transaction over: from now on only the driver may end it.
 
-        Raises ``KafkaEosError`` (``TAINTED``) where something may yet be written by a request without an answer.
+        This producer then rejects every further write and abort. A late abort of a transaction that the driver is
+        committing would lose its rows.
+
+        Raises:
+            KafkaEosError: ``TAINTED``, if an abandoned request may still be written.
         """
         self.flush()
         if self.tainted:
             raise KafkaEosError(
                 "TAINTED",
-                "a request of this attempt was given up without an answer; it cannot be handed over",
+                "this attempt abandoned a request without a response, so it cannot be handed over; run the task again",
             )
         self._transactions.prepare()
         assert self._transactions.transactional_id is not None
@@ -185,20 +194,24 @@ class Producer:
         )
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], deadline_ms: int) -> None:
-        """Commits the group's offsets (of the next record to read) with this transaction; waits for the answer."""
+        """Commit a group's offsets (of the next record to read) with this transaction; wait for the response."""
         self._check_writable()
         self._transactions.add_offsets(group, offsets)
         self._pump_while(
             lambda: bool(self._transactions.offsets),
             deadline_ms,
-            f"an answer to the offsets of group {group!r}",
+            f"TxnOffsetCommit of group {group!r}",
         )
 
     def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
-        """Ends this producer's own transaction, after a flush where it commits; repeats are identical.
+        """End this producer's own transaction; a commit flushes first, and every retry is identical.
 
-        Returns the last answer: an error code other than 0 does not tell committed from aborted, and None means that no
-        answer came by the deadline (absolute clock ms), or that nobody can be asked any more.
+        Args:
+            deadline_ms: absolute clock ms.
+
+        Returns:
+            The last response. A code other than 0 does not distinguish committed from aborted. None means that no
+            response came by the deadline, or that this identity may not end anything any more.
         """
         if committed:
             self.flush()
@@ -206,7 +219,7 @@ class Producer:
         else:
             self._drop(deadline_ms)
             if self._transactions.state is State.FATAL_ERROR:
-                # Refused for good while the last answers were awaited: this identity may not end anything any more.
+                # A response that arrived during the drop was fatal (fenced): EndTxn would be rejected as well.
                 return EndTxnResult(error_code=None)
             self._transactions.abort()
         while self._transactions.awaits_end and self._client.clock() < deadline_ms:
@@ -220,13 +233,18 @@ class Producer:
         return result
 
     def abort(self, deadline_ms: int) -> EndTxnResult | None:
-        """Drops what was not sent and aborts this attempt's own undecided transaction, by its exact identity.
+        """Drop unsent rows and abort this attempt's own undecided transaction, by its exact identity.
 
-        None where there is nothing that may be aborted: no transaction was begun, it was fenced, or it has no
-        transactional id. Raises ``IllegalTransition`` once the transaction is prepared.
+        Returns:
+            None if nothing may be aborted: no transaction began, it was fenced, or it has no transactional id.
+
+        Raises:
+            IllegalTransition: the transaction is prepared, so only the driver may end it.
         """
         if self._transactions.state is State.PREPARED:
-            raise IllegalTransition("a prepared transaction is the driver's to end")
+            raise IllegalTransition(
+                "abort in state PREPARED: only the driver may end a transaction that was handed over"
+            )
         self._drop(deadline_ms)
         if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return None
@@ -235,11 +253,11 @@ class Producer:
     # rows
 
     def write(self, rows: Rows) -> None:
-        """Takes rows in; they are sent from here on, all of them at ``flush``.
+        """Take rows in and send full batches; ``flush`` sends the rest.
 
-        Raises as soon as anything failed for good: ``InvalidRowError`` for a row that Kafka cannot take (before
-        anything of its slab is sent where that can be known), ``KafkaEosError`` (``BUFFER_EXHAUSTED``) where the
-        brokers left no memory free for max.block.ms, or what ended an earlier batch.
+        Raises:
+            InvalidRowError: Kafka cannot store a row. If the client can know it, nothing of the row's slab is sent.
+            KafkaEosError: ``BUFFER_EXHAUSTED``, if no memory became free for max.block.ms, or an earlier failure.
         """
         self._check_writable()
         if not rows.num_rows:
@@ -250,7 +268,7 @@ class Producer:
     def _take_in(self, rows: Rows) -> None:
         rows = self._interceptors.on_send(rows) if self._interceptors else rows
         size = rows.columns.nbytes
-        # A delivery far above a slab is taken in pieces, so that memory stays bounded.
+        # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
         step = max(1, rows.num_rows // max(1, -(-size // (2 * self._slab_limit))))
         for start in range(0, rows.num_rows, step):
             piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
@@ -264,33 +282,29 @@ class Producer:
             self._work_off_slab()
         self._close_lingered()
 
-    def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> AppendedRecord:
-        """One record of the sink's own, to a partition it names, in the same transaction; never compressed."""
+    def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
+        """Append one uncompressed record to the named partition, in the same transaction.
+
+        ``acknowledged`` holds its offset after ``flush``.
+        """
         self._check_writable()
         with self._all_or_failed():
-            return self._append_record(topic, partition, key, value)
-
-    def _append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> AppendedRecord:
-        self._topics.want(topic)
-        now = self._wall_clock()
-        batch = ProducerBatch(
-            topic=topic,
-            partition=partition,
-            block=encode_rows([(key, value, ())], now),
-            created_ms=self._client.clock(),
-            timestamp_ms=now,
-        )
-        self._close(self._accumulator.queue(topic, partition), everything=True)
-        self._accumulator.add(batch)
-        self._pump(0)
-        return AppendedRecord(batch)
-
-    def offset_of(self, record: AppendedRecord) -> int:
-        """The offset of an appended record; -1 while it is not acknowledged or where no answer named it."""
-        return -1 if record.batch.base_offset is None else record.batch.base_offset
+            self._topics.want(topic)
+            now = self._wall_clock()
+            batch = ProducerBatch(
+                topic=topic,
+                partition=partition,
+                block=encode_rows([(key, value, ())], now),
+                created_ms=self._client.clock(),
+                timestamp_ms=now,
+            )
+            # Rows of this partition that still wait for company were written before the record.
+            self._close(self._accumulator.queue(topic, partition), everything=True)
+            self._accumulator.add(batch)
+            self._pump(0)
 
     def flush(self) -> None:
-        """Sends everything and waits until all of it is acknowledged, or raises why not."""
+        """Send everything and wait until the brokers have acknowledged all of it; raise the first failure."""
         self._check_writable()
         with self._all_or_failed():
             self._flush()
@@ -300,6 +314,7 @@ class Producer:
         while True:
             for queue in list(self._accumulator.queues.values()):
                 self._close(queue, everything=True)
+            # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
             while not self._accumulator.idle:
                 self._pump(WAIT_MS)
             self._write_refused()
@@ -308,7 +323,7 @@ class Producer:
                 return
 
     def close(self) -> None:
-        """Ends the use of this producer; nothing is waited for and no transaction is ended."""
+        """Close this producer without waiting; an open transaction stays open."""
         if not self._closed:
             self._closed = True
             self._sender.abandon()
@@ -343,8 +358,8 @@ class Producer:
                 self._close(queue, everything=True)
 
     def _place(self, group: TopicRows) -> None:
-        """Rows of one topic to their partitions: a stable sort, then each partition's run in its turn."""
-        order, runs = sorted_by(self._partitions(group))
+        """Append the rows of one topic to their partitions, after a stable sort by partition."""
+        order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
         columns, sizes, row_numbers = group.rows.columns, group.sizes, group.row_numbers
         if order is not None:
             columns, sizes, row_numbers = columns.take(order), sizes[order], row_numbers[order]
@@ -355,21 +370,10 @@ class Producer:
             queue = self._accumulator.append(group.topic.topic, partition, rows, now)
             self._close(queue, everything=False)
 
-    def _partitions(self, group: TopicRows) -> npt.NDArray[np.int32]:
-        given = group.rows.partition
-        if given is None or given.null_count == len(given):
-            return self._partitioner(group.rows, group.sizes, group.topic)
-        if not given.null_count:
-            fixed: npt.NDArray[np.int32] = given.to_numpy(zero_copy_only=False)
-            return fixed
-        free = np.flatnonzero(given.is_null().to_numpy(zero_copy_only=False))
-        partitions: npt.NDArray[np.int32] = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
-        partitions[free] = self._partitioner(group.rows.take(free), group.sizes[free], group.topic)
-        return partitions
-
     def _close(self, queue: PartitionQueue, *, everything: bool) -> None:
         timestamp = self._wall_clock()
         for rows in self._accumulator.cut(queue, everything=everything):
+            # Twice: a batch holds its rows until it is acknowledged (for a split), and their encoded bytes.
             self._await_memory(2 * int(rows.sizes.sum()))
             batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
             self._since_pump += batch.size_bytes
@@ -384,6 +388,7 @@ class Producer:
         self._write_refused()
 
     def _await_memory(self, size: int) -> None:
+        # With nothing unacknowledged no memory can become free: a batch above buffer.memory is sent alone.
         started = self._client.clock()
         while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
             left = self._config.max_block_ms - (self._client.clock() - started)
@@ -425,12 +430,12 @@ class Producer:
             left = deadline_ms - self._client.clock()
             if left <= 0:
                 raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE", f"{what} did not come in time; last: {self._in_the_way()}"
+                    "REQUEST_DEADLINE", f"{what} had no success before its deadline; last: {self._last_obstacle()}"
                 )
             self._pump(min(left, WAIT_MS))
 
-    def _in_the_way(self) -> str:
-        """What kept the coordinator from the answer that was waited for, in its own words as far as there are any."""
+    def _last_obstacle(self) -> str:
+        """The last error of the coordinator, with the transaction that blocks the transactional id if there is one."""
         transactions = self._transactions
         if transactions.transactional_id is None or not transactions.busy:
             return transactions.last_problem
@@ -438,7 +443,7 @@ class Producer:
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
-        """What a call raises, every later one raises again: rows that it did not take must not be missing from a commit."""
+        """Make a failure final: a commit after it would lack the rows that the failed call rejected."""
         try:
             yield
         except KafkaEosError as error:
@@ -452,13 +457,13 @@ class Producer:
     def _check_writable(self) -> None:
         self._raise_failure()
         if self._closed or not self._transactions.may_produce:
-            # The idempotent producer asks for another producer id when its epochs run out, and goes on after that.
+            # An idempotent producer whose epochs are exhausted requests a new producer id; rows wait for it meanwhile.
             if not self._closed and self._transactions.state is State.INITIALIZING:
                 return
             raise IllegalTransition(f"write in state {'closed' if self._closed else self.state.name}")
 
     def _drop(self, deadline_ms: int) -> None:
-        """Drops what was not sent and waits for the answers to what was, as long as there is time."""
+        """Drop unsent rows, and wait until the deadline for the responses to requests in flight."""
         self._slab.clear()
         self._slab_bytes = 0
         self._sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))

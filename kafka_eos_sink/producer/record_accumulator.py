@@ -2,12 +2,12 @@
 
 A partition's rows pass through three places, in order:
 
-    open              rows that still wait for company, up to batch.size or linger.ms
-    fresh             closed, encoded batches without a sequence yet
-    unacknowledged    batches with a sequence: on the wire, or waiting to be sent again
+    open              rows that wait until a batch is full (batch.size) or old enough (linger.ms)
+    fresh             closed, encoded batches without a sequence
+    unacknowledged    batches with a sequence: in flight, or waiting for a resend
 
-While a batch of a partition has to be sent again, only its oldest unacknowledged batch is sent: a later one that
-overtook it would be refused as out of order, and after a lost answer nobody knows which arrived.
+While a batch of a partition waits for a resend, only the partition's oldest unacknowledged batch is sent. The leader
+would reject a later one that overtook it as out of order.
 """
 
 from __future__ import annotations
@@ -22,23 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from kafka_eos_sink.protocol.compression import Codec
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
 from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_block
 
 SEQUENCES: Final = 2**31
 """Sequences run from 0 to 2147483647 and then start at 0 again."""
 
-Identity = tuple[int, int]
-"""(producer id, producer epoch)."""
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``columns``, ``sizes`` and ``row_numbers`` are kept until then: to split a batch that is too large for the topic,
-    and to say which row a broker refused. They are None for a record that did not come from a row.
+    ``columns``, ``sizes`` and ``row_numbers`` stay until then, to split a batch that is too large for its topic and to
+    name the rows that a broker rejected. They are None for a record that did not come from a row.
     """
 
     topic: str
@@ -51,19 +48,19 @@ class ProducerBatch:
     sizes: npt.NDArray[np.int64] | None = None
     row_numbers: npt.NDArray[np.int64] | None = None
 
-    identity: Identity = (-1, -1)
+    identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
     sealed: tuple[bytes, memoryview] | None = None
-    """The bytes as they go out, made once: a repeat is identical to what it repeats."""
+    """The bytes on the wire, made once: a resend must be identical, or the leader cannot recognise a duplicate."""
     attempts: int = 0
     on_wire: bool = False
     in_doubt: bool = False
-    """A request with this batch may have been processed without an answer that says so."""
+    """The leader may have appended this batch: the request got no response, or one that does not decide it."""
     retry_at: int = 0
     unknown_topic_since: int | None = None
     last_problem: str = ""
     base_offset: int | None = None
-    """Where the broker put the first record once acknowledged; -1 where it did not say."""
+    """The offset of the first record once acknowledged; -1 if the response had no offset."""
 
     @property
     def record_count(self) -> int:
@@ -76,7 +73,7 @@ class ProducerBatch:
 
     @property
     def memory_bytes(self) -> int:
-        """What the batch holds on to: the rows and what was made of them."""
+        """Memory of the batch: its rows and their encoded bytes."""
         kept = 0 if self.columns is None else self.block.uncompressed_bytes
         return kept + len(self.block.records)
 
@@ -84,8 +81,8 @@ class ProducerBatch:
         """The number, within the task, of the row that became record ``index`` of this batch."""
         return None if self.row_numbers is None or index >= len(self.row_numbers) else int(self.row_numbers[index])
 
-    def sent_as(self, identity: Identity, base_sequence: int, *, transactional: bool) -> None:
-        """Gives the batch its producer id, epoch and sequence, and fixes its bytes."""
+    def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
+        """Set producer id, epoch and sequence, and fix the bytes."""
         self.identity, self.base_sequence = identity, base_sequence
         header, records = seal(
             self.block,
@@ -97,7 +94,7 @@ class ProducerBatch:
         self.sealed = bytes(header), memoryview(records)
 
     def unsent(self) -> None:
-        """Takes identity and sequence away again: the batch will be written anew."""
+        """Remove identity and sequence, so that the batch can get new ones."""
         self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
         self.attempts = 0
         self.in_doubt = False
@@ -122,7 +119,7 @@ class OpenRows:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PartitionQueue:
-    """Everything of one partition that is not acknowledged."""
+    """The rows and batches of one partition that are not acknowledged."""
 
     topic: str
     partition: int
@@ -131,38 +128,41 @@ class PartitionQueue:
     open_since: int = 0
     fresh: deque[ProducerBatch] = field(default_factory=deque)
     unacknowledged: list[ProducerBatch] = field(default_factory=list)
-    identity: Identity = (-1, -1)
+    identity: ProducerIdAndEpoch = (-1, -1)
     next_sequence: int = 0
     anything_acknowledged: bool = False
     """Under the current identity."""
     rewrite: bool = False
-    """A sequence could not be resolved: once nothing is on the wire, all that is left is written anew."""
+    """A sequence could not be resolved: once nothing is in flight, every batch left gets a new one."""
 
-    def next_to_send(self, now: int, max_in_flight: int, identity: Identity) -> ProducerBatch | None:
+    def next_to_send(self, now: int, max_in_flight: int, identity: ProducerIdAndEpoch) -> ProducerBatch | None:
         """The batch that may be sent now, if any."""
         if self.rewrite or self.identity != identity:
-            # A batch of an old producer id or epoch is never sent again as it is (KIP-360).
+            # A batch of an old producer id or epoch may not be resent (KIP-360). Renumbering waits for the requests in
+            # flight: the leader may still append them under their old sequences.
             if any(batch.on_wire for batch in self.unacknowledged):
                 return None
             self._start_over(identity)
         if self.unacknowledged:
             oldest = self.unacknowledged[0]
+            # The oldest batch is resent first and alone: after a lost response nobody knows which later ones arrived.
             if not oldest.on_wire:
                 return oldest if oldest.retry_at <= now else None
             if any(not batch.on_wire for batch in self.unacknowledged):
                 return None
-            # A leader that has no state of this producer takes any sequence for the first one (KIP-360). Were the
-            # first batch refused and the second, already on its way, taken, the order would be lost for good.
+            # A leader without state of this producer accepts any first sequence (KIP-360). If it rejected the first
+            # batch and accepted the second, already in flight, the order would be lost for good.
             if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
                 return None
         return self.fresh[0] if self.fresh and self.fresh[0].retry_at <= now else None
 
     def sent(self, batch: ProducerBatch, *, transactional: bool) -> None:
-        """``batch``, which ``next_to_send`` gave, is on the wire."""
+        """Note that ``batch``, the result of ``next_to_send``, is in flight."""
         if batch.sealed is None:
             if self.fresh and self.fresh[0] is batch:
                 self.fresh.popleft()
                 self.unacknowledged.append(batch)
+                # A batch gets its sequence only when it is sent: a sequence that never went out would be a gap.
                 batch.base_sequence = self.next_sequence
                 self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
             batch.sent_as(self.identity, batch.base_sequence, transactional=transactional)
@@ -176,22 +176,22 @@ class PartitionQueue:
         self.anything_acknowledged = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """``parts`` take the place of a refused ``batch``, and later batches move on where the number changed.
+        """Put ``parts`` in the place of a rejected ``batch``, and renumber later batches if the record count changed.
 
-        Their sequences begin where the batch's did. What a later batch was already sent with does not count: behind a
-        gap the broker has refused it.
+        The sequences of ``parts`` begin where the batch's did.
         """
         at = self.unacknowledged.index(batch)
         self.unacknowledged[at : at + 1] = parts
         sequence = batch.base_sequence
         for later in self.unacknowledged[at:]:
+            # A later batch in flight may be renumbered: the leader rejects it, since the batch before it is missing.
             if later.base_sequence != sequence:
                 later.unsent()
                 later.identity, later.base_sequence = self.identity, sequence
             sequence = (sequence + later.record_count) % SEQUENCES
         self.next_sequence = sequence
 
-    def _start_over(self, identity: Identity) -> None:
+    def _start_over(self, identity: ProducerIdAndEpoch) -> None:
         for batch in reversed(self.unacknowledged):
             batch.unsent()
             self.fresh.appendleft(batch)
@@ -213,7 +213,7 @@ class PartitionQueue:
 
 
 class RecordAccumulator:
-    """All partitions' queues, and the memory they hold. ``now`` is clock ms everywhere."""
+    """The queues of all partitions, and their memory. ``now`` is clock ms everywhere."""
 
     def __init__(self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
@@ -235,7 +235,7 @@ class RecordAccumulator:
         return found
 
     def batch_size(self, topic: str) -> int:
-        """Uncompressed bytes per batch: batch.size, or less where the topic turned out to take less."""
+        """Uncompressed bytes per batch: batch.size, or less after the topic rejected a batch as too large."""
         return self._topic_batch_size.get(topic, self._batch_size)
 
     def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
@@ -250,7 +250,7 @@ class RecordAccumulator:
         return queue
 
     def cut(self, queue: PartitionQueue, *, everything: bool) -> Iterator[OpenRows]:
-        """The full batches of what is open, or all of it, at most ``batch_size`` bytes each; larger rows alone."""
+        """Yield the full batches of the open rows, or all of them, at most ``batch_size`` bytes each; larger rows alone."""
         limit = self.batch_size(queue.topic)
         if not queue.open or (queue.open_bytes < limit and not everything):
             return
@@ -267,7 +267,7 @@ class RecordAccumulator:
         queue.open_bytes = remaining
         queue.open.clear()
         if start < total:
-            # Copied, because a slice of a few rows would keep the whole slab alive that they came in.
+            # Copied: a slice of a few rows would keep the memory of their whole slab.
             rest = np.arange(start, total)
             queue.open.append(
                 OpenRows(
@@ -283,7 +283,7 @@ class RecordAccumulator:
         return [queue for queue in self.queues.values() if queue.open and now - queue.open_since >= self._linger_ms]
 
     def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
-        """The queues to close so that ``bytes_to_free`` of open rows move on, those with most first."""
+        """The queues to close so that ``bytes_to_free`` of open rows become batches, the largest first."""
         found, freed = [], 0
         for queue in sorted(self.queues.values(), key=lambda queue: -queue.open_bytes):
             if freed >= bytes_to_free or not queue.open:
@@ -315,7 +315,7 @@ class RecordAccumulator:
         self.active.setdefault((batch.topic, batch.partition), queue)
 
     def served(self, queue: PartitionQueue) -> None:
-        """Puts the queue behind the others, so that none starves."""
+        """Move the queue behind the others, so that none starves."""
         key = (queue.topic, queue.partition)
         self.active.pop(key, None)
         if not queue.idle:
@@ -327,9 +327,9 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def split(self, batch: ProducerBatch) -> bool:
-        """Puts two halves in the place of a batch that is too large for its topic; False if there is nothing to halve.
+        """Replace a batch that is too large for its topic by two halves; return False for a single record.
 
-        Later batches of the topic are made no larger than those halves.
+        Later batches of the topic are at most as large as these halves.
         """
         if batch.columns is None or batch.sizes is None or batch.row_numbers is None or batch.record_count < 2:
             return False
@@ -364,7 +364,7 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Forgets everything that is not on the wire; the batches among it that have a sequence already."""
+        """Forget everything that is not in flight; return the forgotten batches that have a sequence."""
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
             queue.open.clear()
@@ -382,7 +382,7 @@ class RecordAccumulator:
 
     @property
     def idle(self) -> bool:
-        """No closed batch is without its acknowledgement."""
+        """Whether every closed batch is acknowledged."""
         return not self.active
 
     def _released(self, queue: PartitionQueue, batch: ProducerBatch) -> None:

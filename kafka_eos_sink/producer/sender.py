@@ -1,4 +1,4 @@
-"""Sends what the accumulator holds and reads the answers: one turn of the pump at a time (Java's Sender)."""
+"""Send the accumulator's batches and process the responses, one turn at a time (Java's Sender)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
+    FencedError,
     InvalidRowError,
     KafkaEosError,
-    TransactionAbortedError,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.coordinator_requests import CoordinatorRequest
 from kafka_eos_sink.producer.interceptors import Interceptors
+from kafka_eos_sink.producer.produce_errors import (
+    record_too_large_error,
+    rejected_batch_error,
+    transaction_aborted_error,
+)
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
-from kafka_eos_sink.producer.transaction_manager import CoordinatorRequest, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
-from kafka_eos_sink.protocol.reactions import (
-    MAY_HAVE_BEEN_APPENDED,
-    RESTARTS_SEQUENCES,
-    Reaction,
-    reaction,
-    refusal,
-)
+from kafka_eos_sink.protocol.reactions import MAY_HAVE_BEEN_APPENDED, RESTARTS_SEQUENCES, Reaction, reaction
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ IDLE_WAIT_MS: Final = 50
 class Acknowledged(NamedTuple):
     """Records of one partition that its leader has acknowledged.
 
-    ``first_offset`` is -1 where the answer to the first of them named none, ``last_offset`` the last one that was named.
+    ``first_offset`` is -1 if the response to the first batch had no offset. ``last_offset`` is the last known one.
     """
 
     first_offset: int
@@ -50,14 +50,14 @@ class Acknowledged(NamedTuple):
 
 
 class RefusedBatch(NamedTuple):
-    """A single record that its topic does not take, taken out of the partition's order for the dead letter topic."""
+    """A single record that is too large for its topic, on its way to the dead letter topic."""
 
     batch: ProducerBatch
     error: InvalidRowError
 
 
 class Sender:
-    """The producer's side of the wire. Failures are kept in ``failure``; nothing is sent after one."""
+    """The producer's side of the wire. It keeps the first failure in ``failure`` and sends nothing after it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Sender:
     ) -> None:
         self.failure: KafkaEosError | None = None
         self.tainted = False
-        """A request with data was given up without an answer: it may yet be written."""
+        """The producer abandoned a Produce request in flight: it may still be written."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
         self.refused: list[RefusedBatch] = []
         self._client = client
@@ -90,19 +90,16 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """Requests of this producer, of any kind, whose answer is awaited."""
+        """Requests of this producer, of any kind, in flight."""
         return len(self._produces) + (self._coordination is not None)
 
     def begin(self) -> None:
-        """Another transaction: what became of the last one is not its matter."""
+        """Start the next transaction with an empty record of acknowledged offsets."""
         self.tainted = False
         self.acknowledged.clear()
 
     def run_once(self, timeout_ms: int) -> None:
-        """One turn: ask the coordinator what has to be asked, send what can be sent, read what has come.
-
-        Waits at most ``timeout_ms`` for something to happen.
-        """
+        """Run one turn: send to the coordinator, send batches, read responses; wait at most ``timeout_ms``."""
         now = self._client.clock()
         self._waiting = False
         self._coordinate(now)
@@ -120,7 +117,7 @@ class Sender:
     def _coordinate(self, now: int) -> None:
         asked = self._transactions.next_request(now)
         if asked is None:
-            # What the coordinator's backoff holds up is held up by time alone.
+            # No socket announces the end of a backoff, so the next poll must be short.
             self._waiting |= self._coordination is None and self._transactions.next_at > now
             return
         node = self._node_for(asked)
@@ -134,7 +131,7 @@ class Sender:
                 node, asked.request, max_version=asked.max_version, min_version=asked.min_version
             )
         except KafkaEosError as error:
-            self._transactions.fail(error, fatal=True)  # in an abort, too, whose answer would be waited for
+            self._transactions.fail(error, fatal=True)  # during an abort as well: no response would ever come
             self.give_up(error)
             return
         self._transactions.sent(asked)
@@ -149,7 +146,7 @@ class Sender:
     # sending
 
     def _send_batches(self, now: int) -> bool:
-        """One request to every leader that takes one now; whether any was sent."""
+        """Send one request to every leader that is ready; return True if any was sent."""
         transactions, metadata = self._transactions, self._client.metadata
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
@@ -216,7 +213,7 @@ class Sender:
             return
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
 
-    # answers
+    # responses
 
     def _completed(self, completion: Completion, now: int) -> None:
         pending = completion.pending
@@ -243,6 +240,7 @@ class Sender:
                 self._client.learn_broker(found.node_id, found.host, found.port)
 
     def _lost(self, batch: ProducerBatch, error: LostAnswer, now: int) -> None:
+        # The leader may have appended the batch, so only identical bytes may follow: the leader drops a duplicate.
         batch.on_wire = False
         batch.in_doubt = True
         self._client.request_metadata_update()
@@ -257,7 +255,7 @@ class Sender:
             answer = answers.get((batch.topic, batch.partition))
             if answer is None:
                 batch.in_doubt = True
-                self._again(batch, now, f"broker {node} left the partition out of its answer")
+                self._again(batch, now, f"the response of broker {node} lacks the partition")
                 continue
             if answer.current_leader.leader_id >= 0 and answer.error_code != ErrorCode.NONE:
                 hint = answer.current_leader
@@ -273,7 +271,7 @@ class Sender:
     ) -> None:
         code = ErrorCode.of(answer.error_code)
         if batch.sealed is None:
-            # Renumbered while it was on the wire, behind a batch that was refused: this refusal was to be expected.
+            # The batch got new sequences while it was in flight, behind a rejected batch; the leader had to reject it.
             self._again(batch, now, code.name, at_once=True)
             return
         if code is ErrorCode.NONE:
@@ -286,8 +284,8 @@ class Sender:
             case Reaction.SUCCESS if batch.attempts > 1:
                 self._acknowledge(batch, -1)
             case Reaction.SUCCESS:
-                # A sequence that nobody here has sent before is known to the leader: another writer has our identity.
-                self._abort(batch, f"{problem}, although it was sent once only: another producer uses this identity")
+                # The leader already knows a sequence that this producer sent only now: another one uses its identity.
+                self._abort(batch, f"{problem}, although it was sent only once: another producer uses this identity")
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
                 self._again(batch, now, problem)
             case Reaction.REFRESH_METADATA:
@@ -297,7 +295,7 @@ class Sender:
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                self.fail(self._refusal(batch, answer))
+                self.fail(rejected_batch_error(batch, answer))
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
@@ -325,6 +323,16 @@ class Sender:
 
     def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
+                batch.topic,
+                batch.partition,
+                batch.base_sequence,
+                batch.attempts,
+                " (in doubt)" if batch.in_doubt else "",
+                problem,
+            )
         if batch.attempts > self._config.retries:
             self._give_up(batch, f"{batch.attempts} attempts (retries)")
             return
@@ -347,48 +355,30 @@ class Sender:
             batch.unknown_topic_since = None
         if not leader_learned:
             self._client.request_metadata_update()
-        # A leader named in the answer itself is asked at once (KIP-951).
+        # The response named the new leader (KIP-951), so no backoff is needed.
         self._again(batch, now, problem, at_once=leader_learned)
 
     def _too_large(self, batch: ProducerBatch, problem: str) -> None:
         if self._accumulator.split(batch):
-            log.info("a batch of %d bytes is too large for topic %s; split in two", batch.size_bytes, batch.topic)
+            log.info(
+                "topic %s partition %d: split a batch of %d records and %d bytes in two (MESSAGE_TOO_LARGE)",
+                batch.topic,
+                batch.partition,
+                batch.record_count,
+                batch.size_bytes,
+            )
             return
-        row = batch.row_number(0)
-        error = InvalidRowError(
-            "RECORD_TOO_LARGE",
-            f"topic {batch.topic} partition {batch.partition} does not take a record of "
-            f"{batch.block.uncompressed_bytes} bytes ({batch.size_bytes} as a batch)"
-            f"{'' if row is None else f', row {row} of the task'}: {problem}; raise the topic's max.message.bytes or "
-            "give dead.letter.topic",
-        )
+        error = record_too_large_error(batch, problem)
         if self._config.dead_letter_topic not in (None, batch.topic) and batch.columns is not None:
             self._accumulator.replace(batch, ())
             self.refused.append(RefusedBatch(batch, error))
         else:
             self.fail(error)
 
-    def _refusal(self, batch: ProducerBatch, answer: ProduceResponse.Topic.Partition) -> KafkaEosError:
-        where = f"topic {batch.topic} partition {batch.partition}"
-        if not answer.record_errors:
-            return refusal(ProduceRequest, answer.error_code, f"Produce to {where}", answer.error_message)
-        named = []
-        for error in answer.record_errors[:5]:
-            row = batch.row_number(error.batch_index)
-            place = f"record {error.batch_index} of its batch" if row is None else f"row {row} of the task"
-            named.append(f"{place}: {error.batch_index_error_message or 'no reason given'}")
-        more = len(answer.record_errors) - len(named)
-        return InvalidRowError(
-            "RECORD_REFUSED",
-            f"the broker refused records for {where} ({ErrorCode.of(answer.error_code).name}"
-            f"{f', {answer.error_message}' if answer.error_message else ''}): {'; '.join(named)}"
-            f"{f'; and {more} more' if more else ''}",
-        )
-
     def _restart_sequences(self, queue: PartitionQueue, problem: str) -> None:
         log.warning(
-            "topic %s partition %d answered %s; its unacknowledged batches are written anew under the next epoch and "
-            "may then be there twice (at-least-once)",
+            "topic %s partition %d: %s; its unacknowledged batches are sent again under the next epoch and may be written "
+            "twice (at-least-once)",
             queue.topic,
             queue.partition,
             problem,
@@ -398,22 +388,14 @@ class Sender:
         queue.rewrite = True
 
     def _abort(self, batch: ProducerBatch, problem: str) -> None:
-        self.fail(
-            TransactionAbortedError(
-                "TRANSACTION_ABORTED",
-                f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
-                f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: "
-                f"{problem}. This producer was fenced by a newer one, or its transaction timed out or lost data; a new "
-                "attempt starts a new transaction",
-            )
-        )
+        self.fail(transaction_aborted_error(batch, problem))
 
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
             return
         self._next_expiry = now + EXPIRY_CHECK_MS
         for queue in self._accumulator.active.values():
-            # In order: only the oldest batch of a partition expires, and never one whose answer may still come.
+            # Only the oldest batch of a partition expires, and never one in flight: its response may still come.
             oldest = queue.oldest
             if (
                 oldest is not None
@@ -441,20 +423,22 @@ class Sender:
         )
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
-        """Nothing more is sent; the first reason is kept."""
+        """Send nothing more; the first failure counts."""
         if self.failure is None:
             self._transactions.fail(error, fatal=fatal)
             self.give_up(error)
 
     def give_up(self, error: KafkaEosError) -> None:
-        """What is not acknowledged by now is given up, unless it was before.
+        """Give up every record that is not acknowledged; does nothing after an earlier failure.
 
-        Interceptors are told so of all that has a partition, and nothing else of it later: who counts what he is told counts
-        each record once, although what is on the wire may yet be acknowledged.
+        Interceptors get the failure for all records that have a partition, and no later call for them. Each record
+        counts once, although a batch in flight may still be acknowledged.
         """
         if self.failure is not None:
             return
         self.failure = error
+        if isinstance(error, FencedError):
+            log.info("producer fenced: %s", error.message)
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
@@ -465,12 +449,12 @@ class Sender:
     # leaving
 
     def drop_unsent(self) -> None:
-        """Forgets what is not on the wire; below what was sent without an answer, the attempt is tainted."""
+        """Forget every batch that is not in flight; an in-doubt batch among them taints the attempt."""
         numbered = self._accumulator.drop_unsent()
         self.tainted |= any(batch.in_doubt for batch in numbered)
         self._transactions.spent |= bool(numbered)
 
     def abandon(self) -> None:
-        """Stops waiting for the answers to what is on the wire: it may yet be written."""
+        """Stop waiting for the requests in flight, which taints the attempt: they may still be written."""
         self.tainted |= bool(self._produces)
         self._produces.clear()

@@ -1,4 +1,4 @@
-"""What the producer knows of the topics it writes to, and how long it waits to learn it."""
+"""The topics that the producer writes to, and the wait for their metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_MS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProblem:
-    """Why nothing can be written to a topic: a code of docs/errors.md and half a sentence."""
+    """Why the topic accepts no writes: a code of docs/errors.md and half a sentence."""
 
     code: str
     reason: str
@@ -38,14 +38,16 @@ class TopicDirectory:
         self._problems: dict[str, TopicProblem] = {}
 
     def want(self, topic: str) -> None:
-        """Keeps the topic's metadata without waiting for it."""
+        """Request the topic's metadata without waiting for it."""
         self._client.want_topics([topic])
 
     def resolve(self, topics: Iterable[str]) -> dict[str, TopicPartitions | TopicProblem]:
-        """Each topic, or why it cannot be written; all are waited for together, at most max.block.ms.
+        """Each topic, or why it accepts no writes; wait for all of them together, at most max.block.ms.
 
-        Raises ``AuthorizationError`` for a topic that may not be described. A topic that was not found once is not
-        waited for again.
+        A topic that was not found once gets no second wait.
+
+        Raises:
+            AuthorizationError: the principal may not describe a topic.
         """
         names = list(topics)
         # Like Java's producer: the cluster creates a missing topic where its auto.create.topics.enable says so.
@@ -72,7 +74,7 @@ class TopicDirectory:
             self._pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
-        """The topic from metadata younger than this call, as far as that comes within max.block.ms."""
+        """The topic from metadata younger than this call, if it arrives within max.block.ms."""
         version, deadline = self._client.metadata.version, self._client.clock() + self._max_block_ms
         while self._client.metadata.version == version and self._client.clock() < deadline:
             self._client.request_metadata_update()

@@ -1,24 +1,36 @@
 """The transactional producer's state machine. No I/O, no clock, no threads.
 
-    next_request()   what the coordinator has to be asked now: derived from the state, so a repeat is only asking again
-    receive()        its answer
-    lost()           the answer will not come: what was asked may have happened
+    next_request()   the request that the coordinator needs now: derived from the state, so a retry needs no memory
+    receive()        the response
+    lost()           no response will come: the request may have been processed
 
-A task's transaction ends its life here as PREPARED: everything is acknowledged, nothing is ended, and from then on only
-the driver decides. The other ways out of IN_TRANSACTION are an abort, or, for the driver's own transactions, a commit.
+A task's transaction ends its life here as PREPARED: everything is acknowledged and nothing is ended. From then on only
+the driver decides. The other ways out of IN_TRANSACTION are an abort and a commit.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from kafka_eos_sink.client.admin import EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import LostAnswer
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
+from kafka_eos_sink.producer.config import INT32_MAX
+from kafka_eos_sink.producer.coordinator_requests import (
+    GROUP,
+    TRANSACTION,
+    CoordinatorRequest,
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    find_coordinator,
+    init_producer_id,
+    txn_offset_commit,
+)
+from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
@@ -31,56 +43,16 @@ from kafka_eos_sink.protocol.messages import (
 )
 from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
-GROUP: Final = 0
-TRANSACTION: Final = 1
+log = logging.getLogger(__name__)
+
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
-NO_ANSWER: Final = "no answer"
+NO_ANSWER: Final = "no response"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
-"""A coordinator that still writes the markers of the last transaction is done within milliseconds (as in Java)."""
+"""A coordinator that still writes the markers of the last transaction finishes within milliseconds (as in Java)."""
 
 
-class State(Enum):
-    UNINITIALIZED = auto()
-    INITIALIZING = auto()
-    READY = auto()
-    IN_TRANSACTION = auto()
-    PREPARED = auto()
-    COMMITTING = auto()
-    ABORTING = auto()
-    ABORTABLE_ERROR = auto()
-    FATAL_ERROR = auto()
-
-
-S = State
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    S.UNINITIALIZED: frozenset({S.INITIALIZING, S.READY, S.FATAL_ERROR}),
-    S.INITIALIZING: frozenset({S.READY, S.FATAL_ERROR}),
-    S.READY: frozenset({S.INITIALIZING, S.IN_TRANSACTION, S.FATAL_ERROR}),
-    S.IN_TRANSACTION: frozenset({S.PREPARED, S.COMMITTING, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
-    S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
-    S.COMMITTING: frozenset({S.READY, S.FATAL_ERROR}),
-    S.ABORTING: frozenset({S.READY, S.FATAL_ERROR}),
-    # Handed over: whoever holds the message may have decided already, so nothing here may end it any more.
-    S.PREPARED: frozenset(),
-    S.FATAL_ERROR: frozenset(),
-}
-
-_ABORTABLE: Final = (S.IN_TRANSACTION, S.ABORTABLE_ERROR)
-
-
-class IllegalTransition(RuntimeError):
-    """A call that the state does not allow: a bug in the caller, never a broker's doing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRequest:
-    """A request, the broker it is for, and the API versions that it may be sent in."""
-
-    request: Any
-    to: Literal["any", "transaction", "group"]
-    max_version: int | None = None
-    min_version: int | None = None
+_ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
 class TransactionManager:
@@ -113,27 +85,27 @@ class TransactionManager:
         self.pending: set[TopicPartition] = set()
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions asked for that may have been added without an answer that says so."""
+        """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
         self.group: str | None = None
         self.group_may_be_added = False
         self.offsets: dict[TopicPartition, int] = {}
         self.end_in_doubt = False
         self.end_result: EndTxnResult | None = None
         self.spent = False
-        """Something of this identity was lost on its way, or was given a sequence and never written.
+        """A request of this identity was lost, or a batch got a sequence and was never written.
 
-        Below version 2 the epoch outlives its transaction: what arrives late would be taken for the next one's, and a
-        sequence that was not written would be missed there.
+        Below version 2 the epoch outlives its transaction. A request that arrives late would then count for the next
+        transaction, and a sequence that was never written would be a gap there.
         """
         self.next_at = 0
-        """Clock ms before which the coordinator is left in peace."""
+        """Clock ms before which no request is due (backoff)."""
         self.last_problem = NO_ANSWER
-        """What kept the coordinator last from what it is asked for; for messages only."""
+        """The coordinator's last error; for messages only."""
         self.busy = False
-        """That was CONCURRENT_TRANSACTIONS: it is about to end a transaction of this id."""
+        """The last error was CONCURRENT_TRANSACTIONS: the coordinator still ends a transaction of this id."""
         self._group_added = False
         self._unsettled: set[TopicPartition] = set()
-        """Those of ``in_doubt`` that stay in doubt when a repeat is refused: an earlier request may have added them."""
+        """Those of ``in_doubt`` that stay in doubt if a retry is rejected: an earlier request may have added them."""
         self._in_flight: CoordinatorRequest | None = None
         self._backoff = backoff
         self._failures = 0
@@ -164,33 +136,33 @@ class TransactionManager:
 
     @property
     def awaits_end(self) -> bool:
-        """Whether an answer to EndTxn may still come: after a refusal on the way to the coordinator, nothing is asked any more."""
+        """Whether a response to EndTxn may still come; after a fatal error none will."""
         return self.end_result is None and self.state in (State.COMMITTING, State.ABORTING)
 
-    # what the producer does
+    # calls of the producer
 
     def initialize(self) -> None:
-        """A producer id and epoch shall be asked for; fences whoever had the transactional id."""
+        """Request a producer id and epoch, which fences the former owner of the transactional id."""
         self._move(State.INITIALIZING)
 
     def initialized(self, producer_id: int, producer_epoch: int) -> None:
-        """The identity is known already, from an InitProducerId made elsewhere."""
+        """Use the identity of an InitProducerId that was made elsewhere."""
         self._identify(producer_id, producer_epoch)
         self._move(State.READY)
 
     def begin(self) -> None:
-        """Raises ``KafkaEosError`` (``TAINTED``) where another identity is needed first."""
+        """Start a transaction; raises ``KafkaEosError`` (``TAINTED``) if this identity may not be used again."""
         if self.spent and not self.implicit_partitions:
             raise KafkaEosError(
                 "TAINTED",
-                f"the last transaction of {self._name()} left requests behind that may yet arrive; below "
-                "transaction.version 2 another one needs a producer id and epoch of its own",
+                f"the last transaction of {self._name()} left requests behind that may still arrive; below "
+                "transaction.version 2 the next one needs a new producer id and epoch: call init_producer_id first",
             )
         self._move(State.IN_TRANSACTION)
         self.end_result = None
 
     def add_partition(self, partition: TopicPartition) -> bool:
-        """Whether a batch for ``partition`` may be sent now; if not, it is on its way into the transaction."""
+        """Return True if a batch for ``partition`` may be sent now; if not, request that the partition is added."""
         if not self.may_produce:
             raise IllegalTransition(f"produce in state {self.state.name}")
         if not self.transactional or self.implicit_partitions or partition in self.partitions:
@@ -199,9 +171,9 @@ class TransactionManager:
         return False
 
     def produced_to(self, partition: TopicPartition) -> None:
-        """A Produce request for ``partition`` is on its way.
+        """Note that a Produce request for ``partition`` is in flight.
 
-        In version 2 the request itself may open the transaction, even if the append fails: it has to be ended.
+        In version 2 the request itself may open the transaction, even if the append fails, so it has to be ended.
         """
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
@@ -216,7 +188,7 @@ class TransactionManager:
         self.offsets.update(offsets)
 
     def prepare(self) -> None:
-        """Everything is acknowledged; whoever is told this identity decides from now on."""
+        """Hand the transaction over: every batch is acknowledged, and only the driver may end it from now on."""
         if self.pending or self.in_doubt or self.offsets:
             raise IllegalTransition("prepare while requests to the coordinator are open")
         self._move(State.PREPARED)
@@ -229,14 +201,14 @@ class TransactionManager:
 
     def abort(self) -> None:
         self._move(State.ABORTING)
-        # What was asked without an answer is asked again until one comes: below version 2 an AddPartitionsToTxn that
-        # arrives after EndTxn opens a transaction that nobody ends (KAFKA-17754).
+        # Partitions in doubt are requested until a response comes: below version 2 an AddPartitionsToTxn that arrives
+        # after EndTxn opens a hanging transaction (KAFKA-17754).
         self.pending &= self.in_doubt
         self.offsets.clear()
         self._finish_if_empty()
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
-        """What happened to a batch ends the attempt; the first reason is kept."""
+        """End the attempt because of a failed batch; the first reason counts."""
         if self.error is None:
             self.error = error
         if fatal or not self.transactional:
@@ -246,28 +218,30 @@ class TransactionManager:
             self._move(State.ABORTABLE_ERROR)
 
     def bump_epoch(self) -> None:
-        """The idempotent producer's way on after a sequence that nobody can resolve (KIP-360).
+        """Give the idempotent producer a new epoch after a sequence that cannot be resolved (KIP-360).
 
-        The next epoch is free to take, as nobody else has this producer id; when epochs run out a new id is asked for.
+        The next epoch is free, since no other producer has this id. When the epochs are exhausted, a new id is requested.
         """
         if self.transactional:
             raise IllegalTransition("a transactional producer's epoch belongs to the coordinator")
         if self.producer_epoch < MAX_PRODUCER_EPOCH:
             self.producer_epoch += 1
+            log.debug("producer id %d: epoch bumped to %d", self.producer_id, self.producer_epoch)
         else:
+            log.info("producer id %d: epochs exhausted, requesting a new producer id", self.producer_id)
             self.producer_id = self.producer_epoch = -1
             self._move(State.INITIALIZING)
 
-    # what the coordinator is asked
+    # requests to the coordinator
 
     def next_request(self, now: int) -> CoordinatorRequest | None:
-        """What must be sent now, or None. One request is under way at a time; ``now`` in clock ms."""
+        """The request to send now, or None. At most one is in flight; ``now`` in clock ms."""
         if self._in_flight is not None or now < self.next_at:
             return None
         return self._needed()
 
     def sent(self, request: CoordinatorRequest) -> None:
-        """``request`` is on its way: until the answer comes it may have happened."""
+        """Note that ``request`` is in flight: until the response comes, it may have been processed."""
         self._in_flight = request
         match request.request:
             case AddPartitionsToTxnRequest():
@@ -276,7 +250,7 @@ class TransactionManager:
                 self.group_may_be_added = True
 
     def unreachable(self) -> None:
-        """The node that should be asked cannot be reached: perhaps another one is the coordinator by now."""
+        """Forget the coordinators, since the node cannot be reached: another one may be the coordinator by now."""
         self.coordinator = self.group_coordinator = None
 
     def _needed(self) -> CoordinatorRequest | None:
@@ -284,98 +258,34 @@ class TransactionManager:
         if self.state in idle:
             return None
         if self.transactional_id is None:
-            return CoordinatorRequest(
-                request=InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1),
-                to="any",
-            )
+            return init_producer_id(None, INT32_MAX)
         if self.state is State.IN_TRANSACTION and not self.pending and not self.offsets:
             return None
         if self.coordinator is None:
-            return _find_coordinator(TRANSACTION, self.transactional_id)
+            return find_coordinator(TRANSACTION, self.transactional_id)
         if self.state is State.INITIALIZING:
-            return CoordinatorRequest(
-                request=InitProducerIdRequest(
-                    transactional_id=self.transactional_id, transaction_timeout_ms=self.transaction_timeout_ms
-                ),
-                to="transaction",
-            )
+            return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
         if self.pending:
-            return self._add_partitions(self.transactional_id)
+            return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
         if self.state is State.IN_TRANSACTION:
             return self._commit_offsets(self.transactional_id)
-        return CoordinatorRequest(
-            request=EndTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                committed=self.state is State.COMMITTING,
-            ),
-            to="transaction",
-            max_version=5 if self.implicit_partitions else 4,
-            min_version=5 if self.implicit_partitions else None,
-        )
-
-    def _add_partitions(self, transactional_id: str) -> CoordinatorRequest:
-        return CoordinatorRequest(
-            request=AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=transactional_id,
-                v3_and_below_producer_id=self.producer_id,
-                v3_and_below_producer_epoch=self.producer_epoch,
-                v3_and_below_topics=tuple(
-                    AddPartitionsToTxnRequest.Topic(
-                        name=topic, partitions=tuple(sorted(p for t, p in self.pending if t == topic))
-                    )
-                    for topic in sorted({topic for topic, _ in self.pending})
-                ),
-            ),
-            to="transaction",
-            max_version=3,
-        )
+        return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
 
     def _commit_offsets(self, transactional_id: str) -> CoordinatorRequest:
         assert self.group is not None
         if not self.implicit_partitions and not self._group_added:
-            return CoordinatorRequest(
-                request=AddOffsetsToTxnRequest(
-                    transactional_id=transactional_id,
-                    producer_id=self.producer_id,
-                    producer_epoch=self.producer_epoch,
-                    group_id=self.group,
-                ),
-                to="transaction",
-            )
+            return add_offsets_to_txn(transactional_id, self.identity, self.group)
         if self.group_coordinator is None:
-            return _find_coordinator(GROUP, self.group)
-        return CoordinatorRequest(
-            request=TxnOffsetCommitRequest(
-                transactional_id=transactional_id,
-                group_id=self.group,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                topics=tuple(
-                    TxnOffsetCommitRequest.Topic(
-                        name=topic,
-                        partitions=tuple(
-                            TxnOffsetCommitRequest.Topic.Partition(
-                                partition_index=partition, committed_offset=offset, committed_metadata=""
-                            )
-                            for (name, partition), offset in sorted(self.offsets.items())
-                            if name == topic
-                        ),
-                    )
-                    for topic in sorted({topic for topic, _ in self.offsets})
-                ),
-            ),
-            to="group",
-            max_version=5 if self.implicit_partitions else 4,
-            min_version=5 if self.implicit_partitions else None,
-        )
+            return find_coordinator(GROUP, self.group)
+        return txn_offset_commit(transactional_id, self.identity, self.group, self.offsets, self.implicit_partitions)
 
-    # what it answers
+    # responses
 
     def lost(self, error: LostAnswer, now: int) -> None:
-        """The connection broke or the time ran out: what was asked may have happened, and is asked again."""
-        request = self._taken()
+        """Retry the request in flight: its connection broke or it timed out, so it may have been processed."""
+        request = self._take_in_flight()
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
         self.end_in_doubt |= isinstance(request, EndTxnRequest)
         self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
@@ -385,9 +295,9 @@ class TransactionManager:
         self._wait(now)
 
     def receive(self, response: Any, now: int) -> None:
-        """The answer to the request under way."""
+        """Process the response to the request in flight."""
         failures = self._failures
-        match self._taken():
+        match self._take_in_flight():
             case FindCoordinatorRequest() as request:
                 self._found(request, response, now)
             case InitProducerIdRequest() as request:
@@ -426,10 +336,10 @@ class TransactionManager:
         self.pending -= added
         self._unsettled -= added
         refused = {partition: code for partition, code in results.items() if code != ErrorCode.NONE}
-        # A coordinator that moves or could not replicate in time says so of what it may have written all the same.
+        # A coordinator that moves, or could not replicate in time, may have written the partition nevertheless.
         self._unsettled |= {p for p, code in refused.items() if reaction(type(request), code) in TRY_AGAIN}
         self.in_doubt -= results.keys() - self._unsettled
-        # A broker that refuses one partition attempts none of the others: the sibling's code is the reason.
+        # A broker that rejects one partition attempts none of the others, so the rejected one has the reason.
         reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
@@ -457,7 +367,7 @@ class TransactionManager:
                 self._identify(response.producer_id, response.producer_epoch)
             self._finish(result)
             return
-        # In doubt or not: a code is never read as committed or aborted, the caller has witnesses for that.
+        # An error code never proves committed or aborted: the caller reads the outcome from the log.
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
             self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
 
@@ -471,10 +381,11 @@ class TransactionManager:
         first_wait_ms: int | None = None,
     ) -> bool:
         if code == ErrorCode.NONE:
-            if not isinstance(request, FindCoordinatorRequest):  # which is only asked again on the way
+            if not isinstance(request, FindCoordinatorRequest):  # only a step on the way to the request that failed
                 self.last_problem, self.busy = NO_ANSWER, False
             return True
-        self.last_problem = f"{what} was answered {ErrorCode.of(code).name}"
+        self.last_problem = f"{what} failed with {ErrorCode.of(code).name}"
+        log.debug("%s", self.last_problem)
         self.busy = code == ErrorCode.CONCURRENT_TRANSACTIONS
         match reaction(type(request), code):
             case Reaction.SUCCESS:
@@ -492,7 +403,7 @@ class TransactionManager:
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state is State.ABORTING and not isinstance(
                 request, EndTxnRequest
             ):
-                # Asked again only to have an answer, and this is one. What an earlier request may have added is ended.
+                # During an abort the retry only settles the doubt. EndTxn ends what an earlier request may have added.
                 self.pending.clear()
                 self._finish_if_empty()
             case _:
@@ -512,9 +423,9 @@ class TransactionManager:
             self.next_at = now + self._backoff.delay_ms(self._failures)
         self._failures += 1
 
-    def _taken(self) -> Any:
+    def _take_in_flight(self) -> Any:
         if self._in_flight is None:
-            raise BrokerRefusedError("PROTOCOL", "a coordinator's answer that nothing was asked for")
+            raise BrokerRefusedError("PROTOCOL", "the coordinator sent a response without a request in flight")
         request, self._in_flight = self._in_flight.request, None
         return request
 
@@ -528,7 +439,7 @@ class TransactionManager:
         )
 
     def _finish_if_empty(self) -> None:
-        # A transaction that holds nothing does not exist at the coordinator, which would answer INVALID_TXN_STATE.
+        # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.
         if not self.may_hold_something and not self.pending:
             self._finish(EndTxnResult(error_code=ErrorCode.NONE, producer_id=-1, producer_epoch=-1))
 
@@ -547,8 +458,6 @@ class TransactionManager:
     def _move(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.name} -> {target.name}")
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %s -> %s", self._name(), self.state.name, target.name)
         self.state = target
-
-
-def _find_coordinator(key_type: int, key: str) -> CoordinatorRequest:
-    return CoordinatorRequest(request=FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,)), to="any")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
+ProducerIdAndEpoch = tuple[int, int]
+"""What identifies a producer in a record batch; (-1, -1) for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -238,7 +238,7 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
             batches=batches,
         )
         try:
-            return executor.run(write_attempt(plan, settings.batch, task))
+            return executor.write(write_attempt(plan, settings.batch, task))
         finally:
             executor.close()
 

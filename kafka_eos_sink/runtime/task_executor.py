@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms, too_old_error
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan, TaskMessage
 from kafka_eos_sink.commit.row_digest import add_digests, row_digest
 from kafka_eos_sink.errors import BrokerRefusedError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -59,6 +60,17 @@ class TaskExecutor(Executor):
             steps.WriteRows: self._write_rows,
             steps.AppendPart: self._append_part,
         }
+
+    def write(self, attempt: steps.Procedure[TaskMessage]) -> TaskMessage:
+        """Run a task attempt and hand its transaction over to the driver if the attempt prepared one.
+
+        The hand-over follows the procedure's last step. Until then the attempt may still abort its own transaction.
+        """
+        message = self.run(attempt)
+        if message.prepared is None:
+            return message
+        assert self._producer is not None
+        return replace(message, prepared=replace(message.prepared, identity=self._producer.prepare()))
 
     def close(self) -> None:
         """Close the producer, which gives up its requests in flight."""

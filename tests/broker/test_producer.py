@@ -23,7 +23,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State
+from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_testing import (
     BEING_ENDED,
@@ -141,10 +141,10 @@ def test_acknowledged_says_where_the_records_lie(any_kafka: EmbeddedKafka, clien
     log = create_topic(any_kafka.bootstrap_servers, partitions=2)
     producer = started()
     producer.write(rows(topic, 0, 1_000))
-    part = producer.append_record(log, 1, b"part", b"{}")
+    producer.append_record(log, 1, b"part", b"{}")
     producer.flush()
     acknowledged = producer.acknowledged
-    prepared_offset = producer.offset_of(part)
+    prepared_offset = acknowledged[log, 1].first_offset
     commit(client, producer)
     (record,) = read_committed(any_kafka.bootstrap_servers, log)
     assert (record.partition, record.offset, record.key, record.value) == (1, prepared_offset, b"part", b"{}")

@@ -13,7 +13,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
-from kafka_eos_sink.producer.transaction_manager import State
+from kafka_eos_sink.producer.transaction_states import State
 
 from .producer_faults import Fault, is_survived
 from .producer_ledger import Attempt, Claim, Ledger

@@ -25,7 +25,7 @@ from kafka_eos_sink.client.admin import Admin, EndTransaction
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.producer.transaction_manager import State
+from kafka_eos_sink.producer.transaction_states import State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_columns import RecordColumns

@@ -8,7 +8,8 @@ import pytest
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import ConnectionLost
 from kafka_eos_sink.errors import AuthorizationError, FencedError, TransactionAbortedError
-from kafka_eos_sink.producer.transaction_manager import TRANSITIONS, IllegalTransition, State, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -137,15 +138,15 @@ def test_what_is_in_the_way_of_an_id_is_kept_until_it_is_given() -> None:
         return d.manager.last_problem, d.manager.busy
 
     d.manager.initialize()
-    assert in_the_way() == ("no answer", False)
+    assert in_the_way() == ("no response", False)
     d.ask()
     d.found()
     refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-    assert in_the_way() == ("InitProducerId of transactional id 'tx' was answered CONCURRENT_TRANSACTIONS", True)
+    assert in_the_way() == ("InitProducerId of transactional id 'tx' failed with CONCURRENT_TRANSACTIONS", True)
     refused(ErrorCode.NOT_COORDINATOR)
     d.ask()
     d.found()  # that the coordinator was found again says nothing of the id
-    assert in_the_way() == ("InitProducerId of transactional id 'tx' was answered NOT_COORDINATOR", False)
+    assert in_the_way() == ("InitProducerId of transactional id 'tx' failed with NOT_COORDINATOR", False)
     refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     d.ask()
     d.manager.lost(LOST, d.now)
@@ -154,7 +155,7 @@ def test_what_is_in_the_way_of_an_id_is_kept_until_it_is_given() -> None:
     d.found()
     d.ask()
     d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=2))
-    assert in_the_way() == ("no answer", False)
+    assert in_the_way() == ("no response", False)
 
 
 @pytest.mark.parametrize(

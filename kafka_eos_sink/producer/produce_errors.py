@@ -1,0 +1,51 @@
+"""The errors of batches that a broker rejected, each with its topic, partition and rows."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.errors import InvalidRowError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.producer.record_accumulator import ProducerBatch
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
+from kafka_eos_sink.protocol.reactions import refusal
+
+MAX_NAMED_ROWS = 5
+
+
+def transaction_aborted_error(batch: ProducerBatch, problem: str) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "TRANSACTION_ABORTED",
+        f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
+        f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: "
+        f"{problem}. This producer was fenced by a newer one, or its transaction timed out or lost data; a new "
+        "attempt starts a new transaction",
+    )
+
+
+def record_too_large_error(batch: ProducerBatch, problem: str) -> InvalidRowError:
+    row = batch.row_number(0)
+    return InvalidRowError(
+        "RECORD_TOO_LARGE",
+        f"topic {batch.topic} partition {batch.partition} does not take a record of "
+        f"{batch.block.uncompressed_bytes} bytes ({batch.size_bytes} as a batch)"
+        f"{'' if row is None else f', row {row} of the task'}: {problem}; raise the topic's max.message.bytes or "
+        "set dead.letter.topic",
+    )
+
+
+def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.Partition) -> KafkaEosError:
+    """The error of a batch that no retry can help, with up to five of its rejected rows (KIP-467)."""
+    where = f"topic {batch.topic} partition {batch.partition}"
+    if not response.record_errors:
+        return refusal(ProduceRequest, response.error_code, f"Produce to {where}", response.error_message)
+    named = []
+    for error in response.record_errors[:MAX_NAMED_ROWS]:
+        row = batch.row_number(error.batch_index)
+        place = f"record {error.batch_index} of its batch" if row is None else f"row {row} of the task"
+        named.append(f"{place}: {error.batch_index_error_message or 'no reason given'}")
+    more = len(response.record_errors) - len(named)
+    return InvalidRowError(
+        "RECORD_REFUSED",
+        f"the broker refused records for {where} ({ErrorCode.of(response.error_code).name}"
+        f"{f', {response.error_message}' if response.error_message else ''}): {'; '.join(named)}"
+        f"{f'; and {more} more' if more else ''}",
+    )

@@ -1,0 +1,38 @@
+"""The states of a producer's transaction, and the transitions that are allowed (Java's TransactionManager.State)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+
+class State(Enum):
+    UNINITIALIZED = auto()
+    INITIALIZING = auto()
+    READY = auto()
+    IN_TRANSACTION = auto()
+    PREPARED = auto()
+    COMMITTING = auto()
+    ABORTING = auto()
+    ABORTABLE_ERROR = auto()
+    FATAL_ERROR = auto()
+
+
+S = State
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    S.UNINITIALIZED: frozenset({S.INITIALIZING, S.READY, S.FATAL_ERROR}),
+    S.INITIALIZING: frozenset({S.READY, S.FATAL_ERROR}),
+    S.READY: frozenset({S.INITIALIZING, S.IN_TRANSACTION, S.FATAL_ERROR}),
+    S.IN_TRANSACTION: frozenset({S.PREPARED, S.COMMITTING, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
+    S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
+    S.COMMITTING: frozenset({S.READY, S.FATAL_ERROR}),
+    S.ABORTING: frozenset({S.READY, S.FATAL_ERROR}),
+    # The driver may have decided the transaction already, so this process may not end it any more.
+    S.PREPARED: frozenset(),
+    S.FATAL_ERROR: frozenset(),
+}
+
+
+class IllegalTransition(RuntimeError):
+    """The state does not allow the call: a bug in the caller, never an effect of a broker's response."""
