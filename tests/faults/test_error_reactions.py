@@ -600,8 +600,7 @@ def end_txn() -> Iterator[Case]:
     codes = f"CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT {COORDINATOR} {QUOTA}"
     fencing = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED"
     doubtful = "INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE"
-    configuration = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION"
-    hopeless = f"{configuration} {STRANGE}"
+    hopeless = f"TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION {STRANGE}"
     for of in (of_driver, of_task):
         yield from again(api, of, codes, **both)
         yield from again(api, of, codes, answer=AnswerAfter, **both)
@@ -616,10 +615,9 @@ def end_txn() -> Iterator[Case]:
     how = {"decided": True, "leaves_open": True, **both}
     yield from ends(api, of_task, {"UNRESOLVED": f"{fencing} {doubtful}"}, after=loading, **how)
     yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, after=loading, **how)
-    # A code without a row leaves the outcome unknown, so the witness decides here as well.
-    yield from again(api, of_task, f"{fencing} {doubtful} {STRANGE}", answer=AnswerAfter, in_a_row=False, **both)
-    # Codes that only configuration can mend leave a batch decided that is in truth finished.
-    yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": configuration}, answer=AnswerAfter, **how)
+    yield from again(api, of_task, f"{fencing} {doubtful}", answer=AnswerAfter, in_a_row=False, **both)
+    # Codes that do not say whether the transaction has ended leave a batch decided that is in truth finished.
+    yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, answer=AnswerAfter, **how)
 
 
 def questions() -> Iterator[Case]:
