@@ -57,7 +57,7 @@ def decided(
 
 @pytest.mark.parametrize(
     ("lose", "says"),
-    [(delete_topic, "there is no such topic"), (delete_and_create, "created anew")],
+    [(delete_topic, "there is no such topic"), (delete_and_create, "created again")],
     ids=["gone", "anew"],
 )
 def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out(

@@ -187,7 +187,7 @@ _STATES = {
     "crash and compaction": (18_199, 25_550),
     "crash and expiry": (13_462, 20_277),
     "timeouts and a restart": (60_436, 655_545),
-    "two drivers beside each other": (120_584, 115_711),
+    "two drivers beside each other": (119_880, 115_279),
     "crash and restart in the same planner process": (5_467, 19_519),
     "a planner process that remembers an older driver": (5_469, 19_519),
 }
