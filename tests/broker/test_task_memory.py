@@ -19,13 +19,13 @@ PROGRAM = textwrap.dedent("""
     import numpy as np
     import pyarrow as pa
     from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-    from kafka_eos_sink.commit import write
+    from kafka_eos_sink.runtime import session
     from kafka_eos_sink.producer.config import ProducerConfig
     from kafka_eos_sink.producer.rows import Rows
     from kafka_eos_sink.protocol.record_columns import RecordColumns
 
     servers, topic, rows, size, batches, memory = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
-    settings = write.WriteSettings(
+    settings = session.WriteSettings(
         write_id=f"kafka-eos/{uuid.uuid4()}", query_id="batch", version=0, random_write_id=True, topic=topic,
         schema="value binary", offsets_hash=None, on_checkpoint_rollback="fail", commit_log_topic="__kafka_eos_commits",
         client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers)),
@@ -49,10 +49,10 @@ PROGRAM = textwrap.dedent("""
             yield batch(number)
 
     early = []
-    plan = write.plan(settings)
-    message = write.write_task(settings, plan, write.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0), delivered())
+    plan = session.plan(settings)
+    message = session.write_task(settings, plan, session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0), delivered())
     late = peak()
-    write.commit(settings, plan, [message])
+    session.commit(settings, plan, [message])
     print(json.dumps({"rows": message.prepared.rows, "early": early[0], "late": late}))
 """)
 
