@@ -260,10 +260,15 @@ class Requests:
             if isinstance(response, KafkaEosError):
                 self._on_error(operation, node_id, keys, response)
                 continue
+            omitted = dict.fromkeys(keys)
             for key, code, message, value in call.read(response, keys):
+                omitted.pop(key, None)
                 # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
                     self._on_result(operation, node_id, key, Outcome(code=code, value=value), message)
+            for key in omitted:
+                # The broker may have processed the request for a key that its response omits: an earlier code no longer holds.
+                operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 
     def _nodes(self, operation: _Operation[K, V]) -> dict[Any, int]:
         """The node of each open key, without the keys whose coordinator is not known yet."""

@@ -12,6 +12,7 @@ import pytest
 from kafka_eos_sink.client.admin import Admin, EndTransaction, EndTxnResult
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
+from kafka_eos_sink.client.requests import Call, OnCode, Requests, Route
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -244,3 +245,23 @@ def test_transaction_version_is_read_again_after_ten_seconds() -> None:
     assert own.transaction_version(20_000) == 2
     assert own.transaction_version(20_000) == 2
     assert len(brokers.requests(m.ApiVersionsRequest)) == 2
+
+
+def test_code_no_longer_holds_when_a_later_response_omits_its_key() -> None:
+    codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS.value])
+
+    def read(_response: Any, keys: Sequence[str]) -> list[tuple[str, int, str | None, None]]:
+        return [(key, code, None, None) for key, code in zip(keys, codes, strict=False)]
+
+    call: Call[str, None] = Call(
+        api=m.EndTxnRequest,
+        route=Route.ANY,
+        request=lambda keys, _node_id: m.EndTxnRequest(
+            transactional_id=keys[0], producer_id=1, producer_epoch=0, committed=True
+        ),
+        read=read,
+        about=repr,
+        on_code=OnCode.RETURN,
+    )
+    outcome = Requests(Brokers(lambda _node_id, _request: object())).perform(call, ["w.0.0"], DEADLINE_MS)["w.0.0"]  # type: ignore[arg-type]
+    assert (outcome.code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)
