@@ -186,7 +186,7 @@ RULES: tuple[Rule, ...] = (
     # No broker.
     Rule("unit/test_tiers.py", TEST),  # collects all tests
     Rule("unit/cli/test_jars.py", TEST),  # downloads
-    Rule("unit/cli/test_entry.py::test_the_installed_command_tells_the_shell_how_it_ended", TEST),  # waits for a broker
+    Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),  # waits for a broker
     Rule("unit", CHECK),
     Rule("conformance", CHECK),
     Rule("model/test_exhaustive.py", CHECK),
@@ -194,11 +194,11 @@ RULES: tuple[Rule, ...] = (
     Rule("model/test_producer_machine.py", CHECK),
     Rule("model/test_mutations.py", Sample(of_class=lambda params: params["mutation"].name)),
     Rule("model/test_reality.py", TEST, one_of("seed", 0, 1, 2)),
-    Rule("model/test_reality.py::test_random_requests_are_answered_as_by_a_broker", ALL),
+    Rule("model/test_reality.py::test_random_requests_get_the_same_responses_as_from_a_broker", ALL),
     Rule("model", TEST),
     # Behind the proxy: one error case per class, one loss per stage and version, random faults and deadlines once.
     Rule(
-        "faults/test_error_reactions.py::test_a_code_leads_to_what_the_protocol_asks_for",
+        "faults/test_error_reactions.py::test_error_code_triggers_its_protocol_reaction",
         Sample(of_class=lambda params: params["case"].equivalence_class, every=5),
     ),
     Rule(
@@ -238,25 +238,23 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
+    Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(
-        "broker/test_commit_log_topic.py::test_compaction_and_a_restart_leave_the_beginning_of_the_log_where_it_is", ALL
-    ),
-    Rule(
-        "broker/test_deleted_topics.py::test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_written",
+        "broker/test_deleted_topics.py::test_commit_fails_when_topic_is_deleted_after_the_write",
         TEST,
     ),
     Rule(
-        "broker/test_deleted_topics.py::test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out",
+        "broker/test_deleted_topics.py::test_decided_rows_of_deleted_topic_raise_topic_gone",
         Sample(of_class=lambda params: "all"),
     ),
     Rule("broker/test_deleted_topics.py", ALL),
-    Rule("broker/test_straggler.py::test_a_commit_that_comes_too_late_decides_nothing_and_says_why", ALL),
+    Rule("broker/test_straggler.py::test_late_commit_fails_with_transaction_not_open", ALL),
     Rule(
         "broker/test_straggler.py::test_a_straggler_fails_long_before_its_last_row",
         ALL,
         one_of("first_row_after_s", 14.0),
     ),
-    Rule("broker/test_producer.py::test_memory_stays_within_buffer_memory", ALL),
+    Rule("broker/test_producer.py::test_producer_memory_is_bounded_by_buffer_memory", ALL),
     Rule(
         "broker/test_producer.py::test_every_row_is_read_once_and_in_order_with_each_codec",
         ALL,
@@ -287,7 +285,7 @@ RULES: tuple[Rule, ...] = (
         "spark/test_batch_failures.py::test_a_task_dies_and_spark_runs_it_again", TEST, one_of("point", "task.writing")
     ),
     Rule("spark/test_batch_failures.py", ALL),
-    Rule("spark/test_streaming_failures.py::test_a_commit_that_fails_after_the_decision_is_finished_by_abort", TEST),
+    Rule("spark/test_streaming_failures.py::test_commit_failing_after_decision_is_finished_by_abort", TEST),
     Rule("spark/test_streaming_failures.py", ALL),
     Rule("spark/test_batch_bad_input.py::test_a_wrong_column_is_refused_before_anything_is_written", ALL),
     Rule(

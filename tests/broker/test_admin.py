@@ -138,7 +138,7 @@ def test_a_topic_is_created_once(admin: Admin) -> None:
     assert admin.describe_configs("topic", name, ["cleanup.policy"], deadline(admin)) == {"cleanup.policy": "compact"}
 
 
-def test_a_topic_that_is_refused_comes_with_the_command_to_create_it(admin: Admin) -> None:
+def test_rejected_topic_creation_names_the_create_command(admin: Admin) -> None:
     with pytest.raises(BrokerRefusedError, match="INVALID_REPLICATION_FACTOR") as refused:
         admin.create_topic("too-many-replicas", 2, 9, {"cleanup.policy": "compact"}, deadline(admin))
     assert "--create --topic too-many-replicas --partitions 2 --replication-factor 9" in str(refused.value)
@@ -156,7 +156,7 @@ def test_configurations_are_read(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [("no-such-topic", "there is no such topic"), (None, "it has 3 partitions")])
-def test_a_partition_that_does_not_exist_is_said_at_the_deadline(
+def test_missing_partition_raises_unknown_topic_at_deadline(
     admin: Admin, topic: str, name: str | None, said: str
 ) -> None:
     admin.client.want_topics([name or topic])
@@ -171,15 +171,13 @@ def test_a_name_that_no_topic_can_have_is_refused_at_once(admin: Admin) -> None:
         admin.leaders([("no/topic", 0)], deadline(admin))
 
 
-def test_a_producer_id_is_given_and_its_epoch_fences_the_former_owner(admin: Admin, transactional_id: str) -> None:
+def test_second_init_producer_id_bumps_epoch_and_fences_first(admin: Admin, transactional_id: str) -> None:
     first = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
     second = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
     assert second == (first[0], first[1] + 1)
 
 
-def test_an_open_transaction_is_aborted_before_the_id_has_a_new_owner(
-    admin: Admin, topic: str, transactional_id: str
-) -> None:
+def test_init_producer_id_aborts_the_open_transaction(admin: Admin, topic: str, transactional_id: str) -> None:
     Transaction(admin, transactional_id).produce(topic, 0, b"left behind")
     Transaction(admin, transactional_id)
     state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
@@ -189,17 +187,13 @@ def test_an_open_transaction_is_aborted_before_the_id_has_a_new_owner(
     assert len(fetched.aborted_transactions or ()) == 1
 
 
-def test_a_timeout_above_the_brokers_maximum_is_refused_with_a_code_of_its_own(
-    admin: Admin, transactional_id: str
-) -> None:
+def test_timeout_above_broker_maximum_raises_its_own_error_code(admin: Admin, transactional_id: str) -> None:
     with pytest.raises(BrokerRefusedError, match=r"transaction\.timeout\.ms=960000") as refused:
         admin.init_producer_id(transactional_id, 960_000, deadline(admin))
     assert refused.value.code == "INVALID_TRANSACTION_TIMEOUT"
 
 
-def test_transactions_are_described_whether_they_are_known_or_not(
-    admin: Admin, topic: str, transactional_id: str
-) -> None:
+def test_known_and_unknown_transactions_are_described(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     states = admin.describe_transactions([transactional_id, "nobody"], deadline(admin))
     assert states["nobody"] is None
@@ -243,7 +237,7 @@ def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, tra
 
 
 @pytest.mark.parametrize("admin", ["kafka"], ids=["tv2"], indirect=True)  # below version 2 other answers are right
-def test_the_answers_to_end_txn_are_given_as_they_came(admin: Admin, topic: str, transactional_id: str) -> None:
+def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     commit, abort = transaction.end(True), transaction.end(False)
@@ -263,9 +257,7 @@ def test_the_answers_to_end_txn_are_given_as_they_came(admin: Admin, topic: str,
     ]
 
 
-def test_a_version_that_no_broker_speaks_is_not_replaced_by_another(
-    admin: Admin, topic: str, transactional_id: str
-) -> None:
+def test_unsupported_end_txn_version_is_not_substituted(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     (refused,) = admin.end_transactions([transaction.end(True, version=99)], deadline(admin))
@@ -276,7 +268,7 @@ def test_a_version_that_no_broker_speaks_is_not_replaced_by_another(
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
-def test_many_transactions_are_ended_in_one_pass_each_as_told(admin: Admin, topic: str) -> None:
+def test_many_transactions_end_in_one_call_each_as_requested(admin: Admin, topic: str) -> None:
     transactions = [Transaction(admin, f"pass.{uuid.uuid4()}") for _ in range(20)]
     for transaction in transactions:
         transaction.add(topic, 1)
@@ -292,14 +284,14 @@ def test_many_transactions_are_ended_in_one_pass_each_as_told(admin: Admin, topi
     assert found == wanted
 
 
-def test_past_the_deadline_an_end_without_an_answer_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
+def test_end_txn_without_response_by_deadline_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [EndTxnResult(error_code=None)]
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
-def test_offsets_tell_the_stable_part_of_the_log_from_the_rest(admin: Admin, topic: str, transactional_id: str) -> None:
+def test_list_offsets_separates_last_stable_from_latest_offset(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     assert transaction.produce(topic, 0, b"a", b"b") == 0
     partitions = [(topic, 0), (topic, 1)]
@@ -314,7 +306,7 @@ def test_offsets_tell_the_stable_part_of_the_log_from_the_rest(admin: Admin, top
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_records_are_fetched_with_what_became_of_their_transaction(
+def test_fetched_records_carry_their_transaction_outcome(
     admin: Admin, topic: str, transactional_id: str, committed: bool
 ) -> None:
     transaction = Transaction(admin, transactional_id)
@@ -338,13 +330,11 @@ def test_records_are_fetched_with_what_became_of_their_transaction(
     assert aborted == (set() if committed else {(transaction.producer_id, 0)})
 
 
-def test_an_offset_outside_the_log_is_told_not_raised(admin: Admin, topic: str) -> None:
+def test_fetch_out_of_range_returns_error_code_without_raising(admin: Admin, topic: str) -> None:
     assert admin.fetch(topic, 0, 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_partition_tells_its_producers_and_takes_a_marker_by_hand(
-    admin: Admin, topic: str, transactional_id: str
-) -> None:
+def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.produce(topic, 0, b"a")
     (open_one,) = admin.describe_producers([(topic, 0)], deadline(admin))[topic, 0]
@@ -392,9 +382,7 @@ def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int]
     raise AssertionError(f"OffsetFetch returned {codes}")
 
 
-def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
-    admin: Admin, topic: str, transactional_id: str
-) -> None:
+def test_group_offsets_are_unstable_until_transaction_ends(admin: Admin, topic: str, transactional_id: str) -> None:
     group = f"group-{uuid.uuid4()}"
     assert stable_offsets(admin, group, topic) == {}
     transaction = Transaction(admin, transactional_id)
@@ -421,7 +409,7 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
     assert found == {(topic, 1): 42}
 
 
-def test_transactions_whose_coordinator_dies_are_ended_by_its_successor() -> None:
+def test_end_txn_succeeds_after_coordinator_fail_over() -> None:
     with EmbeddedKafka(brokers=3) as cluster:
         config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster.bootstrap_servers))
         with NetworkClient(config) as client:

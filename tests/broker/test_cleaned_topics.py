@@ -115,7 +115,7 @@ def newest(cluster: EmbeddedKafka, topic: str) -> dict[bytes | None, int]:
     return {record.key: int(record.value or b"") for record in records}
 
 
-def test_compaction_leaves_the_newest_committed_row_of_each_key_and_nothing_of_what_was_aborted(
+def test_compaction_keeps_newest_committed_and_no_aborted_rows(
     cleaning_kafka: EmbeddedKafka,
 ) -> None:
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=COMPACTED)
@@ -137,7 +137,7 @@ def test_compaction_leaves_the_newest_committed_row_of_each_key_and_nothing_of_w
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
-def test_compaction_does_not_touch_rows_that_are_decided_and_not_yet_visible(
+def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=COMPACTED)
@@ -167,7 +167,7 @@ def test_compaction_does_not_touch_rows_that_are_decided_and_not_yet_visible(
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
-def test_what_retention_has_deleted_is_not_written_again(cleaning_kafka: EmbeddedKafka) -> None:
+def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKafka) -> None:
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=DELETED)
     writes = KeyedWrites(cleaning_kafka, topic)
     given = writes.next
@@ -181,7 +181,7 @@ def test_what_retention_has_deleted_is_not_written_again(cleaning_kafka: Embedde
     assert set(numbers(cleaning_kafka, topic)) <= {following}
 
 
-def test_rows_that_are_older_than_the_retention_are_written_and_then_deleted(
+def test_rows_older_than_retention_are_written_then_deleted(
     cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention goes by the timestamps that the rows have, and does not wait for the end of their transaction."""
@@ -198,7 +198,7 @@ def test_rows_that_are_older_than_the_retention_are_written_and_then_deleted(
     assert set(numbers(cleaning_kafka, topic)) <= {following}
 
 
-def test_rows_that_were_aborted_and_cleaned_away_are_not_called_visible(
+def test_aborted_rows_deleted_by_cleaner_are_not_called_visible(
     cleaning_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the records the cleaner forgets that their transaction was aborted; at their offsets there is somebody else's."""
@@ -219,7 +219,7 @@ def test_rows_that_were_aborted_and_cleaned_away_are_not_called_visible(
     assert_nothing_open(servers, [topic])
 
 
-def test_rows_of_a_transaction_are_found_behind_those_that_the_cleaner_took(cleaning_kafka: EmbeddedKafka) -> None:
+def test_rows_are_found_when_compaction_removed_earlier_offsets(cleaning_kafka: EmbeddedKafka) -> None:
     """The first row is superseded and gone, and somebody else's is the first one left between its offsets."""
     servers = cleaning_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1, configs=COMPACTED)
@@ -258,7 +258,7 @@ def asked(part: OffsetRange, owner: int) -> Procedure[tuple[tuple[int, int], ...
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
-def test_rows_of_a_transaction_are_found_behind_those_that_retention_took(kafka: EmbeddedKafka, commits: bool) -> None:
+def test_rows_are_found_when_retention_removed_earlier_offsets(kafka: EmbeddedKafka, commits: bool) -> None:
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     ours = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": topic})

@@ -20,7 +20,7 @@ def verdicts(kafka: EmbeddedKafka, topic: str, log: str = "__kafka_eos_commits")
     return {(each.about, each.what): each for each in found}
 
 
-def test_a_cluster_that_works_is_shown_with_what_it_lacks_for_production(
+def test_check_passes_working_cluster_and_lists_production_gaps(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -52,7 +52,7 @@ def test_a_cluster_that_works_is_shown_with_what_it_lacks_for_production(
         assert finding.what in table
 
 
-def test_what_would_break_a_write_is_status_1(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_1_when_a_write_would_fail(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     servers = kafka.bootstrap_servers
     missing = unique_topic()
     assert main(["check", "--bootstrap-servers", servers, "--topic", missing]) == 1

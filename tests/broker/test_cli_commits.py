@@ -114,7 +114,7 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_last(
     assert [(each["write_id"], each["version"]) for each in found] == wanted
 
 
-def test_what_cannot_be_shown_is_said_in_one_sentence(
+def test_commits_command_error_is_one_line_with_its_code(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     missing = unique_topic("log")

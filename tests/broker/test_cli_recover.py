@@ -25,7 +25,7 @@ def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture
     return found
 
 
-def test_what_was_decided_is_finished(
+def test_recover_finishes_decided_write(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
@@ -49,7 +49,7 @@ def test_what_was_decided_is_finished(
     assert "No transaction of it was open" in table
 
 
-def test_what_was_not_decided_is_ended_and_its_driver_fenced(
+def test_recover_aborts_undecided_write_and_fences_its_driver(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -103,7 +103,9 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     assert_nothing_open(servers, [topic])
 
 
-def test_what_a_lost_log_knew_can_be_given_up(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
     servers = kafka.bootstrap_servers
     topic = create_topic(servers)
     write_all(write_settings(kafka, create_topic(servers)), 1)
@@ -115,7 +117,7 @@ def test_what_a_lost_log_knew_can_be_given_up(kafka: EmbeddedKafka, capsys: pyte
     assert_nothing_open(servers, [topic])
 
 
-def test_nobody_is_told_to_run_a_write_again_that_had_no_app_id(
+def test_recover_suggests_no_rerun_without_txn_app_id(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)

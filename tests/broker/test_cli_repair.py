@@ -177,7 +177,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
         Executor(client, admin, log_topic=side, log_partition=0, timeout_ms=30_000).run(end())
 
 
-def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
+def test_repair_lists_then_writes_missing_marker_and_finishes(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -216,7 +216,7 @@ def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
     assert_nothing_open(servers, [topic])
 
 
-def test_a_decision_without_a_marker_is_repaired_and_its_batch_finished(
+def test_missing_decision_marker_is_repaired_and_batch_finished(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -277,7 +277,7 @@ def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsy
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_the_commit_log_proves_a_transaction_whose_coordinator_has_gone_on(
+def test_commit_log_proves_commit_after_id_has_newer_epoch(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A late attempt has taken the id over, found itself overtaken and written nothing: the coordinator knows the old one no more."""
@@ -302,9 +302,7 @@ def test_the_commit_log_proves_a_transaction_whose_coordinator_has_gone_on(
     assert_nothing_open(servers, [topic])
 
 
-def test_a_decision_that_a_tool_aborted_is_written_anew(
-    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decision_aborted_by_kafka_tool_is_rewritten(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody ends the hanging transaction in the commit log, as `kafka-transactions.sh abort` does."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
@@ -345,7 +343,7 @@ def ended_without_a_marker(
         return identity
 
 
-def test_an_aborted_attempt_that_holds_up_readers_gets_its_marker(
+def test_aborted_attempt_blocking_readers_gets_its_abort_marker(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The batch is decided without it, its ABORT was left out on a data partition, and nobody asks for its id again.
@@ -369,7 +367,7 @@ def test_an_aborted_attempt_that_holds_up_readers_gets_its_marker(
 
 
 @pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
-def test_it_is_found_whatever_the_newest_decision_names(
+def test_missing_marker_is_found_with_any_newest_decision(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
 ) -> None:
     servers = kafka.bootstrap_servers
@@ -396,7 +394,7 @@ def test_it_is_found_whatever_the_newest_decision_names(
     assert_nothing_open(servers, [topic])
 
 
-def test_where_nobody_can_tell_where_an_attempt_has_written_it_is_said(
+def test_unlocatable_attempt_is_reported_as_not_checked(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing was decided yet, and the commit log does not know the topic before that."""
@@ -416,7 +414,7 @@ def test_where_nobody_can_tell_where_an_attempt_has_written_it_is_said(
     assert_nothing_open(servers, [topic])
 
 
-def test_an_attempt_that_has_joined_an_older_transaction_gets_no_marker(
+def test_attempt_joined_to_older_transaction_gets_no_marker(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whose rows were committed, and which no newest decision names any more: an ABORT would discard them."""
@@ -439,9 +437,7 @@ def test_an_attempt_that_has_joined_an_older_transaction_gets_no_marker(
     delete_topic(servers, topic)
 
 
-def test_a_deleted_topic_does_not_keep_the_others_from_being_repaired(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     servers = any_kafka.bootstrap_servers
     topic, gone = create_topic(servers, partitions=1), unique_topic("gone")
     given = write_settings(any_kafka, topic)
@@ -458,7 +454,7 @@ def test_a_deleted_topic_does_not_keep_the_others_from_being_repaired(
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
-def test_a_lost_part_whose_abort_was_left_out_is_repaired_then_given_up(
+def test_lost_part_without_abort_marker_is_repaired(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     servers = any_kafka.bootstrap_servers

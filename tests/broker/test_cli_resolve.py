@@ -28,7 +28,7 @@ def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -
     return given
 
 
-def test_committed_ends_what_is_open_and_is_skipped_whatever_it_is_compared_with(
+def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -46,7 +46,7 @@ def test_committed_ends_what_is_open_and_is_skipped_whatever_it_is_compared_with
     assert len(read_uncommitted(servers, topic)) == 2 * ROWS
 
 
-def test_another_batch_of_the_same_version_is_skipped_once_it_is_called_committed(
+def test_different_batch_is_skipped_after_resolve_committed(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -69,7 +69,7 @@ def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None
         session.plan(replace(given, schema="value string, other int"))
 
 
-def test_aborted_is_written_anew(
+def test_batch_resolved_as_aborted_is_rewritten(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -84,7 +84,7 @@ def test_aborted_is_written_anew(
     assert len(read_committed(servers, topic)) == 2 * ROWS
 
 
-def test_what_is_visible_is_not_called_aborted_but_can_be_rewritten(
+def test_visible_rows_reject_aborted_but_accept_rewrite(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -108,7 +108,7 @@ def test_what_is_visible_is_not_called_aborted_but_can_be_rewritten(
     assert "2 of 2 transactions" in capsys.readouterr().err
 
 
-def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
+def test_resolve_committed_sets_start_of_unknown_stream(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -135,7 +135,7 @@ def test_a_stream_that_the_log_does_not_know_is_told_where_to_begin(
     assert "continues with version 12. The commit log ended at version 8;" in capsys.readouterr().out
 
 
-def test_a_slip_of_the_pen_costs_a_running_driver_nothing_and_an_answer_its_write_id(
+def test_resolve_wrong_version_is_harmless_next_fences_driver(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)

@@ -23,7 +23,7 @@ from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic, wait_until
 
 
-def test_it_is_created_compacted_and_replicated_by_the_number_of_brokers(kafka: EmbeddedKafka) -> None:
+def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) -> None:
     topic, log = create_topic(kafka.bootstrap_servers), unique_topic("commits")
     port = kafka.bootstrap_servers.rpartition(":")[2]
     given = write_settings(kafka, topic)
@@ -117,7 +117,7 @@ def test_a_large_decision_is_written_in_pieces_and_found_again(
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 30
 
 
-def test_compaction_and_a_restart_leave_the_beginning_of_the_log_where_it_is() -> None:
+def test_compaction_and_restart_keep_commit_log_start_offset() -> None:
     """Else a log in order would be refused: whoever begins above offset 0 has lost records."""
     with EmbeddedKafka(properties={"log.cleaner.backoff.ms": "200"}) as kafka:
         topic, log = create_topic(kafka.bootstrap_servers), unique_topic("commits")

@@ -46,7 +46,7 @@ def write(bootstrap_servers: str, topic: str, ends: str, *, records: int = 200) 
 
 
 @pytest.mark.parametrize("fetch_bytes", [1, 3_000, 1 << 20])
-def test_it_is_what_other_clients_show(
+def test_read_committed_matches_other_clients(
     any_kafka: EmbeddedKafka, fetch_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_eos_sink.client.committed_records._FETCH_BYTES", fetch_bytes)
@@ -84,7 +84,7 @@ def test_it_may_begin_anywhere(kafka: EmbeddedKafka) -> None:
         assert list(read_committed(admin, topic, 0, end, end)) == []
 
 
-def test_records_that_are_gone_are_said_to_be(kafka: EmbeddedKafka) -> None:
+def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     write(kafka.bootstrap_servers, topic, "c", records=50)
     client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

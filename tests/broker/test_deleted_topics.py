@@ -60,7 +60,7 @@ def decided(
     [(delete_topic, "there is no such topic"), (delete_and_create, "created again")],
     ids=["gone", "anew"],
 )
-def test_decided_rows_that_are_gone_with_their_topic_are_named_with_the_ways_out(
+def test_decided_rows_of_deleted_topic_raise_topic_gone(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lose: Callable[[str, str], None], says: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -96,7 +96,7 @@ def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monke
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_a_decision_of_which_nothing_was_committed_is_void_without_its_topic_as_well(
+def test_uncommitted_decision_is_void_when_its_topic_is_deleted(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -113,7 +113,7 @@ def test_a_decision_of_which_nothing_was_committed_is_void_without_its_topic_as_
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_nothing_is_decided_about_a_topic_that_was_deleted_after_its_rows_were_written(
+def test_commit_fails_when_topic_is_deleted_after_the_write(
     kafka: EmbeddedKafka,
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)

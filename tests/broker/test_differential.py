@@ -362,7 +362,7 @@ def test_records_are_those_that_librdkafka_writes(
     assert len(places["ours"]) > ROWS / 2
 
 
-def test_tables_hold_what_they_should(written: Written) -> None:
+def test_differential_tables_cover_all_edge_cases(written: Written) -> None:
     """So that nothing is left out in silence."""
     for table in written.tables.values():
         values = [row.value for row in table]
@@ -375,6 +375,6 @@ def test_tables_hold_what_they_should(written: Written) -> None:
         assert [row.timestamp for row in table] != sorted(row.timestamp for row in table)
 
 
-def test_nothing_stays_open(written: Written) -> None:
+def test_writers_leave_no_open_transaction(written: Written) -> None:
     for writer in WRITERS:
         assert_nothing_open(written.kafka.bootstrap_servers, written.topics(writer))

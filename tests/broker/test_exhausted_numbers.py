@@ -91,7 +91,7 @@ def assert_every_row(kafka: EmbeddedKafka, topic: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends", "commit.finished"])
-def test_a_write_under_the_last_epochs_is_recovered_and_the_next_gets_other_producer_ids(
+def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
     any_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
@@ -171,7 +171,7 @@ def set_last_sequence(snapshot: Path, sequence: int) -> None:
     snapshot.write_bytes(data)
 
 
-def test_sequences_go_on_at_zero_within_a_transaction_of_version_two() -> None:
+def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
     """Such a transaction begins at sequence 0, so two thousand million records come before: the broker is made to believe so."""
     with EmbeddedKafka(transaction_version=2) as kafka:
         topic = create_topic(kafka.bootstrap_servers, partitions=1)

@@ -18,7 +18,7 @@ def producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_readers_see_what_is_committed_and_nothing_else(any_kafka: EmbeddedKafka, reader: str) -> None:
+def test_readers_return_only_committed_records(any_kafka: EmbeddedKafka, reader: str) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     transactions = producer(any_kafka)
     for committed in (True, False, True, False):

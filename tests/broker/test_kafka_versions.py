@@ -60,7 +60,7 @@ def assert_every_row_once(kafka: EmbeddedKafka, topic: str, times: int = 1) -> N
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_check_tells_what_it_is(other_kafka: EmbeddedKafka, release: Release) -> None:
+def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKafka, release: Release) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
     write_all(write_settings(other_kafka, topic))  # creates the commit log
     with connected(other_kafka.bootstrap_servers) as admin:

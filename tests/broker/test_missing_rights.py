@@ -257,7 +257,7 @@ def test_with_all_rights_a_write_that_dies_is_recovered(
     assert_every_row_once(guarded, "everything")
 
 
-def test_with_no_right_but_to_write_and_to_read_the_commit_log_a_write_goes_through_and_says_what_it_cannot_prove(
+def test_write_without_proof_rights_succeeds_with_warnings(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = settings_of(guarded, NO_PROOFS)
@@ -271,7 +271,7 @@ def test_with_no_right_but_to_write_and_to_read_the_commit_log_a_write_goes_thro
     assert_every_row_once(guarded, NO_PROOFS)
 
 
-def test_a_commit_log_that_may_not_be_created_is_asked_for_with_the_command(guarded: EmbeddedKafka) -> None:
+def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:
     command = rf"kafka-topics\.sh .*--create --topic log-{NO_LOG_YET} --partitions 16"
     with pytest.raises(ConfigurationError, match=rf"COMMIT_LOG_TOPIC\].*TOPIC_AUTHORIZATION_FAILED.*Create.*{command}"):
         session.plan(settings_of(guarded, NO_LOG_YET))
@@ -307,7 +307,7 @@ def test_markers_take_a_right_of_their_own(guarded: EmbeddedKafka) -> None:
         Admin(client).write_txn_markers([marker], client.clock() + 15_000)
 
 
-def test_check_says_what_is_missing(guarded: EmbeddedKafka) -> None:
+def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
     def found(user: str) -> dict[tuple[str, str], tuple[str, Verdict]]:
         with NetworkClient(client_of(guarded, user)) as client:
             findings = check_cluster(

@@ -136,7 +136,7 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_acknowledged_says_where_the_records_lie(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
+def test_acknowledged_offsets_match_the_log(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     log = create_topic(any_kafka.bootstrap_servers, partitions=2)
     producer = started()
@@ -177,7 +177,7 @@ def test_headers_nulls_and_timestamps_arrive(any_kafka: EmbeddedKafka, client: N
     assert seen[1].timestamp > 1_700_000_000_000
 
 
-def test_rows_of_many_topics_and_given_partitions_go_where_they_say(
+def test_rows_reach_their_own_topic_and_given_partition(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     names = [create_topic(any_kafka.bootstrap_servers, partitions=3) for _ in range(3)]
@@ -198,7 +198,7 @@ def test_rows_of_many_topics_and_given_partitions_go_where_they_say(
     assert seen == count
 
 
-def test_rows_without_a_key_fill_batches_of_one_partition_and_reach_all(
+def test_keyless_rows_fill_sticky_batches_in_all_partitions(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=4)
@@ -235,7 +235,7 @@ def test_rows_lie_where_a_function_of_the_user_puts_them(
     assert all(batch.column("key").type == pa.binary() for batch, _, _ in asked)
 
 
-def test_round_robin_deals_rows_out_one_by_one_whatever_their_keys(
+def test_round_robin_ignores_keys_and_alternates_each_row(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
@@ -268,9 +268,7 @@ def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: 
     assert_exactly_once_in_order(any_kafka, topic, 50)
 
 
-def test_aborting_before_anything_was_sent_asks_nobody(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
-) -> None:
+def test_abort_before_first_send_writes_nothing(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
     producer.write(rows(topic, 0, 10))
@@ -280,7 +278,7 @@ def test_aborting_before_anything_was_sent_asks_nobody(
     assert read_uncommitted(any_kafka.bootstrap_servers, topic) == []
 
 
-def test_a_prepared_transaction_is_ended_by_another_process_connection(
+def test_prepared_transaction_is_ended_over_another_connection(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
@@ -309,9 +307,7 @@ def test_a_prepared_transaction_is_ended_by_another_process_connection(
     assert_exactly_once_in_order(any_kafka, topic, 500)
 
 
-def test_a_fenced_producer_is_refused_and_says_so(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
-) -> None:
+def test_fenced_producer_raises_fenced_error(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     old = started(unique_topic("tx"))
     old.write(rows(topic, 0, 10))
@@ -327,7 +323,7 @@ def test_a_fenced_producer_is_refused_and_says_so(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_offsets_are_committed_with_the_transaction_and_only_with_it(
+def test_offsets_are_committed_only_with_their_transaction(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     source = create_topic(any_kafka.bootstrap_servers, partitions=2)
@@ -342,7 +338,7 @@ def test_offsets_are_committed_with_the_transaction_and_only_with_it(
     assert [partition.offset for partition in found] == [7, 8]
 
 
-def test_without_transactions_rows_are_written_by_an_idempotent_producer(
+def test_without_transactions_producer_is_idempotent(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
@@ -354,7 +350,7 @@ def test_without_transactions_rows_are_written_by_an_idempotent_producer(
     assert producer.abort(deadline(client)) is None
 
 
-def test_the_idempotent_producer_goes_on_after_a_sequence_that_nobody_can_resolve(
+def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
@@ -372,9 +368,7 @@ def test_the_idempotent_producer_goes_on_after_a_sequence_that_nobody_can_resolv
     assert_exactly_once_in_order(any_kafka, topic, 30)
 
 
-def test_a_topic_that_takes_smaller_messages_gets_smaller_batches(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
-) -> None:
+def test_small_max_message_bytes_splits_batches(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=2, configs={"max.message.bytes": "20000"})
     producer = started()
     for first in range(0, 30_000, 10_000):
@@ -384,7 +378,7 @@ def test_a_topic_that_takes_smaller_messages_gets_smaller_batches(
     assert_exactly_once_in_order(any_kafka, topic, 30_000)
 
 
-def test_a_record_too_large_for_its_topic_is_named_or_goes_to_the_dead_letters(
+def test_record_too_large_is_named_or_sent_to_dead_letter_topic(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1, configs={"max.message.bytes": "2000"})
@@ -415,7 +409,7 @@ def test_a_record_too_large_for_its_topic_is_named_or_goes_to_the_dead_letters(
     assert headers["kafka-eos.value.bytes"] == b"5000"
 
 
-def test_bad_rows_fail_the_task_before_anything_of_their_slab_is_sent(
+def test_bad_rows_fail_the_task_before_any_row_of_slab_is_sent(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=2)
@@ -441,7 +435,7 @@ def test_bad_rows_fail_the_task_before_anything_of_their_slab_is_sent(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_bad_rows_go_to_the_dead_letter_topic_in_the_same_transaction(
+def test_bad_rows_reach_dead_letter_topic_in_same_transaction(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=2)
@@ -495,7 +489,7 @@ def test_partitions_added_while_writing_are_found(
     assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10
 
 
-def test_memory_stays_within_buffer_memory(
+def test_producer_memory_is_bounded_by_buffer_memory(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
@@ -584,7 +578,7 @@ def test_interceptors_see_every_row_and_every_acknowledgement(
     assert told == [(topic, 0, 0, 3, None)]
 
 
-def test_an_interceptor_that_raises_is_logged_and_the_others_and_the_write_go_on(
+def test_raising_interceptor_is_logged_and_write_continues(
     any_kafka: EmbeddedKafka,
     client: NetworkClient,
     started: Any,
@@ -611,7 +605,7 @@ def test_an_interceptor_that_raises_is_logged_and_the_others_and_the_write_go_on
 
 
 @pytest.mark.parametrize("transactional_id", ["", None])
-def test_interceptors_are_told_once_of_each_row_and_why_the_broker_refused_it(
+def test_interceptor_receives_each_row_once_with_broker_error(
     any_kafka: EmbeddedKafka,
     client: NetworkClient,
     started: Any,
@@ -674,7 +668,7 @@ def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> N
 
 
 @pytest.mark.parametrize("transactional_id", ["", None])
-def test_connections_lost_with_requests_in_flight_write_nothing_twice(
+def test_connections_lost_in_flight_cause_no_duplicates(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, transactional_id: str | None
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
@@ -695,7 +689,7 @@ def test_connections_lost_with_requests_in_flight_write_nothing_twice(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_an_end_txn_whose_answer_is_lost_is_repeated_until_it_is_known(
+def test_end_txn_with_lost_response_is_resent_until_known(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)

@@ -85,7 +85,7 @@ def test_a_straggler_fails_long_before_its_last_row(
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-def test_a_commit_that_comes_too_late_decides_nothing_and_says_why(kafka: EmbeddedKafka) -> None:
+def test_late_commit_fails_with_transaction_not_open(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     settings = short_lived(kafka, topic)
     plan = session.plan(settings)
@@ -108,7 +108,7 @@ def take_over(settings: session.WriteSettings, plan: session.Plan) -> None:
 
 @pytest.mark.parametrize("overtake", [decide, take_over])
 @pytest.mark.parametrize("step", ["task.initialised", "task.may_write", "task.flushed"])
-def test_nothing_stays_of_an_attempt_that_was_overtaken(
+def test_overtaken_attempt_leaves_no_open_transaction(
     any_kafka: EmbeddedKafka,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,7 +147,7 @@ def test_nothing_stays_of_an_attempt_that_was_overtaken(
     assert found == Counter(b"%d" % number for number in range(2 * ROWS))
 
 
-def test_a_driver_whose_attempts_were_overtaken_is_fenced_and_leaves_the_newer_one_alone(
+def test_driver_of_overtaken_attempts_is_fenced_newer_commits(
     any_kafka: EmbeddedKafka,
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)

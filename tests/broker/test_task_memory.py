@@ -57,7 +57,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def test_two_gigabytes_through_one_task_stay_within_buffer_memory(kafka: EmbeddedKafka) -> None:
+def test_two_gigabytes_in_one_task_fit_buffer_memory(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=4)
     arguments = [kafka.bootstrap_servers, topic, ROWS_PER_BATCH, VALUE_BYTES, BATCHES, BUFFER_MEMORY]
     finished = subprocess.run(

@@ -33,7 +33,7 @@ class CreatesWhenAsked(logging.Handler):
         super().close()
 
 
-def test_a_topic_that_is_missing_at_first_is_said_and_waited_for(kafka: EmbeddedKafka) -> None:
+def test_missing_topic_is_logged_and_awaited(kafka: EmbeddedKafka) -> None:
     topic = unique_topic()
     log, creates = logging.getLogger("kafka_eos_sink"), CreatesWhenAsked(kafka, topic)
     log.addHandler(creates)

@@ -25,7 +25,7 @@ def changing_kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_write_during_which_the_feature_is_raised_is_there_once(
+def test_write_during_feature_upgrade_is_visible_once(
     changing_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = changing_kafka.bootstrap_servers

@@ -8,7 +8,7 @@ from pathlib import Path
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 
-def test_error_codes_and_what_is_retriable_are_those_of_the_java_client(kafka_jars: Path) -> None:
+def test_error_codes_and_retriable_flags_match_the_java_client(kafka_jars: Path) -> None:
     source = Path(__file__).with_name("ErrorCodes.java")
     run = subprocess.run(
         ["java", "-cp", f"{kafka_jars}/*", str(source)], capture_output=True, text=True, timeout=120, check=False

@@ -139,7 +139,7 @@ def test_versions_that_we_speak_exist(request_cls: Any, message_definition: Defi
     [(request, cls) for request in REQUESTS for cls in (request, request.RESPONSE)],
     ids=name_of,
 )
-def test_what_is_not_sent_has_kafkas_default(request_cls: Any, cls: type, message_definition: Definitions) -> None:
+def test_unsent_fields_have_kafka_defaults(request_cls: Any, cls: type, message_definition: Definitions) -> None:
     """Holds defaults and `ignorable` of all fields that some version lacks and of all tagged fields."""
     definition = message_definition(cls.__name__)
     spoken = set(request_cls.VERSIONS)

@@ -79,7 +79,7 @@ def test_we_read_batches_of_kafka_python(codec: Codec) -> None:
     assert (batch.transactional, batch.control, batch.compression) == (True, False, codec)
 
 
-def test_without_compression_our_records_are_those_of_kafka_python() -> None:
+def test_uncompressed_batches_match_kafka_python() -> None:
     builder = MemoryRecordsBuilder(2, 0, 1 << 20, 0, True, 4711, 3, 17)
     for time, key, value, headers in EXPECTED:
         builder.append(time, key, value, headers)

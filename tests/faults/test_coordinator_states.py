@@ -98,7 +98,7 @@ def test_nothing_is_decided_about_a_transaction_in_such_a_state(bench: Bench, st
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_who_takes_over_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) -> None:
+def test_next_driver_ends_no_transaction_in_such_a_state(bench: Bench, state: str) -> None:
     """What is left open the next plan ends, or the transaction's timeout."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
@@ -136,7 +136,7 @@ def test_a_sweep_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) 
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_recovery_goes_by_the_log_whatever_the_coordinator_says(
+def test_recovery_follows_markers_despite_coordinator_state(
     bench: Bench, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What may still be ended by its coordinator is waited for, and then the markers tell."""

@@ -733,7 +733,7 @@ CASES = [case for group in GROUPS for case in group()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_code_leads_to_what_the_protocol_asks_for(
+def test_error_code_triggers_its_protocol_reaction(
     bench_of: Callable[[int], Bench], case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How long a task looks for a free id is no setting: a minute.
@@ -902,7 +902,9 @@ def test_a_principal_that_is_refused_is_not_tried_again(
     assert [seen.api for seen in bench.proxy.requests] == asked[: asked.index(api) + 1]
 
 
-def test_what_could_not_be_checked_is_said(bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture) -> None:
+def test_unchecked_topic_is_logged_as_warning(
+    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
+) -> None:
     bench = bench_of(2)
     topic = bench.topic()
     refused = Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

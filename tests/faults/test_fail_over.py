@@ -299,7 +299,7 @@ def test_a_node_that_ends_within_the_abort(
 
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize(("whose", "side"), [("task", "request"), ("task", "response"), ("driver", "response")])
-def test_a_coordinator_that_ends_while_it_is_asked_for_a_producer_id(
+def test_coordinator_dies_during_init_producer_id(
     three: EmbeddedKafka, whose: str, side: Side, number: signal.Signals
 ) -> None:
     """Before it was told of the InitProducerId, or when it has bumped the epoch and nobody was told of that."""
@@ -410,7 +410,7 @@ def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> Non
     assert_every_row_once(three, settings, deliveries.count)
 
 
-def test_the_reason_is_said_where_two_of_three_stay_down(three: EmbeddedKafka) -> None:
+def test_error_names_the_reason_when_two_of_three_are_down(three: EmbeddedKafka) -> None:
     """Without a transaction, so that the broker that is left is asked for nothing but the rows."""
     topic = create_topic(three.bootstrap_servers, partitions=1)
     config = replace(SETTINGS, delivery_timeout_ms=2_000)

@@ -104,7 +104,7 @@ def taken(client: NetworkClient) -> str:
     ],
     ids=str,
 )
-def test_what_a_rule_says_happens_to_one_request_and_no_other(
+def test_fault_rule_affects_exactly_one_request(
     bench: Bench, client: NetworkClient, taken: str, action: Action, lost: bool, done: bool
 ) -> None:
     bench.proxy.inject(Rule(m.InitProducerIdRequest, action, nth=2))
@@ -153,7 +153,7 @@ def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, clien
         assert client.clock() < give_up_at
 
 
-def test_what_a_seed_did_is_done_again_by_its_log(bench: Bench, client: NetworkClient, taken: str) -> None:
+def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: NetworkClient, taken: str) -> None:
     menu: dict[Any, tuple[Action, ...]] = {
         m.InitProducerIdRequest: (LoseRequest(), LoseResponse(), Answer(ErrorCode.NOT_COORDINATOR)),
         m.DescribeTransactionsRequest: (LoseResponse(), Cut()),
@@ -174,7 +174,7 @@ def test_what_a_seed_did_is_done_again_by_its_log(bench: Bench, client: NetworkC
 
 
 @pytest.mark.parametrize("api", m.REQUESTS, ids=lambda api: api.__name__)
-def test_an_answer_with_a_code_can_be_said_in_every_version(api: Any) -> None:
+def test_error_response_is_encoded_in_every_version(api: Any) -> None:
     if api is m.MetadataRequest:
         with pytest.raises(LookupError):
             error_answer(_example(api), api.VERSIONS[-1], 1)
@@ -289,7 +289,7 @@ def _example(api: Any) -> Any:
     return topics[api]()
 
 
-def test_all_brokers_are_reached_through_the_proxy_and_a_leader_hint_as_well() -> None:
+def test_proxy_covers_all_brokers_and_leader_hints() -> None:
     # None of them dies, and one that is held up is not to be taken for dead.
     patient = {"broker.session.timeout.ms": "60000"}
     with EmbeddedKafka(brokers=3, properties=patient) as cluster, FaultProxy(cluster.bootstrap_servers) as proxy:

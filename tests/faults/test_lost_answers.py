@@ -203,9 +203,7 @@ def test_a_write_outlives_a_loss_anywhere_on_its_way(
 
 
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_five_requests_in_flight_whose_answers_are_lost_keep_their_order(
-    bench: Bench, transactional_id: str | None
-) -> None:
+def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
     # The first batch of a partition goes alone. Then five are under way: the answer to the first of them would come
     # late, and with the fifth request the connection ends. Four are written then and one is not.
@@ -237,9 +235,7 @@ def test_five_requests_in_flight_whose_answers_are_lost_keep_their_order(
 
 
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_a_refused_batch_is_repeated_before_those_that_were_on_the_wire_behind_it(
-    bench: Bench, transactional_id: str | None
-) -> None:
+def test_rejected_batch_is_resent_before_later_in_flight_batches(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
     # The third is not written, and those behind it reach the leader, which calls them OUT_OF_ORDER_SEQUENCE_NUMBER. The
     # answer before its own is held until they are all on the wire.
@@ -272,9 +268,7 @@ def test_a_refused_batch_is_repeated_before_those_that_were_on_the_wire_behind_i
     [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH],
     ids=lambda code: code.name,
 )
-def test_what_is_in_flight_behind_a_sequence_that_nobody_can_resolve_is_written_anew_in_its_order(
-    bench: Bench, code: ErrorCode
-) -> None:
+def test_in_flight_batches_keep_order_after_unresolved_sequence(bench: Bench, code: ErrorCode) -> None:
     topic, rows = bench.topic(), 200
     bench.proxy.inject(
         Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2),
@@ -324,7 +318,7 @@ def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, lin
 
 
 @pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (300, 1)])
-def test_a_request_has_a_batch_of_each_partition_as_far_as_max_request_size_goes(
+def test_request_holds_a_batch_per_partition_up_to_max_size(
     bench: Bench, max_request_size: int, partitions: int
 ) -> None:
     topic, rows = bench.topic(), 20
@@ -339,9 +333,7 @@ def test_a_request_has_a_batch_of_each_partition_as_far_as_max_request_size_goes
 
 
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_a_batch_that_is_too_large_is_split_and_those_behind_it_move_on(
-    bench: Bench, transactional_id: str | None
-) -> None:
+def test_too_large_batch_is_split_and_later_sequences_shift(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
     bench.proxy.inject(
         Rule(m.ProduceRequest, Answer(ErrorCode.MESSAGE_TOO_LARGE), nth=2),
@@ -380,9 +372,7 @@ def test_sequences_go_on_at_zero_after_the_largest_int(
 
 
 @pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse(), LoseResponse(close=False)], ids=str)
-def test_past_the_delivery_timeout_the_oldest_batch_is_named_and_the_attempt_given_up(
-    bench: Bench, fault: Action
-) -> None:
+def test_delivery_timeout_names_oldest_batch_and_fails_attempt(bench: Bench, fault: Action) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
     # The two timeouts bound every step of a write. Only the tasks are hurried, not what goes before and after them.
@@ -407,9 +397,7 @@ def test_past_the_delivery_timeout_the_oldest_batch_is_named_and_the_attempt_giv
 
 
 @pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse()], ids=str)
-def test_without_a_transaction_the_delivery_timeout_names_what_may_or_may_not_be_there(
-    bench: Bench, fault: Action
-) -> None:
+def test_delivery_timeout_names_in_doubt_rows_when_idempotent(bench: Bench, fault: Action) -> None:
     topic = bench.topic()
     with started(bench, None, batch_size=60, delivery_timeout_ms=300) as producer:
         producer.write(numbered(topic, 0, 3, partition=0))
@@ -440,7 +428,7 @@ def test_a_full_buffer_waits_for_the_brokers(bench: Bench) -> None:
     bench.assert_exactly_once(topic, rows)
 
 
-def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(bench: Bench) -> None:
+def test_full_buffer_raises_buffer_exhausted_after_max_block_ms(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench, batch_size=20_000, buffer_memory=150_000) as producer:
         # The look-up of a topic is bounded by max.block.ms too, but is not what is hurried here.
@@ -468,7 +456,7 @@ def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(bench: Bench) -
         (m.EndTxnRequest, "committer"),
     ],
 )
-def test_a_broker_that_asks_for_silence_gets_it(bench: Bench, api: Any, client: str) -> None:
+def test_throttled_client_sends_nothing_for_the_throttle_time(bench: Bench, api: Any, client: str) -> None:
     topic, silence_s = bench.topic(), 0.25
     bench.proxy.inject(Rule(api, Throttle(int(silence_s * 1_000)), client=client))
     write_whole(bench.write_settings(topic))
@@ -486,7 +474,7 @@ def test_a_broker_that_asks_for_silence_gets_it(bench: Bench, api: Any, client: 
     assert told[0].at - requests[at].at >= silence_s
 
 
-def test_connections_that_idle_are_closed_and_made_anew_within_a_transaction(bench: Bench) -> None:
+def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench, client={"connections_max_idle_ms": 50}) as producer:
         client = producer._client
@@ -503,7 +491,7 @@ def test_connections_that_idle_are_closed_and_made_anew_within_a_transaction(ben
     bench.assert_nothing_open(topic)
 
 
-def test_connections_that_the_brokers_close_are_made_anew_within_a_transaction(bench: Bench) -> None:
+def test_closed_connections_are_reopened_within_a_transaction(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench) as producer:
         for first in range(0, 40, 10):
@@ -516,7 +504,7 @@ def test_connections_that_the_brokers_close_are_made_anew_within_a_transaction(b
     bench.assert_nothing_open(topic)
 
 
-def test_a_batch_that_arrives_after_its_transaction_was_aborted_opens_nothing(bench: Bench) -> None:
+def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
     topic, transactional_id = bench.topic(), unique_topic("late")
     with started(bench, transactional_id, client={"request_timeout_ms": 300}) as producer:
@@ -533,7 +521,7 @@ def test_a_batch_that_arrives_after_its_transaction_was_aborted_opens_nothing(be
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
-def test_an_end_that_arrives_after_the_next_owner_has_begun_ends_nothing(bench: Bench, committed: bool) -> None:
+def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bool) -> None:
     topic, transactional_id = bench.topic(), unique_topic("late")
     bench.proxy.inject(Rule(m.EndTxnRequest, DeliverLate("begun")))
     with started(bench, transactional_id) as old:
@@ -554,9 +542,7 @@ def test_an_end_that_arrives_after_the_next_owner_has_begun_ends_nothing(bench: 
 
 
 @pytest.mark.parametrize("whose", ["task", "driver"])
-def test_a_transaction_that_a_late_request_begins_anew_holds_up_nobody_and_is_ended_by_the_next_batch(
-    bench_of: Callable[[int], Bench], whose: str
-) -> None:
+def test_late_add_partitions_transaction_is_ended_by_next_batch(bench_of: Callable[[int], Bench], whose: str) -> None:
     """Below version 2, AddPartitionsToTxn of an ended transaction begins one of the same identity (docs/kafka-behaviour.md)."""
     bench = bench_of(0)
     topic, again = bench.topic(), bench.topic()
@@ -617,7 +603,7 @@ def run_and_abort(bench: Bench, settings: session.WriteSettings) -> KafkaEosErro
     ],
     ids=["a-task", "the-decision-record", "the-decision", "the-decision-made", "the-end-of-a-task"],
 )
-def test_abort_leaves_nothing_open_and_finishes_what_is_decided(
+def test_abort_leaves_nothing_open_and_finishes_decided_write(
     bench: Bench, api: Any, where: Callable[[Any], bool], action: Action, visible: bool, hurry: dict[str, Any]
 ) -> None:
     topic = bench.topic()
@@ -657,7 +643,7 @@ SEEDS = (1, 2, 3, 5, 6, 7, 8, 9)
 
 @pytest.mark.usefixtures("soon_quiet")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_batch_run_again_until_it_succeeds_is_there_once_whatever_happened(bench: Bench, seed: int) -> None:
+def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: int) -> None:
     topic = bench.topic()
     settings = bench.write_settings(
         topic, client={"request_timeout_ms": 400}, delivery_timeout_ms=1_500, max_block_ms=3_000

@@ -23,9 +23,7 @@ def said(caplog: pytest.LogCaptureFixture, what: str) -> int:
     return sum(what in record.getMessage() for record in caplog.records)
 
 
-def test_that_the_policy_of_the_commit_log_may_not_be_read_is_said_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_commit_log_policy_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     commit_log = unique_topic("commits")
 
     def of_the_log(request: Any) -> bool:
@@ -41,9 +39,7 @@ def test_that_the_policy_of_the_commit_log_may_not_be_read_is_said_once(
     assert said(caplog, f"the cleanup.policy of the commit log topic {commit_log!r} may not be read") == 1
 
 
-def test_without_read_on_the_data_topic_a_write_is_committed_and_proven_by_the_last_stable_offset(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_read_commit_is_proven_by_last_stable_offset(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     topic = bench.topic()
     bench.proxy.inject(Rule(m.DescribeProducersRequest, REFUSED, count=None))
     with caplog.at_level(logging.WARNING):
@@ -55,9 +51,7 @@ def test_without_read_on_the_data_topic_a_write_is_committed_and_proven_by_the_l
     assert said(caplog, "it cannot be proven that readers see the committed rows") == 0
 
 
-def test_that_the_longest_transaction_timeout_may_not_be_read_is_said_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_max_transaction_timeout_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     def of_a_broker(request: Any) -> bool:
         return any(resource.resource_type == BROKER for resource in request.resources)
 

@@ -77,7 +77,7 @@ def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
 # the commit
 
 
-def test_a_marker_that_was_left_out_is_found_named_and_repaired(
+def test_missing_marker_is_found_named_and_repaired(
     three: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers, topic = three.bootstrap_servers, lonely_topic(three)
@@ -140,7 +140,7 @@ def test_a_marker_that_was_left_out_is_found_named_and_repaired(
     assert_nothing_open(servers, [topic, given.commit_log_topic])
 
 
-def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(three: EmbeddedKafka) -> None:
+def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKafka) -> None:
     servers, topic = three.bootstrap_servers, lonely_topic(three)
     given = settings_of(three, topic)
     plan = session.plan(given)
@@ -198,7 +198,7 @@ def are_at_rest(client: NetworkClient) -> bool:
     return all(ready) and not any(client.in_flight(node) for node in NODES)
 
 
-def test_of_several_nodes_the_one_with_least_to_do_is_asked(three: EmbeddedKafka) -> None:
+def test_request_goes_to_the_least_loaded_node(three: EmbeddedKafka) -> None:
     topic = lonely_topic(three)
     leads = {leader(three, topic, partition): partition for partition in range(PARTITIONS)}
     assert set(leads) == set(NODES)

@@ -81,9 +81,7 @@ def topics_of(bench: Bench) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("transactional_id", ["of-the-test", None])
-def test_of_one_answer_one_topic_is_acknowledged_and_the_other_split(
-    bench: Bench, transactional_id: str | None
-) -> None:
+def test_response_acknowledges_one_topic_and_splits_the_other(bench: Bench, transactional_id: str | None) -> None:
     small, any_size = topics_of(bench)
     values = [b"%d" % number for number in range(1_000)]
     answers = codes_of_answers(bench)
@@ -100,7 +98,7 @@ def test_of_one_answer_one_topic_is_acknowledged_and_the_other_split(
         assert [each.value for each in read_committed(bench.kafka.bootstrap_servers, topic)] == values
 
 
-def test_of_one_answer_one_topic_is_acknowledged_and_the_row_of_the_other_named(bench: Bench) -> None:
+def test_response_acknowledges_one_topic_and_names_a_bad_row(bench: Bench) -> None:
     small, any_size = topics_of(bench)
     answers = codes_of_answers(bench)
     with started(bench, None) as producer:
@@ -114,9 +112,7 @@ def test_of_one_answer_one_topic_is_acknowledged_and_the_row_of_the_other_named(
     assert read_committed(bench.kafka.bootstrap_servers, small) == []
 
 
-def test_interceptors_are_told_the_time_at_which_the_broker_appended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interceptors_receive_the_log_append_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = bench.kafka.bootstrap_servers
     by_the_broker = create_topic(servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     by_us = create_topic(servers, partitions=1)

@@ -23,7 +23,7 @@ from .proxied_world import ProxiedWorld
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
-def test_whatever_happens_a_producer_says_what_a_real_broker_did(
+def test_random_runs_claim_only_outcomes_seen_at_the_broker(
     bench_of: Callable[[int], Bench], kind: str, effort: Effort
 ) -> None:
     version = 0 if kind.endswith("v0") else 2
@@ -59,7 +59,7 @@ class PatientWorld(ProxiedWorld):
 
 
 @pytest.mark.parametrize("transactional", [True, False])
-def test_a_client_that_calls_failed_what_it_could_survive_is_found(
+def test_client_that_fails_on_survivable_fault_is_detected(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     monkeypatch.setattr(Sender, "_lost", lambda self, batch, error, now: self._give_up(batch, "one attempt"))
@@ -77,7 +77,7 @@ def test_a_client_that_calls_failed_what_it_could_survive_is_found(
         admin.close()
 
 
-def test_what_a_run_that_was_broken_off_has_left_open_is_not_the_next_ones(bench_of: Callable[[int], Bench]) -> None:
+def test_open_transaction_of_aborted_run_is_not_blamed_on_next(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(0)
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=bench.kafka.bootstrap_servers)
     broken_off, machine = (ProducerMachine(lambda: ProxiedWorld(bench, 0, admin)) for _ in range(2))
@@ -108,7 +108,7 @@ class SlowAtLast(ProxiedWorld):
         super().settle()
 
 
-def test_what_a_slow_machine_gives_up_in_the_last_transaction_is_not_taken_for_one_left_open(
+def test_slow_final_transaction_is_not_reported_as_open(
     bench_of: Callable[[int], Bench],
 ) -> None:
     bench = bench_of(0)

@@ -24,7 +24,7 @@ def assert_in_order(lines: Sequence[str], patterns: Sequence[str]) -> None:
         at = found + 1
 
 
-def test_debug_log_tells_lost_produce_and_moved_coordinator(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_log_names_lost_produce_and_moved_coordinator(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
     client = settings.client.client_id

@@ -50,7 +50,7 @@ def test_the_first_states_of_a_large_setting_keep_the_invariants(
 
 @VERSIONS
 @pytest.mark.parametrize("name", WALKED)
-def test_random_walks_through_larger_settings_keep_the_invariants(
+def test_random_walks_of_larger_settings_keep_the_invariants(
     name: str, version: int, tell: list[str], effort: Effort
 ) -> None:
     seed = secrets.randbelow(1_000_000) if effort.random else 1

@@ -53,7 +53,7 @@ def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any
 
 
 @pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
-def test_a_late_attempt_writes_nothing_into_a_transaction_that_is_committed(version: int, passed_over: int) -> None:
+def test_late_attempt_writes_nothing_to_committed_transaction(version: int, passed_over: int) -> None:
     """It used to join it where the marker was passed over; its own abort, or its timeout, then took the committed rows."""
     found = committed_with_a_late_attempt(version, passed_over)
     assert not is_open(found, TASK)
@@ -67,9 +67,7 @@ def test_a_late_attempt_writes_nothing_into_a_transaction_that_is_committed(vers
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
 @pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_a_late_attempt_that_has_joined_a_committed_transaction_is_left_alone(
-    version: int, passed_over: int, may_read: bool
-) -> None:
+def test_late_attempt_in_committed_transaction_is_not_aborted(version: int, passed_over: int, may_read: bool) -> None:
     found = committed_with_a_late_attempt(version, passed_over, may_read=may_read, sweeps=True)
     assert is_open(found, TASK)
     found.run(0, "commit")
@@ -85,7 +83,7 @@ def test_a_late_attempt_that_has_joined_a_committed_transaction_is_left_alone(
 
 
 @pytest.mark.usefixtures("unasked")
-def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_see_it(version: int) -> None:
+def test_batch_with_aborted_marker_is_unresolved_while_visible(version: int) -> None:
     """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
     found = committed_with_a_late_attempt(version, LOG)
     found.run(0, "commit")
@@ -101,7 +99,7 @@ def test_what_the_commit_log_calls_aborted_is_not_written_again_while_readers_se
 
 
 @pytest.mark.usefixtures("unasked")
-def test_the_timeout_of_a_late_attempt_that_discards_what_it_has_joined_is_found(version: int) -> None:
+def test_timeout_of_late_attempt_discarding_rows_is_detected(version: int) -> None:
     found = committed_with_a_late_attempt(version, DATA)
     found.run(0, "commit")
     found.run(0, "abort")
@@ -113,7 +111,7 @@ def test_the_timeout_of_a_late_attempt_that_discards_what_it_has_joined_is_found
     assert (found.driver(1).phase, found.driver(1).code) == ("failed", "UNRESOLVED")
 
 
-def test_readers_who_stand_where_our_rows_begin_wait_for_our_marker(version: int) -> None:
+def test_readers_blocked_at_our_first_offset_await_our_marker(version: int) -> None:
     """Without Read nobody says who holds them up, but the last stable offset is where the first open transaction begins."""
     found = script(version, may_read=False, faults=faults(skip_marker=1, pause=9))
     found.run(0, "plan")
@@ -128,7 +126,7 @@ def test_readers_who_stand_where_our_rows_begin_wait_for_our_marker(version: int
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
-def test_without_read_an_ordinary_commit_waits_for_what_the_coordinator_is_doing(version: int, foreign: bool) -> None:
+def test_without_read_commit_waits_for_delayed_marker(version: int, foreign: bool) -> None:
     found = script(version, may_read=False, foreign=foreign, faults=faults(pause=1))
     found.run(0, "plan")
     found.run(0, "task", 0)
@@ -144,7 +142,7 @@ def test_without_read_an_ordinary_commit_waits_for_what_the_coordinator_is_doing
     assert found.committed_rows == {ROW}
 
 
-def test_a_repeated_end_that_meets_a_newer_driver_is_no_failure_before_the_decision(version: int) -> None:
+def test_resent_end_txn_fenced_by_newer_driver_is_not_a_failure(version: int) -> None:
     found = script(version, drivers=2, faults=faults(lost=1))
     found.run(0, "plan")
     found.run(0, "task", 0)
@@ -194,9 +192,7 @@ def decided_without_marker(version: int, queries: str) -> Script:
 
 
 @pytest.mark.parametrize("queries", ["q", "ab"], ids=["one query", "two queries"])
-def test_a_decision_whose_marker_was_passed_over_stays_provable_until_it_is_repaired(
-    version: int, queries: str
-) -> None:
+def test_decision_without_marker_is_provable_until_repaired(version: int, queries: str) -> None:
     found = decided_without_marker(version, queries)
     found.held.add((DRIVER, LOG))
     found.step(0, "commit")
@@ -250,9 +246,7 @@ def repair(found: Script) -> tuple[Finding, ...]:
         ("lost", "compacted"),
     ],
 )
-def test_a_marker_that_was_passed_over_is_proven_by_the_commit_log_whatever_became_of_the_id(
-    version: int, outcome: str, then: str
-) -> None:
+def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, outcome: str, then: str) -> None:
     found = script(version, faults=faults(skip_marker=1, pause=20, expire=1, timeout=1, compact=1))
     ended_without_marker(found, outcome, DATA)
     if then == "expired":
@@ -274,9 +268,7 @@ def test_a_marker_that_was_passed_over_is_proven_by_the_commit_log_whatever_beca
 
 
 @pytest.mark.parametrize("outcome", ["committed", "lost"])
-def test_a_marker_that_was_passed_over_on_the_commit_log_is_proven_by_the_coordinator(
-    version: int, outcome: str
-) -> None:
+def test_coordinator_proves_missing_commit_log_marker(version: int, outcome: str) -> None:
     found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
     ended_without_marker(found, outcome, LOG)
     (finding,) = repair(found)
@@ -290,7 +282,7 @@ def test_a_marker_that_was_passed_over_on_the_commit_log_is_proven_by_the_coordi
     assert finding.marker.committed is (outcome == "committed")
 
 
-def test_the_marker_of_a_later_transaction_does_not_block_the_write_id_for_ever(version: int) -> None:
+def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> None:
     """The older driver decides between the look and the fence of the next one, and its marker is passed over."""
     found = decided_without_marker(version, "ab")
     found.happens("spark", "restart beside")
@@ -314,7 +306,7 @@ def test_the_marker_of_a_later_transaction_does_not_block_the_write_id_for_ever(
     assert found.rows == {("row", query, 0, 0): 1 for query in "ab"}
 
 
-def test_a_sweep_ends_what_a_losing_attempt_opened_and_nothing_of_a_newer_driver(version: int) -> None:
+def test_sweep_ends_losing_attempts_but_no_newer_drivers_ones(version: int) -> None:
     found = script(version, sweeps=True, same_slot=False, faults=faults(speculate=1))
     found.run(0, "plan")
     found.happens("spark", "speculate")
@@ -346,7 +338,7 @@ def test_a_sweep_that_comes_after_the_next_fence_ends_nothing(version: int) -> N
 
 
 @pytest.mark.usefixtures("unasked")
-def test_while_nobody_can_tell_what_readers_see_sweeps_and_plans_leave_the_ids_of_the_decision_alone(
+def test_unproven_decision_keeps_its_ids_from_sweeps_and_plans(
     version: int,
 ) -> None:
     """Without Read and behind another's open transaction a commit that nobody can check returns with a warning."""

@@ -29,7 +29,7 @@ from .simulated_world import SimulatedWorld
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
-def test_whatever_happens_a_producer_says_what_is_so(kind: str, effort: Effort) -> None:
+def test_random_runs_claim_only_true_outcomes(kind: str, effort: Effort) -> None:
     run_state_machine_as_test(
         lambda: ProducerMachine(
             lambda: SimulatedWorld(0 if kind.endswith("v0") else 2, transactional=kind != "idempotent")
@@ -103,7 +103,7 @@ def test_the_sequence_after_the_largest_is_zero(machine_of: Machines, version: i
 
 
 @versions
-def test_a_request_that_is_under_way_is_not_overtaken_by_a_round_of_numbers(machine_of: Machines, version: int) -> None:
+def test_sequence_jump_does_not_overtake_a_delayed_request(machine_of: Machines, version: int) -> None:
     """No producer sends two thousand million records within a second; the machine's leap over them must not either."""
     machine = machine_of(version)
     machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Delay(800)),))
@@ -145,7 +145,7 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
 
 @versions
 @pytest.mark.parametrize("loss", [LoseRequest(), LoseResponse()], ids=str)
-def test_an_end_without_an_answer_is_unknown_and_not_undone(machine_of: Machines, version: int, loss: object) -> None:
+def test_end_txn_without_response_is_unknown_and_not_undone(machine_of: Machines, version: int, loss: object) -> None:
     """Doubt is a state, as franz-go's outcome that is unconfirmed: the abort that follows does not claim anything either."""
     machine = machine_of(version)
     machine.write(partitions=[0, 1])
@@ -165,7 +165,7 @@ def test_an_end_without_an_answer_is_unknown_and_not_undone(machine_of: Machines
     [LoseRequest(), LoseRequest(close=False), LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)],
     ids=str,
 )
-def test_rows_that_nobody_acknowledges_are_not_waited_for_for_ever(
+def test_unacknowledged_rows_fail_at_delivery_timeout(
     machine_of: Machines, version: int, lasting: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = machine_of(version)
@@ -189,7 +189,7 @@ def test_rows_that_nobody_acknowledges_are_not_waited_for_for_ever(
 @pytest.mark.parametrize(
     "repeat", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=lambda code: code.name
 )
-def test_partitions_that_may_have_been_added_are_not_forgotten_when_a_repeat_is_refused(
+def test_rejected_resend_keeps_in_doubt_partitions_for_abort(
     machine_of: Machines, first: object, repeat: ErrorCode
 ) -> None:
     """The abort called it ended without an EndTxn, and the transaction stayed open at its coordinator."""
@@ -214,7 +214,7 @@ def test_partitions_that_may_have_been_added_are_not_forgotten_when_a_repeat_is_
 
 @versions
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_end_that_can_be_asked_of_nobody_any_more_is_not_waited_for(
+def test_end_txn_stops_waiting_when_coordinator_lookup_fails(
     machine_of: Machines, version: int, committed: bool
 ) -> None:
     """Its coordinator has to be looked for again, and that is refused for good."""
@@ -257,7 +257,7 @@ def test_an_end_that_cannot_even_be_sent_is_not_waited_for(
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
-def test_a_refusal_that_comes_while_an_abort_begins_is_no_mistake_of_the_caller(machine_of: Machines) -> None:
+def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines) -> None:
     machine = machine_of(0)
     machine.write(partitions=[0])
     machine.flush()
@@ -292,7 +292,7 @@ def test_after_a_failure_offsets_are_refused_with_its_reason(machine_of: Machine
         producer.add_offsets("group", {("source", 0): 1}, client.clock() + 8_000)
 
 
-def test_below_version_two_an_identity_is_not_used_again_after_rows_were_dropped(machine_of: Machines) -> None:
+def test_below_version_two_identity_is_tainted_by_dropped_rows(machine_of: Machines) -> None:
     """The dropped batch had a sequence: each later transaction was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     machine = machine_of(0)
     machine.write(partitions=[0])
@@ -303,7 +303,7 @@ def test_below_version_two_an_identity_is_not_used_again_after_rows_were_dropped
         machine.actors[0].producer.begin()
 
 
-def test_what_was_given_up_in_one_transaction_does_not_taint_the_next(machine_of: Machines) -> None:
+def test_rows_dropped_in_one_transaction_do_not_taint_the_next(machine_of: Machines) -> None:
     machine = machine_of(2)
     machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, LoseResponse()),))
     machine.pump(ms=3)
@@ -317,7 +317,7 @@ def test_what_was_given_up_in_one_transaction_does_not_taint_the_next(machine_of
 
 
 @versions
-def test_a_leader_that_refuses_records_does_not_say_that_it_has_them(machine_of: Machines, version: int) -> None:
+def test_rejecting_leader_never_returns_duplicate_sequence(machine_of: Machines, version: int) -> None:
     """A fault once put DUPLICATE_SEQUENCE_NUMBER over two refusals: of a batch that was sent before, a producer must believe it."""
     machine = machine_of(version)
     machine.write(partitions=[0])

@@ -208,7 +208,7 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_random_requests_are_answered_as_by_a_broker(pair: Pair, seed: int) -> None:
+def test_random_requests_get_the_same_responses_as_from_a_broker(pair: Pair, seed: int) -> None:
     owner = f"reality-{uuid.uuid4().hex}"
     random_walk(pair, random.Random(seed), (f"{owner}.0.0", f"{owner}.1.0", f"{owner}.driver"))
 

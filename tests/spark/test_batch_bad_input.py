@@ -62,7 +62,7 @@ def test_a_wrong_column_is_refused_before_anything_is_written(
     assert read_committed(servers, topic) == []
 
 
-def test_without_a_topic_the_message_is_that_of_the_built_in_sink(spark: SparkSession, servers: str) -> None:
+def test_missing_topic_raises_the_built_in_sinks_message(spark: SparkSession, servers: str) -> None:
     text = refused(spark.sql("SELECT 'v' AS value"), servers, None)
     assert "[KAFKA_EOS.INVALID_COLUMNS] topic option required when no 'topic' attribute is present." in text
 
@@ -88,9 +88,7 @@ def test_a_wrong_option_is_refused_before_anything_is_written(
     assert read_committed(servers, topic) == []
 
 
-def test_a_transaction_timeout_above_the_brokers_maximum_names_the_maximum(
-    spark: SparkSession, servers: str, topic: str
-) -> None:
+def test_timeout_above_broker_maximum_names_the_maximum(spark: SparkSession, servers: str, topic: str) -> None:
     text = refused(spark.sql("SELECT 'v' AS value"), servers, topic, kafka__transaction__timeout__ms="2000000000")
     assert "[KAFKA_EOS.INVALID_TRANSACTION_TIMEOUT] " in text
     assert "transaction.max.timeout.ms" in text
@@ -110,9 +108,7 @@ def test_a_broker_that_cannot_be_reached_is_named(spark: SparkSession, servers: 
     assert "127.0.0.1:1" in text
 
 
-def test_a_record_larger_than_the_maximum_is_named_and_nothing_of_the_batch_is_visible(
-    spark: SparkSession, servers: str, topic: str
-) -> None:
+def test_record_above_maximum_is_named_and_batch_is_invisible(spark: SparkSession, servers: str, topic: str) -> None:
     frame = spark.sql("SELECT IF(id = 700, repeat('secret', 400), 'v') AS value FROM range(0, 1000, 1, 2)")
     text = refused(frame, servers, topic, kafka__max__request__size="2000")
     assert "[KAFKA_EOS.RECORD_TOO_LARGE] row 200 of the task" in text
@@ -123,7 +119,7 @@ def test_a_record_larger_than_the_maximum_is_named_and_nothing_of_the_batch_is_v
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])
-def test_a_partition_that_does_not_exist_is_named_and_nothing_of_the_batch_is_visible(
+def test_missing_partition_is_named_and_batch_is_invisible(
     spark: SparkSession, servers: str, topic: str, partition: int
 ) -> None:
     frame = spark.sql(
@@ -136,9 +132,7 @@ def test_a_partition_that_does_not_exist_is_named_and_nothing_of_the_batch_is_vi
     assert read_committed(servers, topic) == []
 
 
-def test_a_null_topic_is_named_and_nothing_of_the_batch_is_visible(
-    spark: SparkSession, servers: str, topic: str
-) -> None:
+def test_null_topic_is_named_and_batch_is_invisible(spark: SparkSession, servers: str, topic: str) -> None:
     frame = spark.sql(f"SELECT 'v' AS value, IF(id = 7, NULL, '{topic}') AS topic FROM range(0, 10, 1, 2)")
     text = refused(frame, servers, None)
     assert "[KAFKA_EOS.NULL_TOPIC] row 2 of the task" in text
@@ -166,9 +160,7 @@ def test_a_null_value_is_a_tombstone(spark: SparkSession, servers: str, topic: s
     assert {record.key: record.value for record in read_committed(servers, topic)} == {b"k": None, b"e": b""}
 
 
-def test_after_a_failure_the_same_write_succeeds_once_the_input_is_right(
-    spark: SparkSession, servers: str, topic: str
-) -> None:
+def test_failed_write_succeeds_once_with_corrected_input(spark: SparkSession, servers: str, topic: str) -> None:
     transaction = {"txnAppId": f"app-{uuid.uuid4().hex[:8]}", "txnVersion": "1"}
     bad = spark.sql("SELECT CAST(id AS STRING) AS value, CAST(9 AS INT) AS partition FROM range(0, 10, 1, 2)")
     assert "[KAFKA_EOS.NO_SUCH_PARTITION] " in refused(bad, servers, topic, **transaction)

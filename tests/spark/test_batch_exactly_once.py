@@ -109,7 +109,7 @@ def test_order_is_kept_per_spark_partition_and_topic_partition(
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-def test_a_partitioner_and_an_interceptor_of_the_user_run_in_the_tasks(
+def test_user_partitioner_and_interceptor_run_in_the_tasks(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The rows have no key before the interceptor gives them one, by which the partitioner then goes."""
@@ -175,7 +175,7 @@ def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: 
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_an_older_version_fails_is_skipped_or_written_as_asked(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+def test_older_version_fails_skips_or_rewrites_by_option(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}"}
     writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
@@ -189,9 +189,7 @@ def test_an_older_version_fails_is_skipped_or_written_as_asked(spark: SparkSessi
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_a_version_that_must_not_be_written_is_refused_before_a_task_starts(
-    spark: SparkSession, kafka: EmbeddedKafka
-) -> None:
+def test_forbidden_version_is_rejected_before_a_task_starts(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}"}
     writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
@@ -227,9 +225,7 @@ def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSessi
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-def test_a_write_without_an_app_id_leaves_nothing_in_the_commit_log(
-    spark: SparkSession, any_kafka: EmbeddedKafka
-) -> None:
+def test_write_without_txn_app_id_leaves_only_tombstones(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
     topic, log = create_topic(any_kafka.bootstrap_servers), f"commits-{any_kafka.cluster_id}".replace("_", "-")
     options = {"topic": topic, "commit.log.topic": log}
     writer(numbered(spark, 1_000, 2), any_kafka, **options).save()
@@ -248,9 +244,7 @@ def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: E
     assert Counter(record.value for record in records) == expected_values(5_000, 3)
 
 
-def test_rows_that_cannot_be_written_go_to_the_dead_letter_topic_in_the_same_transaction(
-    spark: SparkSession, kafka: EmbeddedKafka
-) -> None:
+def test_bad_rows_reach_dead_letter_topic_in_same_transaction(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic, dead = create_topic(kafka.bootstrap_servers, partitions=2), create_topic(kafka.bootstrap_servers)
     frame = spark.createDataFrame(
         [

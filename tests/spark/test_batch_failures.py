@@ -96,7 +96,7 @@ def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: st
 
 
 @pytest.mark.parametrize("point", ["commit.between_ends"])
-def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
+def test_commit_failing_after_decision_is_finished_by_abort(
     job: Job, spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
     assert job.run_once(f"{point}=raise:{tmp_path / 'once'}") != 0
@@ -122,7 +122,7 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
     assert_every_row_once(job)
 
 
-def test_lost_parts_are_refused_with_other_rows_and_written_again_with_the_same(job: Job, spark: SparkSession) -> None:
+def test_lost_parts_reject_other_rows_and_accept_the_same_rows(job: Job, spark: SparkSession) -> None:
     job.die("commit.between_ends", SHORT)
     job.stay_away_until_nothing_is_open()
     committed = read_committed(job._cluster.bootstrap_servers, job._topic)

@@ -59,7 +59,7 @@ def test_a_frame_is_written_with_a_password_from_a_file(
     assert_nothing_open(secured.plaintext_servers)
 
 
-def test_a_refusal_reaches_the_caller_with_its_code_and_no_secret(
+def test_rejected_login_reaches_caller_with_code_and_no_secret(
     spark: SparkSession, secured: EmbeddedKafka, authority: Authority, code_of: Callable[[str], str]
 ) -> None:
     given = options(secured, authority, "never-written", WRONG)

@@ -53,9 +53,7 @@ def answer_as_told(stream: Stream, text: str) -> None:
     assert main([command, "--bootstrap-servers", stream.servers, *words]) == 0
 
 
-def test_a_query_of_sparks_kafka_sink_goes_on_with_ours_after_one_answer_each_time_and_back_again(
-    stream: Stream, code_of: CodeOf
-) -> None:
+def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, code_of: CodeOf) -> None:
     """Every row once over all changes, since each comes after a batch that Spark has noted as done.
 
     That is all that is promised: what Spark's sink writes in between is its own affair, at least once, and nobody looks at it again.
@@ -86,9 +84,7 @@ def test_a_query_of_sparks_kafka_sink_goes_on_with_ours_after_one_answer_each_ti
     assert (stream.decision().version, stream.decision().resolution) == (5, None)
 
 
-def test_the_batch_at_the_seam_that_spark_has_not_noted_as_done_is_written_by_both_sinks(
-    stream: Stream, code_of: CodeOf
-) -> None:
+def test_uncommitted_batch_at_sink_change_is_written_twice(stream: Stream, code_of: CodeOf) -> None:
     """Not promised: the one batch in flight when the sink is changed. Neither sink knows what the other one wrote of it.
 
     So a query is to be stopped when it has nothing to do, or started once more with its old sink, before it is changed.
@@ -159,7 +155,7 @@ class Recorded:
         return json.dumps(value | {"body": json.dumps(body, **compact)}, **compact).encode()
 
 
-def test_the_recorded_decision_is_read_and_would_be_written_byte_by_byte_today() -> None:
+def test_recorded_decision_is_read_and_encodes_to_same_bytes() -> None:
     recorded = Recorded()
     decision = recorded.read()
     assert (decision.version, decision.topic, decision.schema) == (0, "recorded-orders", "key string, value string")
@@ -240,7 +236,7 @@ def recorded_frame(spark: SparkSession, source: Path) -> DataFrame:
     return lines.selectExpr("cast(cast(value as int) % 100 as string) key", "value")
 
 
-def test_what_an_older_library_has_decided_is_finished_and_its_lost_rows_are_written_again(
+def test_older_librarys_decision_is_finished_lost_rows_rewritten(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The recorded bytes of the decision, with digests of that time: of three parts one is committed, one lost and one open."""

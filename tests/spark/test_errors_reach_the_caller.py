@@ -52,7 +52,7 @@ def test_an_error_of_options_reaches_the_caller(spark: SparkSession, code_of: Co
     assert "hunter2" not in text
 
 
-def test_problems_of_options_and_columns_reach_the_caller_together(spark: SparkSession, code_of: CodeOf) -> None:
+def test_option_and_column_problems_reach_the_caller_together(spark: SparkSession, code_of: CodeOf) -> None:
     text = caught(save(spark.sql("SELECT 1 AS value"), **UNREACHABLE, **{"kafka.acks": "1"}))
     assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.acks=1" in text
@@ -132,7 +132,7 @@ def test_a_reference_that_cannot_be_resolved_reaches_the_caller(spark: SparkSess
     assert "kafka.client.id: ${env:SURELY_NOT_SET} cannot be resolved" in text
 
 
-def test_a_writer_shows_no_secret_and_carries_none_that_was_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_repr_and_pickle_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSWORD_OF_KAFKA", "hunter2")
     options = UNREACHABLE | {
         "kafka.sasl.username": "alice",

@@ -101,7 +101,7 @@ def transaction_versions(cluster: EmbeddedKafka) -> set[int]:
     return {value["transaction_version"] for value in values if "transaction_version" in value}
 
 
-def test_a_marker_that_a_broker_left_out_is_found_named_and_repaired(
+def test_missing_marker_of_killed_leader_is_found_and_repaired(
     spark_environment: dict[str, str], tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """KAFKA-20734: the node that leads a partition is killed between the decision and the end of its transactions."""

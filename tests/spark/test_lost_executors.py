@@ -115,7 +115,7 @@ class BatchWrite:
         assert_nothing_open(self._servers)
 
 
-def test_the_transaction_of_a_losing_copy_is_ended_while_the_query_waits_for_data(
+def test_losing_attempt_is_ended_while_query_waits_for_data(
     cluster: ExecutorCluster, any_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     query = Query(cluster, any_kafka, tmp_path)
@@ -132,7 +132,7 @@ def test_the_transaction_of_a_losing_copy_is_ended_while_the_query_waits_for_dat
     query.stop()
 
 
-def test_executors_are_killed_while_their_tasks_write_when_they_have_prepared_and_when_they_are_done(
+def test_executors_killed_at_each_task_step_cause_no_duplicates(
     cluster: ExecutorCluster, any_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     query = Query(cluster, any_kafka, tmp_path)
@@ -150,7 +150,7 @@ def test_executors_are_killed_while_their_tasks_write_when_they_have_prepared_an
     query.stop()
 
 
-def test_a_micro_batch_whose_shuffle_files_are_lost_is_there_once(
+def test_micro_batch_with_lost_shuffle_files_is_visible_once(
     cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Two of four tasks of the stage are at work then; it is run again, beside what is left of its first attempt."""
@@ -169,7 +169,7 @@ def test_a_micro_batch_whose_shuffle_files_are_lost_is_there_once(
     query.stop()
 
 
-def test_a_batch_write_whose_executor_is_lost_with_its_shuffle_files_is_there_once(
+def test_batch_with_lost_executor_and_shuffle_is_visible_once(
     cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka
 ) -> None:
     write = BatchWrite(cluster, sampled_kafka)
@@ -198,7 +198,7 @@ def test_a_batch_write_that_is_cancelled_leaves_nothing_open(
     cluster.kill_executors(*cluster.executors())
 
 
-def test_a_query_that_is_cancelled_and_stopped_leaves_nothing_open_and_goes_on_where_it_was(
+def test_cancelled_query_leaves_nothing_open_and_resumes(
     cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     query = Query(cluster, sampled_kafka, tmp_path)

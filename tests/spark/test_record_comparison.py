@@ -80,7 +80,7 @@ def test_examples_are_few_and_none_on_demand(spark: SparkSession) -> None:
     assert (found.missing, found.differences) == (50, ())
 
 
-def test_headers_and_timestamps_in_the_forms_that_they_have_on_either_side(spark: SparkSession) -> None:
+def test_headers_and_timestamps_match_across_representations(spark: SparkSession) -> None:
     at = datetime(2026, 11, 21, 18, 0, 0, 123_456, UTC)
     kept = datetime(2026, 11, 21, 18, 0, 0, 123_000, UTC)
     headers = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp TIMESTAMP"
@@ -102,7 +102,7 @@ def test_headers_and_timestamps_in_the_forms_that_they_have_on_either_side(spark
     assert compare(expected, found(in_another_order, *there[1:]), KEY_VALUE).equal
 
 
-def test_the_partition_is_compared_where_that_is_asked_for(spark: SparkSession) -> None:
+def test_partition_is_compared_when_requested(spark: SparkSession) -> None:
     expected = source(spark, ("a", "1"), ("b", "2")).withColumn("partition", f.lit(0))
     found = topic(spark, ("a", "1"), ("b", "2"))
     columns = compared_columns(expected, ("value", "partition"))
@@ -131,7 +131,7 @@ def test_the_order_of_each_key(spark: SparkSession) -> None:
     assert disorder(expected, topic(spark, ("b", "4"), ("a", "3"), ("a", "1"), ("b", "2"), ("a", "5"))) == (2, [2, 3])
 
 
-def test_equal_records_and_records_without_a_key_are_in_any_order(spark: SparkSession) -> None:
+def test_equal_and_keyless_records_may_have_any_order(spark: SparkSession) -> None:
     expected = ordered(spark, ("a", "1", 1), ("a", "2", 2), ("a", "1", 3))
     assert disorder(expected, topic(spark, ("a", "1"), ("a", "2"), ("a", "1"))) == (0, [])
     assert disorder(expected, topic(spark, ("a", "1"), ("a", "1"), ("a", "2"))) == (1, [2])

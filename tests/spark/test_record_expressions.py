@@ -42,7 +42,7 @@ def test_without_expressions_the_value_is_the_row_as_json(rows: DataFrame) -> No
     ]
 
 
-def test_keys_and_values_become_text_where_they_are_neither_text_nor_bytes(rows: DataFrame) -> None:
+def test_non_text_keys_and_values_are_cast_to_text(rows: DataFrame) -> None:
     types, found = made(rows, "--key", "id", "--value", "nested", "--where", "id < 2")
     assert types == {"value": "string", "key": "string"}
     assert found == [('{"b":1}', "1")]
@@ -70,7 +70,7 @@ def test_a_whole_query(rows: DataFrame) -> None:
     assert found == [("1", '{"b":1}'), ("2", None)]
 
 
-def test_a_kafka_record_stays_as_it_is_but_for_what_is_asked_for(spark: SparkSession) -> None:
+def test_kafka_record_is_unchanged_except_selected_columns(spark: SparkSession) -> None:
     kafka = spark.sql(
         "SELECT X'01' AS key, X'02' AS value, 's' AS topic, 3 AS partition, 7L AS offset, timestamp_millis(5) AS timestamp, "
         "array(named_struct('key', 'h', 'value', X'03')) AS headers"

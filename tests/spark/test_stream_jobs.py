@@ -99,7 +99,7 @@ def test_files_go_to_a_topic_once_whenever_they_come(
     ]
 
 
-def test_a_topic_goes_through_a_query_to_another_with_its_offsets(
+def test_query_copies_topic_to_topic_and_commits_offsets(
     spark_submit: SparkSubmit, kafka: EmbeddedKafka, kafka_source_jars: list[Path]
 ) -> None:
     servers = kafka.bootstrap_servers
@@ -134,7 +134,7 @@ def test_a_topic_goes_through_a_query_to_another_with_its_offsets(
         assert report["out_of_order"] == 0
 
 
-def test_a_topic_as_source_needs_the_jars_and_says_so(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
+def test_topic_source_without_jars_fails_and_names_the_jars(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
     done = spark_submit(
         STREAM, "--bootstrap-servers", kafka.bootstrap_servers, "--topic", "t", "--from-topic", "s", "--checkpoint", "c"
     )
@@ -243,7 +243,7 @@ def test_sigterm_ends_a_query_that_would_run_for_ever(
     assert numbers(servers, topic) == list(range(100))
 
 
-def test_ctrl_c_before_all_is_written_is_a_failure_that_the_same_command_mends(
+def test_ctrl_c_exits_1_and_names_rerun_of_same_command(
     spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     servers = kafka.bootstrap_servers

@@ -44,7 +44,7 @@ def test_every_line_is_there_once_over_restarts_in_one_session(
         assert all(batches == sorted(batches) for batches in keys.values())
 
 
-def test_the_commit_log_tells_of_each_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commits_command_shows_each_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.run()
     where = ["--bootstrap-servers", stream.servers, "--write-id", stream.write_id()]
     assert main(["commits", *where, "--json"]) == 0
@@ -89,7 +89,7 @@ def test_a_stateful_query_behind_a_shuffle(stream: Stream) -> None:
     assert_nothing_open(stream.servers)
 
 
-def test_output_mode_complete_writes_every_batch_as_sparks_sink_does(stream: Stream) -> None:
+def test_complete_mode_writes_every_batch_like_sparks_sink(stream: Stream) -> None:
     counts = stream.frame().groupBy(expr("cast(value as int) % 2 as parity")).count()
     query = stream.writer(counts.selectExpr("cast(count as string) value")).outputMode("complete").start()
     query.awaitTermination()
@@ -106,7 +106,7 @@ def test_empty_batches_and_empty_partitions(stream: Stream) -> None:
     assert_nothing_open(stream.servers)
 
 
-def test_batches_that_spark_adds_to_close_windows_leave_no_version_out(stream: Stream) -> None:
+def test_empty_batches_closing_windows_leave_no_version_gap(stream: Stream) -> None:
     """They have no data, and a gap in the versions would be refused."""
     lines = stream.frame().selectExpr("timestamp_seconds(cast(value as int)) at").withWatermark("at", "1 second")
     counts = lines.groupBy(expr("window(at, '10 seconds')")).count().selectExpr("cast(count as string) value")
@@ -118,7 +118,7 @@ def test_batches_that_spark_adds_to_close_windows_leave_no_version_out(stream: S
         add_files(stream.source, files, 1)
 
 
-def test_a_batch_whose_commit_spark_forgot_is_run_again_and_writes_nothing(stream: Stream) -> None:
+def test_batch_with_lost_spark_commit_reruns_and_writes_nothing(stream: Stream) -> None:
     stream.run()
     stream.forget_commit(1)
     stream.run()
@@ -126,14 +126,14 @@ def test_a_batch_whose_commit_spark_forgot_is_run_again_and_writes_nothing(strea
     assert len(read_committed(stream.servers, stream.topic)) == 2 * LINES
 
 
-def test_a_forgotten_batch_that_comes_back_in_other_partitions_is_skipped_all_the_same(stream: Stream) -> None:
+def test_rerun_batch_in_other_partitions_is_skipped(stream: Stream) -> None:
     stream.run()
     stream.forget_commit(1)
     stream.run(stream.frame().repartition(7))
     stream.assert_every_line_once(2)
 
 
-def test_a_topic_that_changed_across_the_restart_of_a_batch_counts_from_the_next_one(stream: Stream) -> None:
+def test_topic_changed_on_restart_applies_from_the_next_batch(stream: Stream) -> None:
     stream.run()
     stream.forget_commit(1)
     other = create_topic(stream.servers)
@@ -143,7 +143,7 @@ def test_a_topic_that_changed_across_the_restart_of_a_batch_counts_from_the_next
     assert len(read_committed(stream.servers, other)) == LINES
 
 
-def test_a_rolled_back_checkpoint_is_refused_until_the_user_says_what_to_do(stream: Stream, code_of: CodeOf) -> None:
+def test_rolled_back_checkpoint_is_rejected_until_user_decides(stream: Stream, code_of: CodeOf) -> None:
     add_files(stream.source, 2, 1)
     stream.run()
     stream.roll_back_to(1)
@@ -162,7 +162,7 @@ def test_a_rolled_back_checkpoint_is_refused_until_the_user_says_what_to_do(stre
     stream.assert_every_line_once(4)
 
 
-def test_a_rolled_back_checkpoint_can_be_written_again_on_purpose(stream: Stream) -> None:
+def test_rolled_back_checkpoint_is_rewritten_by_option(stream: Stream) -> None:
     stream.run()
     stream.roll_back_to(0)
     stream.forget_commit(0)
@@ -173,7 +173,7 @@ def test_a_rolled_back_checkpoint_can_be_written_again_on_purpose(stream: Stream
     assert_nothing_open(stream.servers)
 
 
-def test_a_batch_with_other_source_offsets_is_not_taken_for_the_same(stream: Stream, code_of: CodeOf) -> None:
+def test_batch_with_other_source_offsets_is_rejected(stream: Stream, code_of: CodeOf) -> None:
     stream.run()
     stream.forget_commit(1)
     offsets = stream.checkpoint / "offsets" / "1"
@@ -185,7 +185,7 @@ def test_a_batch_with_other_source_offsets_is_not_taken_for_the_same(stream: Str
     stream.assert_every_line_once(2)
 
 
-def test_a_lost_commit_log_is_noticed_and_a_person_says_where_to_begin(stream: Stream, code_of: CodeOf) -> None:
+def test_lost_commit_log_is_detected_and_start_set_by_resolve(stream: Stream, code_of: CodeOf) -> None:
     stream.run()
     add_files(stream.source, 2, 1)
     log = {"commit.log.topic": f"{stream.topic}-log"}
@@ -201,9 +201,7 @@ def test_a_lost_commit_log_is_noticed_and_a_person_says_where_to_begin(stream: S
     stream.assert_every_line_once(3)
 
 
-def test_a_stream_that_is_set_back_to_an_older_commit_log_does_not_write_a_batch_again(
-    stream: Stream, code_of: CodeOf
-) -> None:
+def test_stream_moved_to_older_commit_log_rewrites_no_batch(stream: Stream, code_of: CodeOf) -> None:
     """A deployment that is rolled back with a batch between its decision and Spark's own commit."""
     older, newer = f"{stream.topic}-older", f"{stream.topic}-newer"
     stream.run(**{"commit.log.topic": older})
@@ -230,7 +228,7 @@ def test_a_stream_that_is_set_back_to_an_older_commit_log_does_not_write_a_batch
     stream.assert_every_line_once(5)
 
 
-def test_a_new_checkpoint_under_an_old_prefix_counts_anew(stream: Stream) -> None:
+def test_new_checkpoint_under_old_prefix_starts_at_version_zero(stream: Stream) -> None:
     prefix = {"transactional.id.prefix": f"orders/{stream.topic}"}
     stream.run(**prefix)
     shutil.rmtree(stream.checkpoint)
@@ -239,9 +237,7 @@ def test_a_new_checkpoint_under_an_old_prefix_counts_anew(stream: Stream) -> Non
     assert_nothing_open(stream.servers)
 
 
-def test_a_checkpoint_that_the_sink_is_not_told_of_asks_for_a_prefix(
-    stream: Stream, code_of: CodeOf, tmp_path: Path
-) -> None:
+def test_unknown_checkpoint_location_requires_a_prefix(stream: Stream, code_of: CodeOf, tmp_path: Path) -> None:
     setting = "spark.sql.streaming.checkpointLocation"
     stream.spark.conf.set(setting, str(tmp_path / "elsewhere"))
     try:
@@ -329,7 +325,7 @@ def test_at_least_once_streams_without_transactions(stream: Stream) -> None:
     stream.assert_every_line_once(2)
 
 
-def test_a_query_stopped_in_the_midst_of_a_batch_leaves_nothing_open(stream: Stream) -> None:
+def test_query_stopped_in_mid_batch_leaves_nothing_open(stream: Stream) -> None:
     slow = stream.frame().where("java_method('java.lang.Thread', 'sleep', 20L) is null")
     query = stream.writer(slow).start()
     while not query.status["isTriggerActive"] or not any((stream.checkpoint / "offsets").glob("0")):

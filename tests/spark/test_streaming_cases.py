@@ -214,9 +214,7 @@ def markers(admin: Admin, write_id: str) -> dict[int, list[tuple[str, int]]]:
             return found
 
 
-def test_transactions_that_were_decided_below_version_two_are_ended_as_such_after_an_upgrade(
-    dead: Dead, forgetful_kafka: EmbeddedKafka
-) -> None:
+def test_version_zero_transactions_are_ended_after_an_upgrade(dead: Dead, forgetful_kafka: EmbeddedKafka) -> None:
     """Of four parts one was committed before, one is aborted, and two are still open when transaction.version goes from 0 to 2."""
     stream = dead.streams["upgraded"]
     decided = stream.decision()
@@ -242,7 +240,7 @@ def test_transactions_that_were_decided_below_version_two_are_ended_as_such_afte
     stream.assert_nothing_of_it_is_open()
 
 
-def test_a_lost_part_behind_a_shuffle_is_written_again_in_whatever_order_its_rows_come(dead: Dead) -> None:
+def test_lost_part_behind_shuffle_is_rewritten_in_any_order(dead: Dead) -> None:
     stream = dead.streams["shuffled"]
     lost = stream.decision().transactions[1]
     abort(stream, [lost])
@@ -255,7 +253,7 @@ def test_a_lost_part_behind_a_shuffle_is_written_again_in_whatever_order_its_row
         assert list(map(number_of, records)) != list(map(number_of, after[partition]))
 
 
-def test_a_lost_part_is_written_again_though_an_interceptor_makes_other_bytes_of_its_rows(dead: Dead) -> None:
+def test_lost_part_is_rewritten_when_interceptor_changes_bytes(dead: Dead) -> None:
     stream = dead.streams["stamped"]
     lost = stream.decision().transactions[1:]
     abort(stream, lost)
@@ -267,7 +265,7 @@ def test_a_lost_part_is_written_again_though_an_interceptor_makes_other_bytes_of
     assert len(stamps) == 2 * sum(map(len, before.values()))
 
 
-def test_a_zombie_that_takes_the_id_of_a_decided_transaction_costs_its_rows_a_second_writing(dead: Dead) -> None:
+def test_part_fenced_by_zombie_is_rewritten(dead: Dead) -> None:
     stream = dead.streams["fenced"]
     taken = stream.decision().transactions[1]
     zombie = confluent_kafka.Producer(
@@ -284,9 +282,7 @@ def test_a_zombie_that_takes_the_id_of_a_decided_transaction_costs_its_rows_a_se
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_markers_that_a_person_writes_into_a_decided_transaction_are_found_and_said(
-    dead: Dead, name: str, code_of: CodeOf
-) -> None:
+def test_manual_markers_in_decided_transaction_are_reported(dead: Dead, name: str, code_of: CodeOf) -> None:
     """As kafka-transactions.sh abort does, on a partition of the data or of the commit log, past the coordinator."""
     stream = dead.streams[name]
     named = stream.decision().transactions
@@ -322,7 +318,7 @@ def test_markers_that_a_person_writes_into_a_decided_transaction_are_found_and_s
     stream.assert_nothing_of_it_is_open()
 
 
-def test_a_commit_during_which_the_query_is_stopped_is_finished_and_its_batch_skipped(dead: Dead) -> None:
+def test_stopped_querys_commit_is_finished_and_batch_is_skipped(dead: Dead) -> None:
     stream = dead.streams["stopped"]
     assert not (stream.checkpoint / "commits" / "0").exists()  # Spark runs the batch again, though it is committed
     assert_every_line_once(stream)
@@ -357,7 +353,7 @@ def assert_offsets_are_those_of_every_batch(stream: Stream, group: str) -> None:
     assert [each for at in range(0, len(found), size) for each in sorted(found[at : at + size])] == expected
 
 
-def test_the_offsets_of_the_source_are_committed_with_each_batch_also_with_an_empty_one(
+def test_source_offsets_are_committed_with_empty_batches_too(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     servers, group = kafka.bootstrap_servers, unique_topic("group")
@@ -388,7 +384,7 @@ def test_the_offsets_of_the_source_are_committed_with_each_batch_also_with_an_em
     stream.assert_nothing_of_it_is_open()
 
 
-def test_offsets_are_committed_by_the_decision_whatever_becomes_of_the_driver(dead: Dead) -> None:
+def test_decision_commits_offsets_when_the_driver_dies(dead: Dead) -> None:
     stream, query = dead.streams["lagging"], dead.queries["lagging"]
     group = query.options["source.offsets.group"]
     assert not (stream.checkpoint / "commits" / "0").exists()
@@ -406,7 +402,7 @@ def test_offsets_are_committed_by_the_decision_whatever_becomes_of_the_driver(de
 # others beside the query
 
 
-def test_open_transactions_of_another_write_hold_up_readers_and_nothing_else_and_are_never_touched(
+def test_open_transactions_of_another_write_are_never_ended(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, code_of: CodeOf
 ) -> None:
     """Whose id begins with ours, or ours with it: `orders` and `orders.v2`."""
@@ -465,7 +461,7 @@ def test_open_transactions_of_another_write_hold_up_readers_and_nothing_else_and
 # topics that are deleted
 
 
-def test_a_topic_that_is_deleted_before_its_rows_are_written_is_named_soon(
+def test_topic_deleted_before_the_write_is_named_soon(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, code_of: CodeOf
 ) -> None:
     stream = Stream(kafka, spark, tmp_path, files=1)
@@ -489,9 +485,7 @@ def test_a_topic_that_is_deleted_before_its_rows_are_written_is_named_soon(
     assert_nothing_open(stream.servers, [stream.topic], of=stream.topic)
 
 
-def test_a_topic_that_is_deleted_before_its_decision_is_finished_is_named_until_a_person_answers(
-    dead: Dead, code_of: CodeOf
-) -> None:
+def test_deleted_topic_of_open_decision_is_named_until_resolved(dead: Dead, code_of: CodeOf) -> None:
     stream, soon = dead.streams["deleted"], {"kafka.max.block.ms": "15000"}
     delete_topic(stream.servers, stream.topic)
     for code in ("UNKNOWN_TOPIC", "TOPIC_GONE"):  # the second one of a topic that is there, and is another
@@ -512,7 +506,7 @@ def test_a_topic_that_is_deleted_before_its_decision_is_finished_is_named_until_
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_checkpoint_named_by_its_scheme_is_read_as_spark_writes_it(
+def test_checkpoint_with_scheme_is_read_as_spark_writes_it(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, scheme: str
 ) -> None:
     stream = Stream(kafka, spark, tmp_path)
@@ -531,7 +525,7 @@ def test_a_checkpoint_named_by_its_scheme_is_read_as_spark_writes_it(
     stream.assert_nothing_of_it_is_open()
 
 
-def test_a_checkpoint_that_only_spark_can_open_asks_for_a_prefix_and_is_not_compared(
+def test_checkpoint_only_spark_can_open_requires_a_prefix(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, code_of: CodeOf
 ) -> None:
     """On Hadoop's viewfs, which needs no network and which pyarrow opens by a Hadoop of its own only."""
@@ -566,7 +560,7 @@ def test_a_checkpoint_that_only_spark_can_open_asks_for_a_prefix_and_is_not_comp
 # long absence
 
 
-def test_drivers_away_for_long_lose_nothing_where_transactions_never_time_out(dead: Dead) -> None:
+def test_long_outage_loses_nothing_without_transaction_timeout(dead: Dead) -> None:
     short, never = dead.streams["short"], dead.streams["never"]
     bounded, boundless = short.decision().transactions, never.decision().transactions
     assert all(prepared.digest is not None for prepared in bounded)
@@ -581,7 +575,7 @@ def test_drivers_away_for_long_lose_nothing_where_transactions_never_time_out(de
     assert len(read_uncommitted(never.servers, never.topic)) == LINES
 
 
-def test_the_witness_decides_where_the_coordinators_have_forgotten_the_ids(dead: Dead) -> None:
+def test_commit_log_decides_when_coordinators_forgot_the_ids(dead: Dead) -> None:
     stream = dead.streams["forgotten"]
     named = stream.decision().transactions
     ids = [prepared.identity.transactional_id for prepared in named]

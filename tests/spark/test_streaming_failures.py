@@ -52,7 +52,7 @@ def test_drivers_die_one_after_the_other_at_every_step(
         job.assert_every_line_once(len(POINTS) + 1)
 
 
-def test_a_part_that_timed_out_after_the_decision_is_written_again(job: StreamJob, spark: SparkSession) -> None:
+def test_part_timed_out_after_decision_is_rewritten(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
     job.die_at("commit.between_ends", job.arguments(SHORT))
     assert_nothing_open(job.servers, patience_s=150)  # the coordinator has aborted the rest
@@ -61,7 +61,7 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(job: StreamJo
     job.assert_every_line_once(2)
 
 
-def test_a_source_that_gives_other_rows_is_refused_until_a_person_answers(job: StreamJob, spark: SparkSession) -> None:
+def test_source_with_other_rows_is_rejected_until_resolved(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
     job.die_at("commit.between_ends", job.arguments(SHORT))
     assert_nothing_open(job.servers, patience_s=150)
@@ -79,7 +79,7 @@ def test_a_source_that_gives_other_rows_is_refused_until_a_person_answers(job: S
     assert lines == Counter({int(line): 1 for line in committed}) + Counter(range(LINES, 2 * LINES))
 
 
-def test_a_decision_of_which_nothing_was_committed_runs_anew(
+def test_decision_without_committed_parts_is_rewritten(
     spark_environment: dict[str, str], kafka_tv0: EmbeddedKafka, tmp_path: Path, spark: SparkSession
 ) -> None:
     job = StreamJob(spark_environment, kafka_tv0, tmp_path)
@@ -91,9 +91,7 @@ def test_a_decision_of_which_nothing_was_committed_runs_anew(
     job.assert_every_line_once(2)
 
 
-def test_of_two_drivers_on_one_checkpoint_one_decides_and_the_other_says_so(
-    job: StreamJob, spark: SparkSession
-) -> None:
+def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
     mark = job.log.parent / "waiting"
     with job.started(job.arguments(), f"commit.before_decision=wait:{mark}") as older:
@@ -116,7 +114,7 @@ def test_a_worker_dies_and_spark_runs_its_task_again(job: StreamJob, tmp_path: P
     job.assert_every_line_once(2)
 
 
-def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
+def test_commit_failing_after_decision_is_finished_by_abort(
     job: StreamJob, spark: SparkSession, tmp_path: Path
 ) -> None:
     add_files(job.source, 0, 2)
@@ -127,7 +125,7 @@ def test_a_commit_that_fails_after_the_decision_is_finished_by_abort(
     job.assert_every_line_once(2)
 
 
-def test_a_query_that_fails_before_any_task_is_done_leaves_nothing_open(job: StreamJob, spark: SparkSession) -> None:
+def test_query_failing_before_any_task_ends_leaves_nothing_open(job: StreamJob, spark: SparkSession) -> None:
     """Abort gets no message then, and so no plan."""
     add_files(job.source, 0, 1)
     with pytest.raises(Exception, match=r"KAFKA_EOS\.RECORD_TOO_LARGE"):

@@ -29,9 +29,7 @@ def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
     return producer
 
 
-def test_it_holds_what_a_consumer_is_shown_up_to_the_open_transaction(
-    kafka: EmbeddedKafka, spark: SparkSession
-) -> None:
+def test_frame_holds_committed_records_up_to_open_transaction(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=3)
     producer = transactional_producer(kafka)
     started_ms = int(time.time() * 1_000) - 1_000
@@ -80,7 +78,7 @@ def test_it_holds_what_a_consumer_is_shown_up_to_the_open_transaction(
     ]
 
 
-def test_a_topic_that_logs_the_time_of_appending_says_so(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+def test_log_append_time_topic_returns_broker_timestamps(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     producer = transactional_producer(kafka)
     producer.begin_transaction()
@@ -101,7 +99,7 @@ def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark:
         topic_frame(spark, unique_topic(), options, "client")
 
 
-def test_what_a_reader_cannot_use_is_refused(spark: SparkSession) -> None:
+def test_writer_only_options_are_rejected_for_a_reader(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] topic has no effect on a reader.*kafka\.acks=1"):
         topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
 

@@ -23,7 +23,7 @@ def test_all_rows_are_there_once() -> None:
 
 
 @pytest.mark.parametrize("number", ROWS)
-def test_what_a_row_names_exists(number: int) -> None:
+def test_modules_and_tests_named_by_a_feature_row_exist(number: int) -> None:
     what, modules, shown_by = ROWS[number]
     assert what
     named_modules = re.findall(r"`([^`]+)`", modules)

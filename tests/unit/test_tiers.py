@@ -17,6 +17,10 @@ import pytest
 from tests.tiers import CHECK, EXHAUSTIVE, RULES, TEST, Case, Rule, Sample, place
 
 ROOT = Path(__file__).parents[2]
+PRIVATE_WORDS = re.compile(
+    r"_(ask(s|ed)?|answer(s|ed)?|tells?|told|sa(y|ys|id)|anew|whoever|nobody|left_out|passed_over|held_up|taken_for)(_|$)"
+)
+"""Words for which the field has others (CONTRIBUTING.md)."""
 COLLECTED_BEFORE_TIERS = 5_675
 """Tests of `make test` and `make faults` together, when each still had a list of its own."""
 
@@ -59,6 +63,12 @@ def in_make_test(listed: list[tuple[str, str, str]]) -> set[tuple[str, str]]:
 
 def test_no_test_is_lost(listed: list[tuple[str, str, str]]) -> None:
     assert len(listed) == len({nodeid for nodeid, _, _ in listed}) >= COLLECTED_BEFORE_TIERS
+
+
+def test_test_names_are_short_and_in_the_fields_words(listed: list[tuple[str, str, str]]) -> None:
+    names = {function for _, function, _ in listed}
+    assert [name for name in names if len(name) > 60] == []
+    assert [name for name in names if PRIVATE_WORDS.search(name)] == []
 
 
 def test_every_rule_has_a_test(listed: list[tuple[str, str, str]]) -> None:
@@ -147,7 +157,7 @@ def case(nodeid: str, **params: object) -> Case:
     return Case(nodeid=nodeid + str(params), path=path, function=function, params=dict(params), takes_effort=False)
 
 
-def test_a_sample_has_one_case_per_class_and_every_so_manieth_of_the_rest() -> None:
+def test_sample_has_one_case_per_class_and_every_nth_of_the_rest() -> None:
     cases = [case("faults/test_x.py::test_y", n=n) for n in range(20)]
     place(cases, (Rule("faults", Sample(of_class=lambda params: params["n"] % 4, every=5)),))
     chosen = [each for each in cases if each.tier == TEST]

@@ -10,7 +10,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.demo import run as demo_run
 
 
-def test_demo_whose_numbers_are_wrong_is_status_1_and_says_which(
+def test_demo_with_wrong_counts_exits_1_and_names_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found: Any = SimpleNamespace(problems=["3 records are missing"])

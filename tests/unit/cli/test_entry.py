@@ -11,7 +11,7 @@ import pytest
 from kafka_eos_sink.cli.main import main
 
 
-def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_cli_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"kafka-eos: the command needs typer\. .*\[cli\]"):
         main([])
@@ -26,7 +26,7 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch: pytes
         (("check", "--bootstrap-servers", "127.0.0.1:1"), 1),
     ],
 )
-def test_the_installed_command_tells_the_shell_how_it_ended(arguments: tuple[str, ...], status: int) -> None:
+def test_installed_command_returns_its_exit_status(arguments: tuple[str, ...], status: int) -> None:
     command = Path(sys.executable).with_name("kafka-eos")
     ended = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     assert ended.returncode == status, ended.stdout + ended.stderr

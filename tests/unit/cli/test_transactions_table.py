@@ -29,7 +29,7 @@ def shown(*states: TransactionState, now_ms: int = 1_060_000) -> str:
     return captured.get()
 
 
-def test_age_and_time_left_are_told() -> None:
+def test_age_and_time_left_are_shown() -> None:
     line = shown(state()).splitlines()[1]
     assert line.split() == ["w.0.3", "Ongoing", "1", "min", "0", "s", "14", "min", "0", "s", "7", "2", "orders", "0,2"]
 
@@ -38,7 +38,7 @@ def test_a_transaction_without_timeout_never_ends_by_itself() -> None:
     assert " never " in shown(state(transaction_timeout_ms=2**31 - 1))
 
 
-def test_an_ending_transaction_has_no_time_left_and_an_unstarted_one_no_age() -> None:
+def test_ending_transaction_shows_no_time_left_unstarted_no_age() -> None:
     assert "14 min" not in shown(state(transaction_state="PrepareCommit"))
     assert shown(state(transaction_start_time_ms=-1)).splitlines()[1].split() == [
         "w.0.3",
@@ -71,9 +71,7 @@ def test_durations_are_read_by_people(ms: int, text: str) -> None:
     assert duration(ms) == text
 
 
-def test_brokers_that_nobody_reaches_are_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_brokers_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_eos_sink.cli.console.TIMEOUT_MS", 300)
     assert main(["transactions", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()

@@ -23,7 +23,7 @@ def test_initial_delay_is_limited_by_maximum() -> None:
     attempts=st.integers(0, 10_000),
     drawn=st.floats(0, 1, exclude_max=True),
 )
-def test_delay_stays_between_zero_and_maximum(initial: int, maximum: int, attempts: int, drawn: float) -> None:
+def test_delay_is_between_zero_and_maximum(initial: int, maximum: int, attempts: int, drawn: float) -> None:
     assert 0 <= ExponentialBackoff(initial, maximum, uniform=lambda: drawn).delay_ms(attempts) <= maximum
 
 

@@ -35,7 +35,7 @@ def shown(batches: list[RecordBatch], *aborted: tuple[int, int]) -> list[int]:
     return [each.base_offset for each in committed_batches(batches, transactions)]
 
 
-def test_markers_are_left_out_and_everything_else_is_shown() -> None:
+def test_markers_are_skipped_and_other_records_returned() -> None:
     log = [
         batch(0, 1),
         batch(1, -1, transactional=False),
@@ -45,7 +45,7 @@ def test_markers_are_left_out_and_everything_else_is_shown() -> None:
     assert shown(log) == [0, 1, 3]
 
 
-def test_an_aborted_transaction_is_left_out_from_its_first_offset_to_its_marker() -> None:
+def test_aborted_transaction_is_skipped_up_to_its_marker() -> None:
     log = [
         batch(0, 1),
         batch(1, 1, marker=CONTROL_COMMIT),
@@ -60,13 +60,13 @@ def test_an_aborted_transaction_is_left_out_from_its_first_offset_to_its_marker(
     assert shown(log, (1, 2)) == [0, 5, 8]
 
 
-def test_the_broker_may_name_a_transaction_that_began_before_the_answer_or_ends_after_it() -> None:
+def test_aborted_transaction_may_extend_beyond_the_response() -> None:
     assert shown([batch(10, 1), batch(11, 1, marker=CONTROL_ABORT), batch(12, 1)], (1, 3)) == [12]
     assert shown([batch(10, 2), batch(11, 1)], (1, 11)) == [10]
     assert shown([batch(10, 1)], (1, 11)) == [10]
 
 
-def test_two_aborted_transactions_of_one_producer_named_in_any_order() -> None:
+def test_two_aborted_transactions_of_a_producer_in_any_order() -> None:
     log = [
         batch(0, 1),
         batch(1, 1, marker=CONTROL_ABORT),
@@ -78,11 +78,11 @@ def test_two_aborted_transactions_of_one_producer_named_in_any_order() -> None:
     assert shown(log, (1, 4), (1, 0)) == [2]
 
 
-def test_a_marker_of_which_compaction_left_the_batch_alone_ends_its_transaction() -> None:
+def test_marker_batch_emptied_by_compaction_ends_transaction() -> None:
     emptied = batch(1, 1, marker=CONTROL_ABORT)
     object.__setattr__(emptied, "control_records", ())
     assert shown([batch(0, 1), emptied, batch(2, 1)], (1, 0)) == [2]
 
 
-def test_an_idempotent_batch_of_an_aborting_producer_is_no_part_of_the_transaction() -> None:
+def test_idempotent_batch_of_aborting_producer_is_returned() -> None:
     assert shown([batch(0, 1), batch(1, 1, transactional=False)], (1, 0)) == [1]

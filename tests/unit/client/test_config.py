@@ -24,7 +24,7 @@ def test_a_list_of_servers_is_read(text: str, servers: tuple[tuple[str, int], ..
 @pytest.mark.parametrize(
     "text", ["", " , ", "localhost", "localhost:", ":9092", "a:0", "a:65536", "a:9092;b:9092", "a b:1"]
 )
-def test_what_is_no_server_is_refused_by_name(text: str) -> None:
+def test_invalid_server_is_rejected_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers") as refused:
         parse_bootstrap_servers(text)
     assert refused.value.code == "BOOTSTRAP_SERVERS"

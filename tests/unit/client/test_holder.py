@@ -61,7 +61,9 @@ def state(name: str, *partitions: tuple[str, int]) -> TransactionState:
         (BrokerRefusedError("BROKER_REFUSED", "strange"), "what blocks it is unknown: strange"),
     ],
 )
-def test_what_holds_an_id_is_named_or_why_it_is_not(answer: TransactionState | KafkaEosError | None, said: str) -> None:
+def test_holder_of_an_id_or_the_lookup_failure_is_named(
+    answer: TransactionState | KafkaEosError | None, said: str
+) -> None:
     admin = Describing(answer)
     assert admin.holder("tx") == said.replace("not in time", getattr(answer, "message", ""))
     (deadline,) = admin.deadlines

@@ -56,7 +56,7 @@ def same_key(pem: str, leaf: trustme.LeafCert) -> bool:
     return public(pem.encode()) == public(leaf.private_key_pem.bytes())
 
 
-def test_the_certificates_of_a_pem_file_are_taken_without_the_words_around_them(authority: trustme.CA) -> None:
+def test_pem_certificates_are_read_without_surrounding_text(authority: trustme.CA) -> None:
     pem = text(authority.cert_pem)
     found = key_stores.trusted_certificates(f"subject=CN=x\n{pem}\nnotes\n{pem}\n".encode(), None, "ssl.truststore")
     assert found == f"{pem}\n{pem}"
@@ -122,7 +122,7 @@ def test_a_pkcs12_trust_store_gives_all_its_certificates(authority: trustme.CA) 
 
 
 @pytest.mark.parametrize("password", [None, "wrong"])
-def test_a_wrong_password_of_a_store_is_said_and_not_shown(authority: trustme.CA, password: str | None) -> None:
+def test_wrong_store_password_is_reported_but_not_shown(authority: trustme.CA, password: str | None) -> None:
     given = None if password is None else Secret(password)
     with pytest.raises(StoreProblem, match=r"or ssl\.truststore\.password is wrong") as refused:
         key_stores.trusted_certificates(pkcs12_store(None, authority), given, "ssl.truststore")
@@ -130,7 +130,7 @@ def test_a_wrong_password_of_a_store_is_said_and_not_shown(authority: trustme.CA
     assert PASSWORD not in str(refused.value)
 
 
-def test_without_the_extra_a_pkcs12_store_is_refused_with_the_way_out(
+def test_pkcs12_store_without_extra_names_the_alternatives(
     authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = pkcs12_store(None, authority)
@@ -157,7 +157,7 @@ def test_without_the_extra_a_pkcs12_store_is_refused_with_the_way_out(
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "contains no certificate"),
     ],
 )
-def test_what_is_no_store_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_store_is_rejected(data: bytes, reason: str) -> None:
     with pytest.raises(StoreProblem, match=reason):
         key_stores.trusted_certificates(data, None, "ssl.truststore")
 

@@ -151,7 +151,7 @@ def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
     assert len(brokers.requests(m.EndTxnRequest)) == 1
 
 
-def test_end_txn_returns_the_code_of_a_hopeless_coordinator_lookup() -> None:
+def test_end_txn_returns_the_error_of_a_rejected_lookup() -> None:
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     own, _ = admin(scripted(ended(0, 3)), lambda key: -refused if key == "b" else 1)
     codes = [each.error_code for each in own.end_transactions([end("a"), end("b")], DEADLINE_MS)]
@@ -204,14 +204,14 @@ def test_one_rejected_id_raises_its_own_error() -> None:
         own.describe_transactions(["a", "b"], DEADLINE_MS)
 
 
-def test_an_unknown_id_is_none_and_a_key_that_was_not_sent_is_ignored() -> None:
+def test_unknown_id_is_none_and_an_unrequested_key_is_ignored() -> None:
     unknown = described("a", code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     unknown.transaction_states += described("stranger", code=ErrorCode.NOT_COORDINATOR).transaction_states
     own, _ = admin(scripted(unknown))
     assert own.describe_transactions(["a"], DEADLINE_MS) == {"a": None}
 
 
-def test_a_blocked_init_producer_id_names_the_blocker_at_the_deadline() -> None:
+def test_blocked_init_producer_id_names_the_blocker_at_deadline() -> None:
     busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
 
     def handler(_node: int, request: Any) -> Any:
@@ -247,7 +247,7 @@ def test_transaction_version_is_read_again_after_ten_seconds() -> None:
     assert len(brokers.requests(m.ApiVersionsRequest)) == 2
 
 
-def test_code_no_longer_holds_when_a_later_response_omits_its_key() -> None:
+def test_error_code_is_dropped_if_a_later_response_omits_its_key() -> None:
     codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS.value])
 
     def read(_response: Any, keys: Sequence[str]) -> list[tuple[str, int, str | None, None]]:

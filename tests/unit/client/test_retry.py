@@ -44,16 +44,16 @@ def said_at_the_deadline(*, answered: bool, lost_at: int) -> str:
     return raised.value.message
 
 
-def test_a_try_that_the_deadline_cut_short_does_not_hide_the_answer_before_it() -> None:
+def test_try_cut_short_by_deadline_keeps_the_earlier_response() -> None:
     """Its request had the few milliseconds that were left, which says nothing about the cluster."""
     assert "last: FindCoordinator returned COORDINATOR_LOAD_IN_PROGRESS" in said_at_the_deadline(
         answered=True, lost_at=1_000
     )
 
 
-def test_an_answer_that_was_lost_before_the_deadline_is_the_last_that_is_known() -> None:
+def test_response_lost_before_deadline_is_the_last_known_state() -> None:
     assert "last: no answer within" in said_at_the_deadline(answered=True, lost_at=990)
 
 
-def test_without_any_answer_the_lost_one_is_named() -> None:
+def test_lost_response_is_named_when_none_ever_arrived() -> None:
     assert "last: no answer within" in said_at_the_deadline(answered=False, lost_at=1_000)

@@ -47,7 +47,7 @@ def test_the_first_batch_of_a_stream_is_written() -> None:
     assert admit(plan(), replace(BATCH, version=0), 0) == (None, None)
 
 
-def test_a_decision_of_another_query_id_says_nothing() -> None:
+def test_decision_of_another_query_id_is_ignored() -> None:
     assert admit(plan(replace(DECIDED, query_id="other", version=9)), replace(BATCH, version=0), 0) == (None, None)
 
 
@@ -60,7 +60,7 @@ def test_the_same_version_with_other_source_offsets_is_refused() -> None:
         admit(plan(replace(DECIDED, offsets_hash="other")), BATCH, 0)
 
 
-def test_the_same_offsets_with_another_topic_are_skipped_with_a_warning() -> None:
+def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
     outcome, warning = admit(plan(replace(DECIDED, topic="old")), BATCH, 0)
     assert outcome is SKIP
     assert warning is not None
@@ -78,7 +78,7 @@ def test_a_void_decision_is_compared_with_nothing() -> None:
     assert admit(plan(void), BATCH, 0) == (None, None)
 
 
-def test_of_a_partly_lost_decision_only_lost_partitions_are_written() -> None:
+def test_only_lost_partitions_of_a_decision_are_rewritten() -> None:
     lost = replace(DECIDED, status=DecisionStatus.LOST_PARTS, committed=frozenset({0}), lost=frozenset({1}))
     assert admit(plan(lost), BATCH, 0) == (SKIP, None)
     assert admit(plan(lost), BATCH, 1) == (None, None)
@@ -90,7 +90,7 @@ def test_a_version_above_an_unfinished_one_is_refused(status: DecisionStatus) ->
         admit(plan(replace(DECIDED, version=4, status=status)), BATCH, 0)
 
 
-def test_a_rolled_back_version_fails_is_skipped_or_rewritten_as_asked() -> None:
+def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
     newer = plan(replace(DECIDED, version=7))
     with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
         admit(newer, BATCH, 0)
@@ -102,7 +102,7 @@ def test_a_rolled_back_version_fails_is_skipped_or_rewritten_as_asked() -> None:
     assert "the versions above it are written again" in str(warning)
 
 
-def test_a_stream_that_the_log_has_never_seen_does_not_begin_in_the_middle() -> None:
+def test_stream_unknown_to_the_log_is_rejected_above_version_0() -> None:
     with pytest.raises(
         WriteRefusedError,
         match=r"COMMIT_LOG_LOST\].*\. Look whether batch 5 is in the topic.*--version 4 --as committed .*or --version 5 if",
@@ -111,7 +111,7 @@ def test_a_stream_that_the_log_has_never_seen_does_not_begin_in_the_middle() -> 
 
 
 @pytest.mark.parametrize("resolution", [None, "committed"])
-def test_a_stream_does_not_go_on_above_versions_that_the_log_lacks(resolution: str | None) -> None:
+def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | None) -> None:
     """An older log, or another one: what was decided since stands elsewhere, and may be this very batch."""
     for newest in (0, 3):
         older = plan(replace(DECIDED, version=newest, resolution=resolution))
@@ -124,13 +124,13 @@ def test_a_stream_does_not_go_on_above_versions_that_the_log_lacks(resolution: s
 
 
 @pytest.mark.parametrize("rollback", ["skip", "rewrite"])
-def test_no_answer_to_a_rolled_back_checkpoint_is_one_to_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
+def test_rollback_option_does_not_accept_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
         admit(plan(replace(DECIDED, version=3)), replace(BATCH, on_checkpoint_rollback=rollback), 0)
 
 
 @pytest.mark.parametrize("status", [DecisionStatus.VOID, DecisionStatus.LOST_PARTS])
-def test_what_the_older_log_has_unfinished_comes_first(status: DecisionStatus) -> None:
+def test_unfinished_version_of_older_log_is_rejected_first(status: DecisionStatus) -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
         admit(plan(replace(DECIDED, version=2, status=status)), BATCH, 0)
 
@@ -149,7 +149,7 @@ def test_batch_writes_may_leave_versions_out() -> None:
     assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False), 0) == (None, None)
 
 
-def test_what_an_operator_called_committed_is_skipped_and_compared_with_nothing() -> None:
+def test_version_resolved_as_committed_is_skipped_unchecked() -> None:
     resolved = replace(DECIDED, resolution="committed", offsets_hash="other", topic="old", schema="value binary")
     outcome, warning = admit(plan(resolved), BATCH, 0)
     assert outcome is SKIP

@@ -105,7 +105,7 @@ def test_a_decision_outside_a_transaction_never_counts() -> None:
     assert view_of(read(record, 20, None), marker(21, -1, 0)).newest_decision(W, Q) is None
 
 
-def test_an_aborted_decision_does_not_hide_the_committed_one_below_it() -> None:
+def test_aborted_decision_does_not_hide_an_older_committed_one() -> None:
     (old,) = decision_records(decision(version=4))
     newer_driver = replace(DRIVER, producer_epoch=5)
     (new,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
@@ -117,7 +117,7 @@ def test_an_aborted_decision_does_not_hide_the_committed_one_below_it() -> None:
     assert found.decision.version == 4
 
 
-def test_a_large_decision_is_cut_into_pieces_and_put_together_again() -> None:
+def test_large_decision_is_split_into_records_and_reassembled() -> None:
     large = decision(parts=3_000)
     records = decision_records(large)
     assert len(records) > 1
@@ -128,7 +128,7 @@ def test_a_large_decision_is_cut_into_pieces_and_put_together_again() -> None:
     assert found.decision == large
 
 
-def test_pieces_of_an_older_larger_decision_are_not_mixed_into_a_newer_one() -> None:
+def test_records_of_an_older_decision_do_not_mix_with_a_newer() -> None:
     large = decision_records(decision(parts=3_000))
     newer_driver = replace(DRIVER, producer_epoch=4)
     (small,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
@@ -140,7 +140,7 @@ def test_pieces_of_an_older_larger_decision_are_not_mixed_into_a_newer_one() -> 
     assert (newest.decision.version, len(newest.decision.transactions)) == (5, 2)
 
 
-def test_a_missing_piece_is_said_and_not_passed_over() -> None:
+def test_missing_piece_of_a_decision_raises_corrupt() -> None:
     records = decision_records(decision(parts=3_000))
     view = view_of(read(records[0], 20, DRIVER), marker(21, 7, 4))
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.COMMIT_LOG_CORRUPT\] piece 2"):
@@ -158,7 +158,7 @@ def test_a_tombstone_forgets_the_decision() -> None:
     assert view.newest_decision(W, Q) is None
 
 
-def test_another_write_id_and_foreign_records_are_passed_over() -> None:
+def test_records_of_another_write_id_are_ignored() -> None:
     (foreign,) = decision_records(replace(decision(), write_id="payments/orders.v2"))
     view = view_of(
         read(foreign, 1, DRIVER),
@@ -178,7 +178,7 @@ def test_a_newer_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])
-def test_a_value_that_is_not_ours_under_our_key_is_said(value: bytes) -> None:
+def test_foreign_value_under_our_key_raises_corrupt(value: bytes) -> None:
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_CORRUPT.*offset 3"):
         view_of(read(LogRecord(commit_log.done_key(W, Q), value), 3, None))
 
@@ -188,7 +188,7 @@ def test_the_done_record_counts_for_the_nonce_it_names() -> None:
     assert view.done_nonce(W, Q) == "n9"
 
 
-def test_records_that_a_fetch_delivers_again_are_not_counted_twice() -> None:
+def test_records_fetched_twice_count_once() -> None:
     (record,) = decision_records(decision())
     entry = read(record, 20, DRIVER)
     view = LogView(W)

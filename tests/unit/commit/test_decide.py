@@ -157,7 +157,7 @@ def unreachable(_: Any) -> Any:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
 
 
-def test_a_commit_in_which_all_goes_well_decides_ends_and_verifies() -> None:
+def test_commit_without_faults_decides_ends_and_verifies() -> None:
     world = World()
     decision = world.run(commit(REQUEST, [MESSAGE]))
     assert [entry.partition for entry in decision.transactions] == [0]
@@ -165,7 +165,7 @@ def test_a_commit_in_which_all_goes_well_decides_ends_and_verifies() -> None:
     assert world.warnings == []
 
 
-def test_an_error_between_the_decisions_end_and_its_marker_does_not_look_like_an_ordinary_failure() -> None:
+def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     world = World(ReadLog=unreachable)
     with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write its rows again"):
         world.run(commit(REQUEST, [MESSAGE]))
@@ -178,20 +178,20 @@ def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
     assert ["is finished, but that could not be noted" in said for said in world.warnings] == [True]
 
 
-def test_a_transaction_that_begins_before_the_tasks_records_is_not_decided() -> None:
+def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
     world = World(DescribeProducers=lambda _: {("t", 0): {TASK.producer_id: (0, 4)}})
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN.*an older one was never ended"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert world.ended == []
 
 
-def test_without_the_right_to_read_a_topic_the_missing_check_is_said() -> None:
+def test_unreadable_topic_logs_the_missing_check() -> None:
     world = World(DescribeProducers=lambda _: {("t", 0): None})
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
     assert ["without the right to Read t" in said for said in world.warnings] == [True]
 
 
-def test_a_timeout_that_a_task_had_to_lower_is_the_one_that_counts() -> None:
+def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
     world = World()
     lowered = World().DescribeTransactions(steps.DescribeTransactions(("w.0.0",)))["w.0.0"]
     lowered = replace(lowered, timeout_ms=300_000)
@@ -219,7 +219,7 @@ def test_a_decision_record_that_took_too_long_is_not_decided() -> None:
     assert world.ended == []
 
 
-def test_a_log_that_does_not_show_what_it_acknowledged_is_said_and_not_waited_for_ever() -> None:
+def test_log_hiding_acknowledged_records_raises_unavailable() -> None:
     world = World()
 
     def nothing(step: steps.ReadLog) -> steps.LogChunk:
@@ -250,7 +250,7 @@ def newer_driver(step: steps.DescribeTransactions) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_the_loser_of_two_drivers_ends_what_its_tasks_handed_over_unless_it_was_decided(decided: bool) -> None:
+def test_fenced_driver_ends_undecided_transactions_of_its_tasks(decided: bool) -> None:
     world = World(DescribeTransactions=newer_driver, ListOpenTransactions=lambda _: ())
     if decided:
         finished = World()
@@ -307,7 +307,7 @@ class Readers:
         return 30
 
 
-def test_while_nobody_holds_up_readers_the_commit_waits_until_they_pass() -> None:
+def test_commit_waits_for_readers_that_nothing_blocks() -> None:
     world = World()
     readers = Readers(world, 15, 15, 15, 15, PART.last_offset + 1, held_by={})
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
@@ -315,7 +315,7 @@ def test_while_nobody_holds_up_readers_the_commit_waits_until_they_pass() -> Non
     assert (world.warnings, len(readers.done)) == ([], 1)
 
 
-def test_readers_that_never_pass_although_nobody_holds_them_up_are_said() -> None:
+def test_readers_stuck_without_blocker_raise_not_finished() -> None:
     world = World()
     readers = Readers(world, 15, held_by={})
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
@@ -323,7 +323,7 @@ def test_readers_that_never_pass_although_nobody_holds_them_up_are_said() -> Non
     assert readers.done == []
 
 
-def test_readers_held_up_by_others_are_not_waited_for() -> None:
+def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
     world = World()
     readers = Readers(world, 15, held_by={77: (0, 15)})
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
@@ -331,7 +331,7 @@ def test_readers_held_up_by_others_are_not_waited_for() -> None:
     assert len(readers.done) == 1
 
 
-def test_what_could_not_be_proven_without_read_has_no_done_record() -> None:
+def test_unproven_visibility_without_read_writes_no_done_record() -> None:
     world = World()
     readers = Readers(world, 15, held_by=None)
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
@@ -340,7 +340,7 @@ def test_what_could_not_be_proven_without_read_has_no_done_record() -> None:
     assert world.now > 1_000 + HIDDEN_READERS_MS
 
 
-def test_without_read_readers_who_stand_where_our_rows_begin_are_held_up_by_us() -> None:
+def test_without_read_readers_at_our_first_row_are_blocked_by_us() -> None:
     world = World()
     readers = Readers(world, PART.first_offset, held_by=None)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 19"):
@@ -370,7 +370,7 @@ def test_commit_refuses_two_messages_of_one_partition() -> None:
     assert world.ended == []
 
 
-def test_attempt_gives_up_when_all_its_ids_carry_open_transactions() -> None:
+def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
     opened = World().DescribeTransactions(steps.DescribeTransactions(("w.0.0",)))["w.0.0"]
     world = World(DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids, opened))
     with pytest.raises(
@@ -380,7 +380,7 @@ def test_attempt_gives_up_when_all_its_ids_carry_open_transactions() -> None:
     assert world.now > SLOT_DEADLINE_MS
 
 
-def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None:
+def test_error_after_the_decision_raises_decided_not_finished() -> None:
     def broken(_: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
@@ -396,7 +396,7 @@ def test_whatever_is_raised_after_the_decision_says_that_it_is_decided() -> None
         ("held by t-0", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline; held by t-0\. "),
     ],
 )
-def test_what_an_end_waits_for_is_said_and_decides_nothing(detail: str, said: str) -> None:
+def test_blocked_end_txn_raises_not_finished_with_its_reason(detail: str, said: str) -> None:
     world = World()
 
     def busy(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
@@ -410,7 +410,7 @@ def test_what_an_end_waits_for_is_said_and_decides_nothing(detail: str, said: st
 
 
 @pytest.mark.parametrize("marked", [MarkerType.COMMIT, MarkerType.ABORT])
-def test_a_fenced_end_of_the_decision_leaves_the_answer_to_the_log(marked: MarkerType) -> None:
+def test_fenced_end_txn_of_decision_is_settled_by_the_log(marked: MarkerType) -> None:
     """The repeat of a lost answer may meet a driver that came after the commit."""
     world = World()
 
@@ -431,7 +431,7 @@ def test_a_fenced_end_of_the_decision_leaves_the_answer_to_the_log(marked: Marke
     assert [end.identity for end in world.ended] == [DRIVER]
 
 
-def test_a_commit_log_without_its_beginning_is_refused_before_anybody_is_fenced() -> None:
+def test_truncated_commit_log_is_rejected_before_any_fencing() -> None:
     def deleted(step: steps.ReadLog) -> steps.LogChunk:
         return steps.LogChunk(entries=(), next_offset=7, log_start_offset=7, end_offset=7)
 
@@ -443,7 +443,7 @@ def test_a_commit_log_without_its_beginning_is_refused_before_anybody_is_fenced(
         world.run(read_to(LogView("w"), 6))
 
 
-def test_open_transactions_of_which_the_log_knows_nothing_are_left_alone() -> None:
+def test_open_transactions_unknown_to_the_log_are_not_ended() -> None:
     """Their write has another commit log, and may be decided there."""
     empty = steps.LogChunk(entries=(), next_offset=0, log_start_offset=0, end_offset=0)
     world = World(ReadLog=lambda _: empty, ListOpenTransactions=lambda _: ("w.0.0",))
@@ -504,7 +504,7 @@ def refused(_: Any) -> Any:
 
 
 @pytest.mark.parametrize("failed", [unreachable, refused])
-def test_losing_attempts_that_cannot_be_looked_for_do_not_stop_a_decision(failed: Callable[[Any], Any]) -> None:
+def test_failed_search_for_losing_attempts_stops_no_decision(failed: Callable[[Any], Any]) -> None:
     world = World()
     asked: list[steps.DescribeTransactions] = []
 

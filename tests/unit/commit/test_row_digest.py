@@ -114,7 +114,7 @@ def test_types_do_not_matter(kind: pa.DataType) -> None:
 
 @settings(deadline=None)
 @given(tables)
-def test_a_fixed_topic_is_a_column_of_that_topic_and_a_missing_column_one_of_nulls(rows: list[Row]) -> None:
+def test_fixed_topic_and_missing_columns_hash_like_full_columns(rows: list[Row]) -> None:
     bare = [replace(row, topic="flights", partition=None, key=None, headers=None, timestamp=None) for row in rows]
     values = columns_of(bare).value
     assert row_digest("flights", None, RecordColumns(value=values)) == digest(*bare)

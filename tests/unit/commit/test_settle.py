@@ -38,7 +38,7 @@ def decided(transaction_version: int = 2) -> Decision:
 
 
 @pytest.mark.parametrize("code", [*ErrorCode, ErrorCode.of(9_999)], ids=lambda code: code.name)
-def test_end_txn_answers_are_sorted_by_the_reaction_table(code: ErrorCode) -> None:
+def test_end_txn_responses_follow_the_reaction_table(code: ErrorCode) -> None:
     decision = decided()
     named = decision.transactions
     results = [EndResult(error=code.value)]
@@ -91,7 +91,7 @@ def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Ou
         (0, 6, MarkerType.ABORT, Outcome.ABORTED),
     ],
 )
-def test_a_cleaned_part_record_was_aborted_unless_its_own_marker_says_otherwise(
+def test_cleaned_part_is_aborted_without_its_own_commit_marker(
     transaction_version: int, epoch: int, kind: MarkerType, outcome: Outcome
 ) -> None:
     assert witness(transaction_version, epoch, kind) is outcome

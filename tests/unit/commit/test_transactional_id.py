@@ -71,7 +71,7 @@ def test_batch_and_streaming_writes_never_share_a_write_id(prefix: str, app_id: 
         "orders.2147483648.0",
     ],
 )
-def test_what_is_not_exactly_a_task_id_is_not_ours(stranger: str) -> None:
+def test_malformed_task_id_is_not_parsed(stranger: str) -> None:
     assert names.parse(stranger, "orders") is None
 
 

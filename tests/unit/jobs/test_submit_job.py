@@ -28,7 +28,7 @@ def parse(*argv: str) -> argparse.Namespace:
     return given
 
 
-def test_the_command_line_goes_before_the_options_and_these_before_the_file(
+def test_command_line_overrides_options_and_options_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "client.properties"
@@ -66,7 +66,7 @@ def test_an_assignment_keeps_further_equals_signs() -> None:
             assignment(wrong)
 
 
-def test_lines_of_the_epilog_stay_lines_and_what_is_to_be_copied_is_not_broken() -> None:
+def test_epilog_lines_are_not_wrapped() -> None:
     long = "  org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0-and-so-on-beyond-the-width-of-a-terminal"
     text = job_parser("job", "A job.", f"One of:\n{long}\nThe end.").format_help()
     assert f"One of:\n{long}\nThe end.\n" in text
@@ -100,6 +100,6 @@ def test_an_interruption_is_a_failure_without_a_stack(capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "job: interrupted\n")
 
 
-def test_success_says_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_success_prints_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert end("job", lambda: "all of it") == 0
     assert capsys.readouterr() == ("job: all of it\n", "")

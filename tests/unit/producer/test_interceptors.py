@@ -95,7 +95,7 @@ def test_an_interceptor_may_send_rows_elsewhere(chain: Any) -> None:
 
 
 @pytest.mark.parametrize("broken", [Raises, Drops])
-def test_one_that_raises_or_drops_rows_is_logged_and_passed_over(
+def test_interceptor_that_raises_or_drops_rows_is_skipped(
     chain: Any, broken: type[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     changed = chain(broken, Upper).on_send(rows())
@@ -103,7 +103,7 @@ def test_one_that_raises_or_drops_rows_is_logged_and_passed_over(
     assert "user_interceptors:C0 failed in on_send" in caplog.text
 
 
-def test_all_are_told_of_acknowledgements_whatever_the_others_do(chain: Any) -> None:
+def test_interceptors_are_acknowledged_despite_a_failing_one(chain: Any) -> None:
     interceptors = chain(Raises, Keeps)
     interceptors.on_acknowledgement("t", 0, 5, 10, None)
     interceptors.close()
@@ -117,7 +117,7 @@ class KeepsTheTime:
         KeepsTheTime.told = (*arguments, log_append_time_ms)
 
 
-def test_only_who_asks_for_it_is_told_the_brokers_time_of_appending(chain: Any) -> None:
+def test_log_append_time_goes_only_to_interceptors_accepting_it(chain: Any) -> None:
     chain(Keeps, KeepsTheTime).on_acknowledgement("t", 0, 5, 10, None, log_append_time_ms=1_700_000_000_000)
     assert Keeps.told == ("t", 0, 5, 10, None)
     assert KeepsTheTime.told == ("t", 0, 5, 10, None, 1_700_000_000_000)
@@ -135,7 +135,7 @@ def test_one_whose_module_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         Interceptors(["broken_interceptors:X"], {})
 
 
-def test_one_that_cannot_be_made_or_configured_is_named_with_the_reason(chain: Any) -> None:
+def test_interceptor_failing_to_configure_is_named_with_reason(chain: Any) -> None:
     class NeedsMore:
         def __init__(self, _needed: str) -> None: ...
 

@@ -82,7 +82,7 @@ def test_a_keys_partition_does_not_depend_on_leaders() -> None:
     assert (partitioner(rows(keys), sizes, topic(6)) == partitioner(rows(keys), sizes, topic(6, [1, 2]))).all()
 
 
-def test_rows_without_a_key_stay_for_a_run_and_then_use_every_partition_before_one_twice() -> None:
+def test_keyless_rows_fill_a_run_and_visit_all_partitions() -> None:
     partitioner = DefaultPartitioner(run_bytes=100, seed=1)
     sizes = np.full(80, 10, np.int64)
     chosen = np.concatenate([partitioner(rows(None, 40), sizes[:40], topic(4)) for _ in range(2)])
@@ -110,7 +110,7 @@ def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     assert set(sticky(rows(None, 100), sizes, topic(2, [1])).tolist()) == {1}
 
 
-def test_null_keys_among_keys_are_sticky_and_an_empty_key_is_a_key() -> None:
+def test_null_keys_are_sticky_and_an_empty_key_is_hashed() -> None:
     keys: list[bytes | None] = [b"a", None, b"b", None, b""]
     chosen = DefaultPartitioner(run_bytes=1_000)(rows(keys), np.full(5, 10, np.int64), topic(9))
     expected = [(murmur2_bytes(key) & 0x7FFFFFFF) % 9 for key in (b"a", b"b", b"")]

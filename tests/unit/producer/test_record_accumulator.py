@@ -30,7 +30,7 @@ def cut(a: RecordAccumulator, queue: PartitionQueue, *, everything: bool) -> lis
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 70_000), max_size=200))
-def test_sorting_brings_partitions_together_and_keeps_their_order(partitions: list[int]) -> None:
+def test_sorting_groups_partitions_and_keeps_row_order(partitions: list[int]) -> None:
     given_partitions = np.array(partitions, dtype=np.int32)
     order, runs = sorted_by(given_partitions)
     at = np.arange(len(partitions)) if order is None else order
@@ -40,7 +40,7 @@ def test_sorting_brings_partitions_together_and_keeps_their_order(partitions: li
         assert at[start:end].tolist() == [i for i, p in enumerate(partitions) if p == partition]
 
 
-def test_full_batches_are_cut_and_the_rest_stays_open(rows_of: Any) -> None:
+def test_full_batches_are_cut_and_the_rest_remains_open(rows_of: Any) -> None:
     a = accumulator()
     rows = rows_of(100, size=90)
     per_batch = 1_000 // int(rows.sizes[0])
@@ -80,7 +80,7 @@ def test_the_fullest_partitions_make_room_first(rows_of: Any) -> None:
     assert [queue.partition for queue in a.fullest(10**9)] == [1, 2, 0]
 
 
-def test_memory_is_given_back_when_batches_are_acknowledged_split_or_dropped(rows_of: Any) -> None:
+def test_memory_is_freed_when_batches_are_acked_split_or_dropped(rows_of: Any) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
     batches = [a.close(queue, rows_of(10), 0, NOW_MS) for _ in range(3)]
@@ -99,7 +99,7 @@ def test_memory_is_given_back_when_batches_are_acknowledged_split_or_dropped(row
     assert a.idle
 
 
-def test_what_is_dropped_with_a_sequence_is_told(rows_of: Any) -> None:
+def test_drop_unsent_returns_batches_with_a_sequence(rows_of: Any) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
     batch = a.close(queue, rows_of(1), 0, NOW_MS)
@@ -121,7 +121,7 @@ def test_the_partition_served_last_comes_last(rows_of: Any) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(20, 300))
-def test_no_row_is_lost_or_moved_whatever_the_sizes(sizes: list[int], batch_size: int) -> None:
+def test_no_row_is_lost_or_reordered_for_any_sizes(sizes: list[int], batch_size: int) -> None:
     a = accumulator(batch_size=batch_size)
     seen: list[int] = []
     for number, size in enumerate(sizes):
@@ -136,7 +136,7 @@ def test_no_row_is_lost_or_moved_whatever_the_sizes(sizes: list[int], batch_size
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_halves_hold_what_the_whole_held(rows_of: Any, count: int) -> None:
+def test_split_batches_keep_all_rows_in_order(rows_of: Any, count: int) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
     batch = a.close(queue, rows_of(count), 0, NOW_MS)

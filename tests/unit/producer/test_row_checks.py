@@ -58,7 +58,7 @@ def check(given: Rows, topics: Topics | None = None, **settings: Any) -> tuple[A
         (rows([b"a", b"secret"], "t", [0, -1]), "NO_SUCH_PARTITION", "(topic t, partition -1)"),
     ],
 )
-def test_a_row_that_kafka_cannot_take_is_named_but_never_its_payload(given: Rows, code: str, words: str) -> None:
+def test_invalid_row_is_named_without_its_payload(given: Rows, code: str, words: str) -> None:
     with pytest.raises(InvalidRowError) as raised:
         check(given, max_request_size=300)
     assert raised.value.code == code
@@ -66,7 +66,7 @@ def test_a_row_that_kafka_cannot_take_is_named_but_never_its_payload(given: Rows
     assert "secret" not in str(raised.value)
 
 
-def test_the_first_bad_row_is_named_whatever_its_fault() -> None:
+def test_first_bad_row_is_named_for_any_fault() -> None:
     given = rows([b"a", b"x" * 500, b"c"], ["t", "t", None])
     with pytest.raises(InvalidRowError, match="row 1001 "):
         check(given, max_request_size=300)
@@ -91,7 +91,7 @@ def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
     assert {group.topic.topic: group.row_numbers.tolist() for group in good} == {"u": [1000, 1002], "t": [1001, 1003]}
 
 
-def test_with_a_dead_letter_topic_bad_rows_go_there_with_the_reason() -> None:
+def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
     given = rows([b"good", b"null", b"x" * 500, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
     (good,), bad = check(given, max_request_size=300, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]

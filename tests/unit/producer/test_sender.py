@@ -61,7 +61,7 @@ def test_one_request_carries_many_partitions_of_one_leader(bench: Any) -> None:
     }
 
 
-def test_a_request_stays_below_max_request_size_unless_one_batch_is_larger(bench: Any) -> None:
+def test_request_fits_max_request_size_unless_one_batch_exceeds(bench: Any) -> None:
     b = bench(max_request_size=600)
     for partition in range(4):
         b.batch(partition)
@@ -87,7 +87,7 @@ def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -
     assert queue.next_sequence == 6
 
 
-def test_a_lost_answer_is_followed_by_the_same_bytes_one_batch_at_a_time(bench: Any, answer: Any) -> None:
+def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(4):
         b.batch()
@@ -122,7 +122,7 @@ def test_a_batch_to_retry_goes_before_new_ones(bench: Any, answer: Any) -> None:
     assert b.client.sequences_of() == {0: (3, 0, 10)}
 
 
-def test_out_of_order_is_retried_while_an_earlier_batch_is_unanswered(bench: Any, answer: Any) -> None:
+def test_out_of_order_is_retried_while_older_batch_is_in_flight(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(3):
         b.batch()
@@ -162,7 +162,7 @@ def test_duplicate_is_success_for_a_resend_without_an_offset(bench: Any, answer:
     assert b.sender.acknowledged["t", 0] == (-1, -1, 10)
 
 
-def test_where_the_first_records_lie_is_not_guessed_from_later_ones(bench: Any, answer: Any) -> None:
+def test_first_offset_is_unknown_after_a_duplicate_response(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
     b.sender.run_once(0)
@@ -177,7 +177,7 @@ def test_where_the_first_records_lie_is_not_guessed_from_later_ones(bench: Any, 
     assert b.sender.acknowledged["t", 0] == (-1, 79, 20)
 
 
-def test_duplicate_of_something_never_sent_before_is_another_writer(bench: Any, answer: Any) -> None:
+def test_duplicate_of_a_batch_sent_once_is_another_writer(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
     b.sender.run_once(0)
@@ -220,7 +220,7 @@ def test_a_refused_right_is_named(bench: Any, answer: Any) -> None:
     assert "topic t" in str(b.sender.failure)
 
 
-def test_a_leader_named_in_the_answer_is_asked_at_once(bench: Any, answer: Any) -> None:
+def test_new_leader_in_the_response_gets_the_resend_at_once(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
     b.sender.run_once(0)
@@ -232,7 +232,7 @@ def test_a_leader_named_in_the_answer_is_asked_at_once(bench: Any, answer: Any) 
     assert b.client.bytes_of() == sent
 
 
-def test_a_lost_leader_without_a_hint_asks_for_metadata_and_waits(bench: Any, answer: Any) -> None:
+def test_leader_change_without_hint_updates_metadata_and_waits(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
     b.sender.run_once(0)
@@ -244,7 +244,7 @@ def test_a_lost_leader_without_a_hint_asks_for_metadata_and_waits(bench: Any, an
     assert len(b.client.sent) == 1
 
 
-def test_a_batch_too_large_for_its_topic_is_split_and_keeps_its_sequences(bench: Any, answer: Any) -> None:
+def test_too_large_batch_is_split_and_keeps_its_sequences(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=1, first=90)
     b.sender.run_once(0)
@@ -269,7 +269,7 @@ def test_a_batch_too_large_for_its_topic_is_split_and_keeps_its_sequences(bench:
     assert b.accumulator.batch_size("t") < 200
 
 
-def test_a_single_record_too_large_is_named_by_its_row_not_its_payload(bench: Any, answer: Any) -> None:
+def test_too_large_record_is_named_by_row_without_payload(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=1, first=4711)
     b.sender.run_once(0)
@@ -281,9 +281,7 @@ def test_a_single_record_too_large_is_named_by_its_row_not_its_payload(bench: An
     assert "0000004711" not in str(b.sender.failure)
 
 
-def test_with_a_dead_letter_topic_a_refused_record_leaves_and_later_sequences_move_down(
-    bench: Any, answer: Any
-) -> None:
+def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: Any) -> None:
     b = bench(dead_letter_topic="dlq")
     b.batch(count=1, first=90)
     b.sender.run_once(0)
@@ -319,7 +317,7 @@ def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     assert "One or more records rejected" in str(b.sender.failure)
 
 
-def test_delivery_timeout_names_the_last_problem_and_taints_what_may_be_written(bench: Any, answer: Any) -> None:
+def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:
     b = bench(delivery_timeout_ms=1_000)
     b.batch()
     b.sender.run_once(0)
@@ -344,7 +342,7 @@ def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
     assert b.accumulator.idle
 
 
-def test_below_version_two_a_partition_is_added_before_it_is_written(bench: Any, answer: Any) -> None:
+def test_below_version_two_partition_is_added_before_produce(bench: Any, answer: Any) -> None:
     b = bench(transaction_version=0)
     b.transactions.coordinator = 2
     b.batch(), b.batch(1)
@@ -401,7 +399,7 @@ class Told:
         self.calls.append((partition, base_offset, count, error))
 
 
-def test_what_was_given_up_is_not_acknowledged_as_well(bench: Any, answer: Any) -> None:
+def test_failed_batch_is_not_acknowledged_again(bench: Any, answer: Any) -> None:
     b = bench()
     told = Told(b)
     b.batch(0, count=4), b.batch(1, count=5), b.batch(2, count=6), b.batch(2, count=7)
@@ -415,7 +413,7 @@ def test_what_was_given_up_is_not_acknowledged_as_well(bench: Any, answer: Any) 
     assert b.sender.failure is failure
 
 
-def test_interceptors_hear_of_what_the_coordinator_refuses_and_of_what_is_aborted(bench: Any) -> None:
+def test_interceptors_receive_coordinator_errors_and_aborts(bench: Any) -> None:
     b = bench()
     told = Told(b)
     b.batch(count=5)
@@ -451,9 +449,7 @@ def test_interceptors_hear_of_rows_that_no_batch_was_made_of_yet(bench: Any) -> 
         ErrorCode.INVALID_PRODUCER_EPOCH,
     ],
 )
-def test_the_idempotent_producer_goes_on_under_the_next_epoch_from_sequence_zero(
-    bench: Any, answer: Any, code: ErrorCode
-) -> None:
+def test_idempotent_producer_resumes_in_next_epoch_at_sequence_0(bench: Any, answer: Any, code: ErrorCode) -> None:
     b = bench(transactional_id=None)
     for first in (0, 10, 20):
         b.batch(first=first)
@@ -473,7 +469,7 @@ def test_the_idempotent_producer_goes_on_under_the_next_epoch_from_sequence_zero
     assert [b.client.sequences_of(i) for i in range(2)] == [{1: (4, 0, 10)}, {0: (4, 0, 10)}]
 
 
-def test_when_epochs_run_out_the_idempotent_producer_asks_for_another_id(bench: Any, answer: Any) -> None:
+def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answer: Any) -> None:
     b = bench(transactional_id=None)
     b.transactions.producer_epoch = 2**15 - 1
     b.batch()
@@ -488,7 +484,7 @@ def test_when_epochs_run_out_the_idempotent_producer_asks_for_another_id(bench: 
     assert b.client.sequences_of() == {0: (0, 0, 10)}
 
 
-def test_a_coordinator_that_cannot_be_reached_is_looked_for_again(bench: Any) -> None:
+def test_unreachable_coordinator_is_looked_up_again(bench: Any) -> None:
     b = bench(transaction_version=0)
     b.transactions.coordinator = 17  # not among the brokers any more
     b.client.unready.add(17)

@@ -108,7 +108,7 @@ def test_a_prepared_transaction_cannot_be_touched_any_more() -> None:
     assert TRANSITIONS[State.PREPARED] == frozenset()
 
 
-def test_an_id_is_asked_of_the_coordinator_once_that_is_found() -> None:
+def test_init_producer_id_follows_coordinator_lookup() -> None:
     d = Dialogue()
     d.manager.initialize()
     assert isinstance(d.ask(), FindCoordinatorRequest)
@@ -127,7 +127,7 @@ def test_an_id_is_asked_of_the_coordinator_once_that_is_found() -> None:
     assert (d.manager.state, d.manager.identity, d.manager.coordinator) == (State.READY, (9, 2), 5)
 
 
-def test_what_is_in_the_way_of_an_id_is_kept_until_it_is_given() -> None:
+def test_init_producer_id_error_is_kept_until_it_succeeds() -> None:
     d = Dialogue()
 
     def refused(code: ErrorCode) -> None:
@@ -188,7 +188,7 @@ def test_partitions_are_added_together_and_once() -> None:
     assert d.ask() is None
 
 
-def test_a_busy_transaction_is_asked_again_after_20_ms_and_then_with_backoff() -> None:
+def test_concurrent_transactions_is_retried_after_20_ms() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
     d.ask()
@@ -200,7 +200,7 @@ def test_a_busy_transaction_is_asked_again_after_20_ms_and_then_with_backoff() -
     assert d.manager.next_at == 20 + 200
 
 
-def test_the_siblings_code_is_the_reason_when_partitions_were_not_attempted() -> None:
+def test_unattempted_partitions_report_their_siblings_error() -> None:
     d = Dialogue().in_transaction()
     for partition in (0, 1):
         d.manager.add_partition(("t", partition))
@@ -221,7 +221,7 @@ def test_a_fenced_producer_cannot_even_abort() -> None:
         d.manager.abort()
 
 
-def test_abort_waits_for_partitions_in_doubt_but_not_for_those_never_asked_for() -> None:
+def test_abort_waits_for_in_doubt_but_not_unsent_partitions() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
     d.ask()
@@ -241,7 +241,7 @@ def test_abort_waits_for_partitions_in_doubt_but_not_for_those_never_asked_for()
     assert d.manager.state is State.READY
 
 
-def test_abort_of_an_empty_transaction_asks_nobody() -> None:
+def test_abort_of_an_empty_transaction_sends_no_request() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
     d.manager.abort()
@@ -251,7 +251,7 @@ def test_abort_of_an_empty_transaction_asks_nobody() -> None:
     assert d.manager.end_result.error_code == 0
 
 
-def test_in_version_two_a_produce_request_alone_makes_the_transaction() -> None:
+def test_in_version_two_produce_alone_opens_the_transaction() -> None:
     d = Dialogue(version=2).in_transaction()
     assert d.manager.add_partition(("t", 0))
     d.manager.produced_to(("t", 0))
@@ -272,7 +272,7 @@ def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versio
     assert (asked.min_version, asked.max_version) == versions
 
 
-def test_a_lost_end_txn_is_repeated_identically_and_stays_in_doubt() -> None:
+def test_lost_end_txn_is_resent_unchanged_and_remains_in_doubt() -> None:
     d = Dialogue(version=2).in_transaction()
     d.manager.partitions.add(("t", 0))
     d.manager.commit()
@@ -292,7 +292,7 @@ def test_a_lost_end_txn_is_repeated_identically_and_stays_in_doubt() -> None:
     "code",
     [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12345],
 )
-def test_an_end_txn_code_is_handed_on_and_never_read_as_an_outcome(code: int) -> None:
+def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> None:
     d = Dialogue(version=2).in_transaction()
     d.manager.partitions.add(("t", 0))
     d.manager.commit()
@@ -303,7 +303,7 @@ def test_an_end_txn_code_is_handed_on_and_never_read_as_an_outcome(code: int) ->
     assert d.manager.end_result.error_code == code
 
 
-def test_offsets_below_version_two_are_added_at_the_coordinator_and_committed_at_the_groups() -> None:
+def test_below_version_two_offsets_are_added_then_committed() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_offsets("g", {("s", 0): 5, ("s", 1): 6})
     assert isinstance(d.ask(), AddOffsetsToTxnRequest)
@@ -323,7 +323,7 @@ def test_offsets_below_version_two_are_added_at_the_coordinator_and_committed_at
     assert isinstance(d.ask(), EndTxnRequest)
 
 
-def test_offsets_in_version_two_go_to_the_groups_coordinator_alone() -> None:
+def test_in_version_two_offsets_go_only_to_group_coordinator() -> None:
     d = Dialogue(version=2).in_transaction()
     d.manager.add_offsets("g", {("s", 0): 5})
     d.ask()
@@ -354,7 +354,7 @@ def test_prepare_and_commit_refuse_while_something_is_open() -> None:
         d.manager.commit()
 
 
-def test_the_idempotent_producer_asks_any_node_and_bumps_its_epoch_itself() -> None:
+def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
     d = Dialogue(transactional_id=None)
     d.manager.initialize()
     asked = d.manager.next_request(0)

@@ -23,7 +23,7 @@ TEXT = b"".join(b"flight %d from EWR to IAH at %d\n" % (number, number * 37 % 24
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(Codec), st.binary(max_size=2000), st.integers(1, 100))
-def test_what_is_compressed_is_decompressed(codec: Codec, seed: bytes, times: int) -> None:
+def test_compressed_data_round_trips(codec: Codec, seed: bytes, times: int) -> None:
     data = seed * times
     assert bytes(decompress(codec, compress(codec, None, data), LIMIT)) == data
     assert bytes(decompress(codec, memoryview(compress(codec, None, memoryview(data))), len(data))) == data
@@ -70,7 +70,7 @@ def test_levels_outside_javas_ranges_are_refused(codec: Codec, level: int) -> No
         compress(codec, level, b"x")
 
 
-def test_the_default_level_of_lz4_is_the_fast_compressor_as_in_java() -> None:
+def test_lz4_default_is_the_fast_compressor_as_in_java() -> None:
     fast = compress(Codec.LZ4, None, TEXT)
     assert compress(Codec.LZ4, 9, TEXT) == fast
     assert len(compress(Codec.LZ4, 10, TEXT)) < len(fast)
@@ -88,7 +88,7 @@ def test_codecs_are_found_by_the_names_of_compression_type() -> None:
         Codec.of("lzma")
 
 
-def test_lz4_frames_have_independent_blocks_of_64_kib_and_no_sizes_or_checksums() -> None:
+def test_lz4_frames_have_64_kib_blocks_and_no_size_or_checksum() -> None:
     frame = bytes(compress(Codec.LZ4, None, TEXT))
     magic, flags, descriptor = struct.unpack_from("<IBB", frame)
     assert (magic, flags, descriptor) == (0x184D2204, 0b0110_0000, 0x40)
@@ -137,7 +137,7 @@ def test_nonsense_is_refused_with_a_protocol_error_only(codec: Codec, nonsense: 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(COMPRESSING), st.integers(0), st.integers(1, 255))
-def test_a_flipped_byte_is_read_or_refused_with_a_protocol_error_only(codec: Codec, place: int, flip: int) -> None:
+def test_flipped_byte_is_read_or_raises_only_protocol_error(codec: Codec, place: int, flip: int) -> None:
     damaged = bytearray(compress(codec, None, TEXT[:3000]))
     damaged[place % len(damaged)] ^= flip
     with contextlib.suppress(ProtocolError):

@@ -23,7 +23,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
         (133, "SHARE_SESSION_LIMIT_REACHED", True),
     ],
 )
-def test_a_known_code_has_its_name_and_says_whether_it_is_retriable(code: int, name: str, retriable: bool) -> None:
+def test_known_code_has_its_name_and_retriable_flag(code: int, name: str, retriable: bool) -> None:
     error = ErrorCode.of(code)
     assert error.known
     assert error == code
@@ -56,6 +56,6 @@ def test_codes_survive_pickling() -> None:
 
 
 @pytest.mark.parametrize("code", [2**15, -(2**15) - 1])
-def test_what_does_not_fit_an_int16_is_no_error_code(code: int) -> None:
+def test_code_beyond_int16_is_rejected(code: int) -> None:
     with pytest.raises(ValueError, match=str(code)):
         ErrorCode.of(code)

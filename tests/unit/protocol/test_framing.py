@@ -41,7 +41,7 @@ def framed(body: bytes) -> bytes:
 # Requests
 
 
-def test_a_flexible_request_has_header_version_2_with_an_old_style_client_id() -> None:
+def test_flexible_request_has_header_v2_and_old_style_client_id() -> None:
     frame = b"".join(encode_request(END, 5, 7, "me"))
     assert frame == framed(
         b"\x00\x1a\x00\x05\x00\x00\x00\x07\x00\x02me\x00"  # EndTxn, version 5, correlation id 7, "me", no tags
@@ -136,7 +136,7 @@ def test_a_frame_that_ends_within_its_header_is_refused(length: int) -> None:
         decode_response(EndTxnRequest, 5, b"\x00\x00\x00\x07\x00"[:length], 7)
 
 
-def test_an_old_broker_answers_api_versions_in_version_0() -> None:
+def test_old_brokers_api_versions_response_is_read_in_version_0() -> None:
     answer = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=(ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=3),),
@@ -182,7 +182,7 @@ def test_frames_fed_in_any_pieces(frames: list[bytes], data: st.DataObject) -> N
     assert found == frames
 
 
-def test_a_frame_stays_as_it_is_when_more_is_fed() -> None:
+def test_returned_frame_is_unchanged_by_later_input() -> None:
     reader = FrameReader(1000)
     reader.feed(framed(b"one"))
     frame = reader.next_frame()
@@ -201,7 +201,7 @@ def test_a_frame_of_a_size_that_is_not_allowed_ends_the_stream(size: int) -> Non
             reader.next_frame()
 
 
-def test_an_answer_that_is_not_kafka_says_what_to_look_at() -> None:
+def test_non_kafka_response_names_the_property_to_check() -> None:
     reader = FrameReader(65536)
     reader.feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ProtocolError, match=r"security\.protocol"):

@@ -128,7 +128,7 @@ def test_the_largest_lengths_cost_no_memory(cls: type, version: int) -> None:
 @every_exchange
 @few
 @given(frame=st.binary(max_size=100))
-def test_a_random_answer_is_decoded_or_refused(request_cls: type[Any], version: int, frame: bytes) -> None:
+def test_random_response_is_decoded_or_rejected(request_cls: type[Any], version: int, frame: bytes) -> None:
     try:
         response = decode_response(request_cls, version, frame, 0)
     except ProtocolError:

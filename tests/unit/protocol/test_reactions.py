@@ -74,7 +74,7 @@ UNHEARD_OF = 9_999
         ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT", R),
     ],
 )
-def test_a_code_is_met_as_its_api_says(api: str, code: str, expected: Reaction) -> None:
+def test_error_code_has_the_reaction_of_its_api(api: str, code: str, expected: Reaction) -> None:
     assert reaction(getattr(messages, f"{api}Request"), ErrorCode[code]) is expected
 
 
@@ -82,18 +82,18 @@ def test_a_code_is_met_as_its_api_says(api: str, code: str, expected: Reaction) 
     ("api", "expected"), [("Produce", A), ("InitProducerId", A), ("EndTxn", DOUBT), ("Fetch", X), ("CreateTopics", X)]
 )
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_SERVER_ERROR, UNHEARD_OF])
-def test_what_nobody_expects_is_met_by_the_strictest_row(api: str, code: int, expected: Reaction) -> None:
+def test_unlisted_error_code_gets_the_strictest_reaction(api: str, code: int, expected: Reaction) -> None:
     assert reaction(getattr(messages, f"{api}Request"), code) is expected
 
 
-def test_a_retriable_code_without_a_row_is_no_reason_to_repeat_what_changes_a_transaction() -> None:
+def test_unlisted_retriable_code_does_not_retry_a_state_change() -> None:
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
     assert reaction(messages.EndTxnRequest, ErrorCode.LISTENER_NOT_FOUND) is DOUBT
     assert reaction(messages.ListOffsetsRequest, ErrorCode.LISTENER_NOT_FOUND) is R
     assert reaction(messages.ListOffsetsRequest, code) is X
 
 
-def test_no_answer_of_end_txn_is_ever_taken_for_an_abort() -> None:
+def test_end_txn_error_never_proves_an_abort() -> None:
     met = {asked_for for (request, _), asked_for in REACTIONS.items() if request is messages.EndTxnRequest}
     assert met == {R, C, DOUBT, X}
 
@@ -110,7 +110,7 @@ def test_no_answer_of_end_txn_is_ever_taken_for_an_abort() -> None:
         ("CreateTopics", UNHEARD_OF, BrokerRefusedError, "BROKER_REFUSED"),
     ],
 )
-def test_a_refusal_names_what_was_asked_and_kafkas_code(
+def test_rejection_names_the_request_and_kafkas_error_code(
     api: str, code: int, kind: type[KafkaEosError], own_code: str
 ) -> None:
     error = refusal(getattr(messages, f"{api}Request"), code, "Asking for 'x'", "the broker's own words")

@@ -81,7 +81,7 @@ def test_the_sealed_header_has_every_field_at_its_place() -> None:
     )
 
 
-def test_attributes_tell_codec_and_transaction() -> None:
+def test_attributes_hold_codec_and_transactional_flag() -> None:
     for codec in Codec:
         for transactional in (True, False):
             data = sealed(encode_rows(ROWS, TIME, codec=codec), transactional=transactional)
@@ -89,7 +89,7 @@ def test_attributes_tell_codec_and_transaction() -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_is_sealed_is_read_back(codec: Codec) -> None:
+def test_sealed_batch_round_trips(codec: Codec) -> None:
     data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
     (read,) = read_record_batches(data)
     assert read.records == tuple(
@@ -170,7 +170,7 @@ def test_control_records_are_read() -> None:
         assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=17),)
 
 
-def test_later_versions_of_a_marker_are_read_as_far_as_they_are_known() -> None:
+def test_later_marker_versions_are_read_up_to_known_fields() -> None:
     (read,) = read_record_batches(control(1, struct.pack(">hih", 3, 17, 99), version=2))
     assert read.control_records == (ControlRecord(offset=55, type=1, coordinator_epoch=17),)
 
@@ -245,7 +245,7 @@ def test_contradictions_are_refused(wrong: bytes) -> None:
         read_record_batches(wrong)
 
 
-def test_all_batches_together_decompress_to_no_more_than_the_limit() -> None:
+def test_decompression_limit_covers_all_batches_together() -> None:
     records = record(value=bytes(100_000))
     small = batch(bytes(compress(Codec.ZSTD, None, records)), 1, attributes=Codec.ZSTD)
     assert len(small) < 200

@@ -318,7 +318,7 @@ def test_rows_of_several_batches_are_encoded_in_one_call(rows: list[Row], data: 
     assert cut == expected
 
 
-def test_rows_for_a_batch_begun_earlier_keep_their_own_time_of_writing() -> None:
+def test_rows_in_an_older_batch_keep_their_own_timestamp() -> None:
     columns = RecordColumns(value=pa.array([b"a", b"b"]))
     encoded = encode_rows_at(columns, now_ms=NOW, offset_deltas=np.array([7, 8]), base_timestamp=NOW - 500)
     assert bytes(encoded.data) == b"".join(
@@ -375,7 +375,7 @@ def sparse_large_binary(offsets: list[int]) -> pa.Array:
     )
 
 
-def test_a_slice_beyond_two_gigabytes_is_written_and_more_than_two_at_once_is_refused() -> None:
+def test_slice_past_two_gigabytes_is_written_more_is_rejected() -> None:
     column = sparse_large_binary([0, 2**31 + 10, 2**31 + 13, 2**31 + 14])
     columns = RecordColumns(value=column.slice(1))
     rows: list[Row] = [(None, bytes(3), None, None), (None, bytes(1), None, None)]

@@ -322,7 +322,7 @@ def test_a_null_struct() -> None:
 # Records
 
 
-def test_records_are_passed_on_without_a_copy() -> None:
+def test_records_are_encoded_without_a_copy() -> None:
     first, second = bytearray(b"first"), b"second"
     parts = encode_parts(Batch(records=[first, memoryview(second)], after=1), 0)
     first[0] = ord("F")
@@ -364,6 +364,6 @@ def test_any_unsigned_varint_is_read_back(value: int, rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 2**32])
-def test_what_is_no_unsigned_varint_of_32_bits_is_not_written(value: int) -> None:
+def test_value_beyond_uvarint32_is_rejected(value: int) -> None:
     with pytest.raises(ProtocolError, match="does not fit"):
         write_uvarint(bytearray(), value)

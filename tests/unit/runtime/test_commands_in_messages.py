@@ -30,7 +30,7 @@ def test_a_command_gets_the_commit_log_of_its_write(command: str) -> None:
     )
 
 
-def test_every_command_of_the_protocol_with_a_write_id_is_recognised() -> None:
+def test_every_command_with_a_write_id_is_recognised() -> None:
     """As the sources join their literals; one that names its commit log already stays as it is."""
     text = "".join(path.read_text() for path in sorted(COMMIT.glob("*.py")))
     joined = re.sub(r'"\s*\n\s*(?:\+ )?f?"', "", text)

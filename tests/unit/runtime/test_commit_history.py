@@ -97,7 +97,7 @@ def finished_log() -> Log:
     return log
 
 
-def test_a_finished_write_says_when_and_where() -> None:
+def test_finished_write_shows_its_time_and_offsets() -> None:
     for pieces in (1, 3, 100):
         (write,) = finished_log().writes(pieces=pieces)
         assert (write.state, write.version, write.rows, write.transactions, write.committed) == (
@@ -133,7 +133,7 @@ def test_the_done_record_of_an_earlier_version_finishes_nothing() -> None:
     assert (write.state, write.version) == ("decided", 4)
 
 
-def test_prepared_transactions_of_the_next_version_are_shown_beside_the_last_one() -> None:
+def test_prepared_next_version_is_listed_beside_the_finished_one() -> None:
     log = finished_log()
     log.prepare(0, version=4)
     log.prepare(1, version=4)
@@ -159,7 +159,7 @@ def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
     assert log.writes() == ()
 
 
-def test_a_write_without_txn_app_id_leaves_nothing_once_it_is_done() -> None:
+def test_finished_write_without_txn_app_id_leaves_no_history() -> None:
     log = Log()
     part = log.prepare(0)
     decision = log.decide(part)
@@ -171,13 +171,13 @@ def test_a_write_without_txn_app_id_leaves_nothing_once_it_is_done() -> None:
     assert log.writes() == ()
 
 
-def test_one_write_id_is_told_from_the_others() -> None:
+def test_history_is_filtered_by_write_id() -> None:
     log = finished_log()
     assert log.writes("kafka-eos/app") == ()
     assert len(log.writes(W)) == 1
 
 
-def test_the_table_shows_every_state_and_many_partitions_in_short() -> None:
+def test_table_shows_every_state_and_abbreviates_partitions() -> None:
     from rich.console import Console
 
     offsets = tuple(OffsetRange(topic="t", partition=n, first_offset=0, last_offset=9) for n in range(20))

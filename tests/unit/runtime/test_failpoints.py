@@ -10,7 +10,7 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import failpoints
 
 
-def test_nothing_happens_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failpoint_does_nothing_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(failpoints.VARIABLE, raising=False)
     failpoints.reached("commit.decided")
     monkeypatch.setenv(failpoints.VARIABLE, "plan.read=raise")

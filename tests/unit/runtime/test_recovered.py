@@ -53,7 +53,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def test_rows_that_nobody_has_seen_are_not_called_visible(
+def test_unproven_rows_are_not_reported_visible(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unproven = Recovered(decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=())
@@ -81,7 +81,7 @@ def test_nor_are_the_parts_that_are_left_of_a_decision(
     assert "1 parts are committed according to their coordinators (visibility is not proven" in shown
 
 
-def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transaction_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     done = Recovered(
         decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=(), left_open=(TASK,)
     )
@@ -109,7 +109,7 @@ def test_what_was_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: py
         (None, "no response: may still be open", 1),
     ],
 )
-def test_only_a_refusal_that_means_it_is_said_to_be_an_end(
+def test_only_a_conclusive_end_txn_error_is_reported_as_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: ErrorCode | None,
@@ -124,7 +124,7 @@ def test_only_a_refusal_that_means_it_is_said_to_be_an_end(
     assert fields["ended"][0]["over"] is (status == 0)
 
 
-def test_what_may_be_open_comes_first_where_there_is_too_much_to_show(
+def test_long_list_shows_transactions_not_ended_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many = tuple(ended(0, replace(TASK, transactional_id=f"w.{task}.0")) for task in range(30))
@@ -134,7 +134,7 @@ def test_what_may_be_open_comes_first_where_there_is_too_much_to_show(
     assert "w.99.0 abort not ended" in shown
 
 
-def test_recover_knows_a_transaction_by_its_identity_not_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One under the same id that was refused is not over because an older one of it was committed."""
     named, later = replace(TASK, transaction_version=0), replace(TASK, producer_epoch=6)
     answers = (

@@ -146,7 +146,7 @@ NEWEST = {
 
 
 @pytest.mark.parametrize("newest", NEWEST)
-def test_an_attempt_is_found_whatever_the_newest_decision_names(newest: str) -> None:
+def test_attempt_is_found_with_any_newest_decision(newest: str) -> None:
     log = Log()
     log.written(3, ("orders", 0))
     log.attempt(LOSER, 3, False)
@@ -178,7 +178,7 @@ def test_an_attempt_is_found_whatever_the_newest_decision_names(newest: str) -> 
     ],
     ids=lambda each: f"{each.state} {each.producer_epoch}" if isinstance(each, TransactionDescription) else "",
 )
-def test_and_gets_no_marker_without_its_coordinators_word(
+def test_attempt_gets_no_marker_if_coordinator_proves_no_end(
     newest: str, coordinator: TransactionDescription, verdicts: list[Verdict]
 ) -> None:
     log = Log()
@@ -199,7 +199,7 @@ def test_nor_where_the_log_holds_a_commit_of_it(newest: str) -> None:
 
 
 @pytest.mark.parametrize("decided", [True, False], ids=["an empty version", "none yet"])
-def test_where_no_partition_is_named_it_is_said(decided: bool) -> None:
+def test_query_whose_decision_names_no_partition_is_reported(decided: bool) -> None:
     log = Log()
     log.attempt(LOSER, 3, False)
     if decided:
@@ -244,7 +244,7 @@ class Leaders:
         return set(producers), set(unasked), executor.unreadable
 
 
-def test_every_partition_of_the_named_topics_is_asked_and_no_other() -> None:
+def test_exactly_the_partitions_of_named_topics_are_checked() -> None:
     producers, unasked, unreadable = Leaders().asked([("orders", 1), LOG, ("orders", 7)], {"orders", "gone"})
     assert producers == {("orders", 0), ("orders", 1), LOG}
     assert (unasked, unreadable) == (set(), set())
@@ -252,9 +252,7 @@ def test_every_partition_of_the_named_topics_is_asked_and_no_other() -> None:
 
 @pytest.mark.parametrize("right", ["Describe", "Read"])
 @pytest.mark.parametrize("down", [(), ("payments",)], ids=["all lead", "one is away"])
-def test_a_topic_that_may_not_be_looked_at_does_not_keep_the_others_from_being_asked(
-    right: str, down: Collection[str]
-) -> None:
+def test_unreadable_topic_does_not_stop_checks_of_other_topics(right: str, down: Collection[str]) -> None:
     leaders = Leaders(**{"hidden" if right == "Describe" else "unreadable": ("secret",)}, down=down)
     where = [("secret", 0), ("orders", 0), ("payments", 0)]
     producers, unasked, unreadable = leaders.asked(where)
@@ -279,7 +277,7 @@ def test_a_topic_that_may_not_be_looked_at_does_not_keep_the_others_from_being_a
         (BrokerRefusedError("UNKNOWN_TOPIC", "gone"), "its leader does not show now"),
     ],
 )
-def test_an_attempt_whose_first_batch_cannot_be_seen_gets_no_marker(answer: Any, why: str) -> None:
+def test_attempt_with_unreadable_first_batch_gets_no_marker(answer: Any, why: str) -> None:
     def fetch(*_: Any, **__: Any) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -311,7 +309,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **
     return status, captured.out, captured.err
 
 
-def test_what_could_not_be_looked_for_is_not_called_nothing(
+def test_unchecked_parts_are_not_reported_as_nothing_to_repair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = said(monkeypatch, capsys, nowhere=("q",))
@@ -323,7 +321,9 @@ def test_what_could_not_be_looked_for_is_not_called_nothing(
     assert said(monkeypatch, capsys) == (0, "Nothing to repair under w.\n", "")
 
 
-def test_what_runs_is_not_called_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repair_reports_running_transactions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     part = Part(query_id="q", version=3, identity=LOSER, where=("orders", 0), first_offset=0, last_offset=9)
     running = Finding(part=part, verdict=Verdict.RUNNING, reason="its coordinator says Ongoing")
     status, out, err = said(monkeypatch, capsys, findings=(running,))

@@ -81,14 +81,14 @@ def finding(readers: Readers, version: int, *, unasked: bool = False, gone: bool
     ],
     ids=["visible", "held", "no Read", "no leader"],
 )
-def test_what_may_be_visible_elsewhere_gets_no_abort(answer: Any, why: str) -> None:
+def test_abort_is_not_written_if_rows_may_be_visible_elsewhere(answer: Any, why: str) -> None:
     found = finding(Readers(answer), 0)
     assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
     assert why in found.reason
 
 
 @pytest.mark.parametrize("answer", [((10, 0),), steps.Unseen.GONE], ids=["listed as aborted", "gone"])
-def test_what_is_aborted_elsewhere_gets_it(answer: Any) -> None:
+def test_abort_is_written_if_rows_are_aborted_elsewhere(answer: Any) -> None:
     readers = Readers(answer)
     found = finding(readers, 0)
     assert found.verdict is Verdict.MISSING
@@ -101,7 +101,7 @@ def test_from_version_2_on_its_own_marker_needs_no_look() -> None:
     assert readers.asked == []
 
 
-def test_a_partition_that_could_not_be_asked_is_not_asked_again_and_one_that_is_gone_shows_nothing() -> None:
+def test_unchecked_partition_is_skipped_and_deleted_one_is_empty() -> None:
     readers = Readers(())
     assert "nobody can tell now" in finding(readers, 0, unasked=True).reason
     assert finding(readers, 0, gone=True).verdict is Verdict.MISSING

@@ -47,7 +47,7 @@ def test_module_and_options_are_read(text: str, options: dict[str, str]) -> None
         "/* hunter2",
     ],
 )
-def test_what_is_no_login_module_is_refused_without_being_repeated(text: str) -> None:
+def test_invalid_login_module_is_rejected_without_showing_it(text: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_jaas(text)
     assert "hunter2" not in str(refused.value)

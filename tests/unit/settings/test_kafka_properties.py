@@ -45,7 +45,7 @@ def problem(name: str, value: str, **others: str) -> str:
 
 
 @pytest.mark.parametrize("name", JAVA_NAMES)
-def test_every_name_of_the_java_producer_has_an_answer(name: str) -> None:
+def test_every_java_producer_property_is_listed(name: str) -> None:
     assert name in JAVA
 
 
@@ -76,7 +76,7 @@ def test_each_property_reaches_its_field(name: str) -> None:
     assert getattr(landed, entry.lands_in) == value
 
 
-def test_what_is_not_given_is_the_default_of_the_configuration() -> None:
+def test_missing_properties_have_the_defaults() -> None:
     properties = read()
     assert properties.client == ClientConfig(bootstrap_servers=(("localhost", 9092),))
     assert properties.producer == ProducerConfig()
@@ -110,7 +110,7 @@ def test_what_is_not_given_is_the_default_of_the_configuration() -> None:
         ("max.in.flight.requests.per.connection", "0", "an integer from 1"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_accepted(name: str, value: str, expected: str) -> None:
+def test_wrong_value_is_rejected_with_the_accepted_values(name: str, value: str, expected: str) -> None:
     text = problem(name, value)
     assert f"must be {expected}" in text
     assert repr(value) in text
@@ -130,7 +130,7 @@ def test_a_wrong_value_is_named_with_what_is_accepted(name: str, value: str, exp
         ("transaction.two.phase.commit.enable", "true", "KIP-939"),
     ],
 )
-def test_what_contradicts_exactly_once_is_refused_with_the_reason(name: str, value: str, reason: str) -> None:
+def test_property_contradicting_exactly_once_is_rejected(name: str, value: str, reason: str) -> None:
     text = problem(name, value)
     assert "contradicts exactly-once" in text
     assert reason in text
@@ -147,7 +147,7 @@ def test_what_contradicts_exactly_once_is_refused_with_the_reason(name: str, val
         ("transaction.two.phase.commit.enable", "false"),
     ],
 )
-def test_what_agrees_with_exactly_once_may_be_given(name: str, value: str) -> None:
+def test_property_consistent_with_exactly_once_is_accepted(name: str, value: str) -> None:
     assert JAVA[name].contradiction is not None
     read(**{name.replace(".", "__"): value})
 
@@ -165,7 +165,7 @@ def test_what_agrees_with_exactly_once_may_be_given(name: str, value: str) -> No
         ("ssl.engine.factory.class", "X", "OpenSSL"),
     ],
 )
-def test_what_is_not_possible_is_refused_with_the_way_out(name: str, value: str, way_out: str) -> None:
+def test_unsupported_property_is_rejected_with_the_alternative(name: str, value: str, way_out: str) -> None:
     assert way_out in problem(name, value)
 
 
@@ -201,7 +201,7 @@ def test_the_delivery_timeout_holds_one_wait_and_one_request() -> None:
     assert fitting.producer.delivery_timeout_ms == 30_100
 
 
-def test_the_delivery_timeout_follows_a_long_request_timeout_when_it_is_not_given() -> None:
+def test_default_delivery_timeout_follows_a_long_request_timeout() -> None:
     properties = read(request__timeout__ms="600000", linger__ms="5")
     assert properties.producer.delivery_timeout_ms == 600_005
 
@@ -235,7 +235,7 @@ def test_a_reference_is_resolved_but_shown_as_it_was_written(monkeypatch: pytest
     assert "environment variable LINGER is not set" in problem("linger.ms", "${env:LINGER}")
 
 
-def test_a_file_of_another_client_is_read_for_what_is_meant_for_this_one(tmp_path: Path) -> None:
+def test_foreign_properties_in_a_client_file_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=a:1\ngroup.id=g\nkey.serializer=X\nlinger.ms=9\n", "utf-8")
     properties = kafka_properties_from_file(path, {"bootstrap.servers": "b:2"})

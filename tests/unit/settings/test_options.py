@@ -111,7 +111,7 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
         ),
     ],
 )
-def test_a_wrong_option_is_named_with_what_to_do(options: dict[str, str], reason: str) -> None:
+def test_wrong_option_is_rejected_with_the_remedy(options: dict[str, str], reason: str) -> None:
     assert reason in problems(**options)
 
 
@@ -128,7 +128,7 @@ def test_missing_bootstrap_servers_are_named() -> None:
         read_options({})
 
 
-def test_a_module_that_fails_to_import_is_a_problem_of_the_option(
+def test_module_failing_to_import_is_a_problem_of_the_option(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("modules")
@@ -139,13 +139,13 @@ def test_a_module_that_fails_to_import_is_a_problem_of_the_option(
     )
 
 
-def test_own_options_are_resolved_once_and_kafka_options_stay_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sink_options_are_resolved_but_kafka_options_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHO", "daily")
     part = sink_part({"txnAppId": "${env:WHO}", "kafka.client.id": "${env:WHO}"})
     assert part == {"txnappid": "daily", "kafka.client.id": "${env:WHO}"}
 
 
-def test_what_people_read_holds_no_secret() -> None:
+def test_readable_options_hold_no_secret() -> None:
     shown = readable(
         {
             "topic": "orders",
@@ -167,7 +167,7 @@ def test_interceptors_are_configured_without_literal_secrets() -> None:
     assert "hunter2" not in str(options.producer.interceptor_options)
 
 
-def test_a_stream_takes_what_spark_hands_over_and_refuses_what_belongs_to_batches() -> None:
+def test_stream_accepts_sparks_options_and_rejects_batch_options() -> None:
     base = {"kafka.bootstrap.servers": "localhost:9092", "checkpointLocation": "/checkpoint", "queryName": "orders"}
     options = read_options(base | {"source.offsets.group": "g"}, streaming=True)
     assert (options.checkpoint_location, options.source_offsets_group) == ("/checkpoint", "g")

@@ -25,7 +25,7 @@ def test_other_values_stay_as_they_are(value: str) -> None:
     assert resolve(value) == value
 
 
-def test_what_cannot_be_resolved_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unresolvable_reference_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NOT_THERE", raising=False)
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=hunter2\n", "utf-8")

@@ -89,7 +89,7 @@ CLIENT = {ENDPOINT: "https://idp.example/token"}
 # TLS
 
 
-def test_without_stores_the_authorities_of_the_system_are_trusted() -> None:
+def test_without_truststore_system_authorities_are_trusted() -> None:
     tls = security({"security.protocol": "ssl"}).tls
     assert tls.trusted_certificates is None
     assert tls.verify_host_name
@@ -103,7 +103,7 @@ def test_authorities_come_from_a_file_or_stand_in_the_option(stores: Stores, nam
     assert found.tls.trusted_certificates == stores.authority.strip()
 
 
-def test_the_clients_certificate_comes_from_a_file_or_stands_in_the_options(stores: Stores) -> None:
+def test_client_certificate_is_read_from_a_file_or_options(stores: Stores) -> None:
     base = {"security.protocol": "SSL", "ssl.ca.location": stores.trust_file}
     from_file = security(base | {"ssl.keystore.type": "PEM", "ssl.keystore.location": stores.key_file})
     single_line = {
@@ -146,7 +146,7 @@ def test_an_encrypted_key_needs_its_password(stores: Stores) -> None:
         ({"ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256"}, ("TLSv1.2", "TLSv1.2"), ("ECDHE-RSA-AES128-GCM-SHA256",)),
     ],
 )  # fmt: skip
-def test_versions_and_cipher_suites_are_those_that_all_options_leave(
+def test_tls_versions_and_ciphers_satisfy_all_options(
     properties: dict[str, str], versions: tuple[str, str], suites: tuple[str, ...]
 ) -> None:
     tls = security({"security.protocol": "SSL"} | properties).tls
@@ -154,7 +154,7 @@ def test_versions_and_cipher_suites_are_those_that_all_options_leave(
     assert tls.cipher_suites == suites
 
 
-def test_the_suites_of_tls_1_3_are_left_to_openssl_with_a_warning() -> None:
+def test_tls_1_3_suites_are_ignored_with_a_warning() -> None:
     found, problems, (warning,) = read({"security.protocol": "SSL", "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"})
     assert problems == []
     assert found is not None
@@ -163,7 +163,7 @@ def test_the_suites_of_tls_1_3_are_left_to_openssl_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("value", "verified"), [("https", True), ("HTTPS", True), ("", False), (" ", False)])
-def test_the_name_of_the_host_is_verified_unless_that_is_switched_off(value: str, verified: bool) -> None:
+def test_host_name_is_verified_unless_disabled(value: str, verified: bool) -> None:
     found = security({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value})
     assert found.tls.verify_host_name is verified
 
@@ -192,7 +192,7 @@ def test_the_name_of_the_host_is_verified_unless_that_is_switched_off(value: str
         ({"ssl.truststore.certificates": "BROKEN"}, "trusted certificates cannot be read"),
     ],
 )
-def test_what_tls_cannot_be_made_with_is_said(stores: Stores, properties: dict[str, str], reason: str) -> None:
+def test_invalid_tls_properties_are_reported(stores: Stores, properties: dict[str, str], reason: str) -> None:
     broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"
     named = {
         "CA": stores.trust_file,
@@ -216,7 +216,7 @@ def test_what_tls_cannot_be_made_with_is_said(stores: Stores, properties: dict[s
         {"sasl.jaas.config": f"shaded.{SCRAM_MODULE} username='alice' password='{SECRET}';"},
     ],
 )
-def test_name_and_password_stand_in_options_or_in_the_login_module(credentials: dict[str, str]) -> None:
+def test_credentials_are_read_from_options_or_login_module(credentials: dict[str, str]) -> None:
     expected = PasswordCredentials(username="alice", password=Secret(SECRET))
     assert security(SCRAM | credentials).sasl == SaslConfig(mechanism="SCRAM-SHA-512", credentials=expected)
 
@@ -254,7 +254,7 @@ def test_plain_without_encryption_warns() -> None:
         {"sasl.jaas.config": f'{OAUTH_MODULE} clientId="id" clientSecret="{SECRET}" scope="a b";'},
     ],
 )
-def test_client_credentials_are_read_from_every_place_they_may_stand(credentials: dict[str, str]) -> None:
+def test_client_credentials_are_read_from_every_valid_place(credentials: dict[str, str]) -> None:
     expected = ClientCredentials(
         token_endpoint_url="https://idp.example/token", client_id="id", client_secret=Secret(SECRET), scope="a b"
     )
@@ -282,7 +282,7 @@ def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
     assert (source.connect_timeout_ms, source.read_timeout_ms, source.url_encoded) == (123, 456, True)
 
 
-def test_tokens_come_from_a_function_or_from_nobody() -> None:
+def test_token_source_is_a_function_or_unsecured() -> None:
     found = security(OAUTH | {"sasl.oauthbearer.token.provider": "string:capwords"}).sasl
     assert found is not None
     assert isinstance(found.credentials, TokenCredentials)
@@ -292,7 +292,7 @@ def test_tokens_come_from_a_function_or_from_nobody() -> None:
     assert unsecured.credentials == TokenCredentials(source=UnsecuredToken(principal="alice"))
 
 
-def test_an_endpoint_is_asked_with_the_trusted_certificates_also_without_tls_to_the_brokers(stores: Stores) -> None:
+def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> None:
     found = security(
         OAUTH
         | CLIENT
@@ -339,7 +339,7 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "has the option ssl"),
     ],
 )  # fmt: skip
-def test_what_sasl_cannot_be_made_with_is_said(properties: dict[str, str], name: str, reason: str) -> None:
+def test_invalid_sasl_properties_are_reported(properties: dict[str, str], name: str, reason: str) -> None:
     _, problems, _ = read(properties)
     assert problems[0].startswith(f"kafka.{name}")
     assert reason in problems[0]
@@ -348,7 +348,7 @@ def test_what_sasl_cannot_be_made_with_is_said(properties: dict[str, str], name:
 # together
 
 
-def test_all_problems_of_security_are_found_at_once_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_security_problems_are_reported_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_THERE", raising=False)
     _, problems, _ = read(
         {
@@ -386,7 +386,7 @@ def test_a_name_without_effect_on_the_protocol_warns(name: str) -> None:
         assert warning == f"kafka.{name}: no effect while kafka.security.protocol is {protocol}"
 
 
-def test_no_name_that_may_hold_a_secret_counts_as_one_that_may_be_shown() -> None:
+def test_secret_properties_are_never_marked_as_showable() -> None:
     chosen = {name for name, row in SECURITY.items() if not row.secret}
     assert "ssl.keystore.key" not in chosen
     for name in chosen:

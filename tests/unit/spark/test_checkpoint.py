@@ -28,7 +28,7 @@ def checkpoint(folder: Path, *sources: str, log_format: str = "v1") -> Checkpoin
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-def test_the_query_id_is_read_wherever_the_path_says_that_it_is(tmp_path: Path, prefix: str) -> None:
+def test_query_id_is_read_from_any_path_form(tmp_path: Path, prefix: str) -> None:
     checkpoint(tmp_path)
     found = Checkpoint(f"{prefix}{tmp_path}/")
     assert found.query_id() == "3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"
@@ -43,7 +43,7 @@ def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, pref
     assert Checkpoint(f"{prefix}{tmp_path}/a b%20c+é?#").query_id() == "this"
 
 
-def test_a_path_on_another_file_system_is_meant_as_it_is_written_too() -> None:
+def test_non_local_path_is_not_decoded() -> None:
     _, path = open_location("mock://host/a b%20c+é?#/")
     assert path == "a b%20c+é?#"
 
@@ -55,7 +55,7 @@ def test_metadata_that_is_not_sparks_is_not_taken_for_an_id(tmp_path: Path, cont
         Checkpoint(str(tmp_path)).query_id()
 
 
-def test_a_file_system_that_cannot_be_opened_is_an_error_of_reading() -> None:
+def test_unopenable_file_system_raises_a_read_error() -> None:
     with pytest.raises((OSError, ValueError, NotImplementedError)):
         Checkpoint("nosuchscheme://somewhere/checkpoint").query_id()
     with pytest.raises(OSError):
@@ -66,7 +66,7 @@ def test_a_new_checkpoint_has_no_batch(tmp_path: Path) -> None:
     assert Checkpoint(str(tmp_path)).newest_batch() is None
 
 
-def test_a_batch_is_committed_once_spark_says_so(tmp_path: Path) -> None:
+def test_batch_is_committed_if_sparks_commit_file_exists(tmp_path: Path) -> None:
     found = checkpoint(tmp_path)
     assert found.is_committed(9)
     assert not found.is_committed(10)
@@ -78,7 +78,7 @@ def test_the_hash_is_that_of_the_whole_file(tmp_path: Path) -> None:
     assert (found.version, found.sources) == (10, ("17",))
 
 
-def test_the_offsets_of_all_kafka_sources_are_taken_and_of_no_other(tmp_path: Path) -> None:
+def test_offsets_cover_all_kafka_sources_and_no_others(tmp_path: Path) -> None:
     orders, payments = json.dumps({"orders": {"0": 17, "10": 3}}), json.dumps({"payments": {"2": 5}})
     found = checkpoint(tmp_path, orders, '{"logOffset":4}', "-", payments, "1234").offsets(10)
     assert found.of_kafka() == (("orders", 0, 17), ("orders", 10, 3), ("payments", 2, 5))
@@ -97,7 +97,7 @@ def test_a_query_without_kafka_sources_has_no_offsets_to_commit(tmp_path: Path) 
         checkpoint(tmp_path, '{"logOffset":4}').offsets(10).of_kafka()
 
 
-def test_a_kafka_source_that_has_delivered_nothing_yet_is_no_error(tmp_path: Path) -> None:
+def test_kafka_source_without_offsets_yet_has_none(tmp_path: Path) -> None:
     assert checkpoint(tmp_path, "-").offsets(10).of_kafka() == ()
 
 

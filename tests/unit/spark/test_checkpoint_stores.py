@@ -51,7 +51,7 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 @pytest.mark.usefixtures("s3")
-def test_a_checkpoint_in_s3_is_read_by_the_name_that_spark_has_for_it(scheme: str) -> None:
+def test_s3_checkpoint_is_read_by_its_spark_url(scheme: str) -> None:
     found = Checkpoint(f"{scheme}://bucket/a b%20c/checkpoint")
     assert found.query_id() == "3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"
     assert found.newest_batch() == 10
@@ -69,12 +69,12 @@ def test_a_checkpoint_that_is_not_in_s3_is_an_error_of_reading() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["abfs", "abfss"])
-def test_azure_without_credentials_is_an_error_and_not_the_end_of_the_process(scheme: str) -> None:
+def test_azure_without_credentials_raises_instead_of_crashing(scheme: str) -> None:
     with pytest.raises(OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET"):
         Checkpoint(f"{scheme}://container@account.dfs.core.windows.net/checkpoint").query_id()
 
 
-def test_a_store_that_lets_nobody_in_is_not_asked_with_every_batch(
+def test_inaccessible_store_is_not_retried_for_every_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {

@@ -53,7 +53,7 @@ def problems(ddl: str, topic: str | None = "orders") -> str:
     return caught.value.message
 
 
-def test_the_messages_of_the_built_in_sink_can_still_be_searched_for() -> None:
+def test_messages_match_those_of_the_built_in_sink() -> None:
     assert "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic." in (
         problems("value string", None)
     )
@@ -88,9 +88,7 @@ def test_the_messages_of_the_built_in_sink_can_still_be_searched_for() -> None:
         ("timestamp timestamp_ntz", "timestamp", "timestamp_ntz", "timestamp"),
     ],
 )
-def test_a_wrong_type_names_the_column_the_type_and_what_is_accepted(
-    column: str, name: str, found: str, accepted: str
-) -> None:
+def test_wrong_type_names_the_column_and_accepted_types(column: str, name: str, found: str, accepted: str) -> None:
     ddl = column if name == "value" else f"value string; {column}"
     assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in problems(ddl)
 
@@ -101,7 +99,7 @@ def test_all_problems_are_named_at_once() -> None:
         assert name in text
 
 
-def test_a_name_in_other_case_is_not_the_column_and_the_message_says_so() -> None:
+def test_column_name_in_other_case_is_rejected_with_a_hint() -> None:
     assert "there is 'Value', but names are case-sensitive" in problems("Value string")
 
 
@@ -187,7 +185,7 @@ def test_the_option_topic_goes_before_the_column() -> None:
     assert rows.columns.timestamp is None
 
 
-def test_batches_without_rows_are_left_out() -> None:
+def test_batches_without_rows_are_skipped() -> None:
     columns = written_columns(schema("value string"), "orders")
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])

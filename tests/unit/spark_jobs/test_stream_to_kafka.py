@@ -77,7 +77,7 @@ def test_the_options_of_the_sink() -> None:
     assert sink_options(arguments((*CLUSTER, *FILES, "--topic", "t")))["topic"] == "t"
 
 
-def test_a_topic_is_read_whole_and_committed_unless_options_say_otherwise() -> None:
+def test_topic_source_defaults_to_earliest_and_read_committed() -> None:
     given = arguments((*CLUSTER, "--from-topic", "s,t"))
     defaults = {
         "subscribe": "s,t",
@@ -111,7 +111,7 @@ def test_the_cluster_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert source_options(given, sink_options(given))["kafka.bootstrap.servers"] == "c:1"
 
 
-def test_the_cluster_of_the_sink_is_reached_as_by_the_sink_where_java_can() -> None:
+def test_source_inherits_sink_cluster_options_java_supports() -> None:
     secured = ("--option", "kafka.security.protocol=SASL_SSL", "--option", "kafka.linger.ms=1")
     given = arguments((*CLUSTER, "--from-topic", "s", *secured))
     found = source_options(given, sink_options(given))
@@ -126,7 +126,7 @@ def test_the_cluster_of_the_sink_is_reached_as_by_the_sink_where_java_can() -> N
         source_options(given, sink_options(given))
 
 
-def test_csv_files_have_a_header_unless_said_otherwise() -> None:
+def test_csv_files_have_a_header_by_default() -> None:
     csv = (*CLUSTER, "--files", "in", "--format", "csv", "--schema", "a INT")
     given = arguments((*csv, "--read-option", "maxFilesPerTrigger=1"))
     assert source_options(given, {}) == {"header": "true", "maxfilespertrigger": "1"}

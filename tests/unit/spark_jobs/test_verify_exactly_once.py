@@ -41,7 +41,7 @@ def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFix
     assert refused(capsys, *argv) == said
 
 
-def test_what_is_compared_is_named_once_each() -> None:
+def test_compared_columns_are_deduplicated() -> None:
     given = arguments((*TOPIC, "--files", "f", "g", "--compare", "value, key,value"))
     assert (given.compare, given.files, given.format) == (("value", "key"), ["f", "g"], "parquet")
 
@@ -57,7 +57,7 @@ def test_the_cluster_of_the_source(tmp_path: Path) -> None:
     assert source_options(given, options) == {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "y"}
 
 
-def test_values_are_shown_as_text_where_they_are_and_not_without_end() -> None:
+def test_values_are_shown_as_text_if_possible_and_truncated() -> None:
     assert shown(bytearray("grün", "utf-8")) == "grün"
     assert shown(b"\xff\x00") == "0xff00"
     assert shown(b"x" * 1_000) == "x" * 80 + "... (1,000 bytes)"
@@ -65,7 +65,7 @@ def test_values_are_shown_as_text_where_they_are_and_not_without_end() -> None:
     assert shown([{"key": "h", "value": b"1"}, {"key": "i", "value": None}]) == {"h": "1", "i": None}
 
 
-def test_the_report_names_places_and_what_is_held_back() -> None:
+def test_report_names_partitions_and_blocked_records() -> None:
     given = arguments((*TOPIC, "--files", "f"))
     offsets = (
         Offsets(partition=0, first=0, last_stable=7, high_watermark=7),

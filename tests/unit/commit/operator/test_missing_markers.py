@@ -53,7 +53,7 @@ def finding(
 
 
 @pytest.mark.parametrize("witness", [Outcome.COMMITTED, Outcome.OPEN])
-def test_a_marker_is_missing_where_decision_and_coordinator_say_committed(witness: Outcome) -> None:
+def test_marker_is_missing_if_decision_and_coordinator_committed(witness: Outcome) -> None:
     found = finding(described(), witness=witness)
     assert found is not None
     assert found.verdict is Verdict.MISSING
@@ -79,7 +79,7 @@ def test_below_version_2_it_carries_the_transactions_own_epoch() -> None:
     assert bumped.verdict is Verdict.UNPROVEN
 
 
-def test_a_partition_on_which_no_coordinator_wrote_yet_gets_epoch_0() -> None:
+def test_marker_gets_coordinator_epoch_0_if_partition_has_none() -> None:
     found = finding(described(), replace(OPEN, coordinator_epoch=-1))
     assert found is not None
     assert found.marker is not None
@@ -95,7 +95,7 @@ def test_a_partition_on_which_no_coordinator_wrote_yet_gets_epoch_0() -> None:
     ],
     ids=["ended", "a later one", "another producer"],
 )
-def test_what_is_not_open_is_not_missing(producer: ProducerState) -> None:
+def test_partition_without_open_transaction_misses_no_marker(producer: ProducerState) -> None:
     assert finding(described(), producer) is None
 
 
@@ -123,7 +123,7 @@ def test_another_transaction_of_the_same_producer_gets_no_marker(producer: Produ
     ],
     ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
 )
-def test_without_the_coordinators_word_nothing_is_written(coordinator: TransactionDescription | None) -> None:
+def test_unproven_marker_is_not_written_without_coordinator(coordinator: TransactionDescription | None) -> None:
     found = finding(coordinator, witness=Outcome.OPEN)
     assert found is not None
     assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
@@ -134,7 +134,7 @@ def test_without_the_coordinators_word_nothing_is_written(coordinator: Transacti
     [None, described("Empty", 6), described("Ongoing", 6), described(epoch=6), described(producer_id=11)],
     ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
 )
-def test_unless_it_has_gone_on_and_the_commit_log_holds_the_transactions_marker(
+def test_commit_log_marker_proves_commit_after_id_was_reused(
     coordinator: TransactionDescription | None,
 ) -> None:
     found = finding(coordinator)
@@ -145,7 +145,7 @@ def test_unless_it_has_gone_on_and_the_commit_log_holds_the_transactions_marker(
 
 
 @pytest.mark.parametrize("version", [2, 0])
-def test_a_lost_part_gets_the_abort_that_coordinator_and_commit_log_say(version: int) -> None:
+def test_lost_part_gets_abort_if_coordinator_and_log_aborted(version: int) -> None:
     epoch = 4 if version < 2 else 5
     part = replace(PART, identity=replace(TASK, transaction_version=version))
     found = finding(described("CompleteAbort", epoch), part=part, witness=Outcome.ABORTED)
@@ -168,7 +168,7 @@ def test_a_lost_part_gets_the_abort_that_coordinator_and_commit_log_say(version:
     [None, described("Empty", 6), described("CompleteAbort", 6), described(producer_id=11)],
     ids=lambda each: "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}",
 )
-def test_a_lost_part_whose_coordinator_has_gone_on_gets_the_abort_that_the_commit_log_says(
+def test_lost_part_gets_abort_from_commit_log_if_id_was_reused(
     coordinator: TransactionDescription | None, version: int
 ) -> None:
     """A timeout bumps the epoch below version 2, too, and a repeat of the batch takes the id."""
@@ -184,7 +184,9 @@ def test_a_lost_part_whose_coordinator_has_gone_on_gets_the_abort_that_the_commi
 @pytest.mark.parametrize(
     ("coordinator", "verdict"), [(None, Verdict.UNPROVEN), ("its abort", Verdict.MISSING)], ids=["gone on", "its abort"]
 )
-def test_what_compaction_left_proves_no_abort_alone(coordinator: str | None, verdict: Verdict, version: int) -> None:
+def test_marker_left_by_compaction_alone_proves_no_abort(
+    coordinator: str | None, verdict: Verdict, version: int
+) -> None:
     """A committed transaction that another has joined, which was aborted, leaves the same."""
     part = replace(PART, identity=replace(TASK, transaction_version=version))
     evidence = Evidence(
@@ -200,7 +202,7 @@ def test_what_compaction_left_proves_no_abort_alone(coordinator: str | None, ver
 
 @pytest.mark.parametrize("state", ["CompleteAbort", "Empty", "Dead", "SomethingNew"])
 @pytest.mark.parametrize("epoch", [4, 5])
-def test_a_coordinator_that_says_otherwise_of_this_transaction_is_believed(state: str, epoch: int) -> None:
+def test_contradicting_coordinator_state_leaves_it_unproven(state: str, epoch: int) -> None:
     found = finding(described(state, epoch))
     assert found is not None
     assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
@@ -222,7 +224,7 @@ def test_nor_where_the_commit_log_contradicts_it(witness: Outcome) -> None:
         described("PrepareAbort", 5),
     ],
 )
-def test_what_its_coordinator_has_not_ended_is_left_to_it(coordinator: TransactionDescription) -> None:
+def test_transaction_not_ended_by_coordinator_is_running(coordinator: TransactionDescription) -> None:
     found = finding(coordinator, witness=Outcome.OPEN)
     assert found is not None
     assert (found.verdict, found.marker) == (Verdict.RUNNING, None)
@@ -239,7 +241,7 @@ def test_a_round_holds_one_marker_per_partition() -> None:
     assert written == [[(10, 1), (12, 2)], [(11, 1)], [(13, 1)]]
 
 
-def test_an_attempt_that_no_decision_names_gets_the_abort_that_its_coordinator_made() -> None:
+def test_undecided_attempt_gets_the_abort_of_its_coordinator() -> None:
     loser = replace(OPEN, producer_id=20, current_txn_start_offset=150)
     evidence = Evidence(
         write_id="w",
@@ -274,7 +276,7 @@ def test_below_version_2_it_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
-def test_but_not_where_a_commit_of_that_epoch_stands_in_the_commit_log(epoch: int) -> None:
+def test_attempt_with_commit_of_that_epoch_in_log_is_unproven(epoch: int) -> None:
     """An older decision's transaction, whose marker was left out here, and a later one of the id that was aborted."""
     evidence = Evidence(
         write_id="w",
@@ -306,7 +308,7 @@ def test_but_not_where_a_commit_of_that_epoch_stands_in_the_commit_log(epoch: in
         "ended here",
     ],
 )
-def test_what_is_not_known_to_be_ended_is_nobodys_finding(
+def test_attempt_not_known_to_be_ended_is_no_finding(
     coordinator: TransactionDescription | None, producer: ProducerState
 ) -> None:
     evidence = Evidence(
@@ -325,7 +327,7 @@ def test_what_is_not_known_to_be_ended_is_nobodys_finding(
     ],
     ids=lambda each: f"{each.state} {each.producer_epoch}",
 )
-def test_an_attempt_that_is_over_and_still_open_is_shown_and_left_alone(coordinator: TransactionDescription) -> None:
+def test_ended_attempt_with_open_partition_is_unproven(coordinator: TransactionDescription) -> None:
     evidence = Evidence(
         write_id="w", parts=(PART,), described={"w.0.1": coordinator}, witnesses={TASK: Outcome.COMMITTED}
     )
@@ -336,7 +338,7 @@ def test_an_attempt_that_is_over_and_still_open_is_shown_and_left_alone(coordina
 @pytest.mark.parametrize(
     ("name", "shown"), [("w.0.1", True), ("w.driver", False)], ids=["an attempt", "the driver, which may go on"]
 )
-def test_below_version_2_an_attempt_that_was_ended_under_its_epoch_is_shown(name: str, shown: bool) -> None:
+def test_below_version_2_attempt_aborted_at_its_epoch_is_shown(name: str, shown: bool) -> None:
     evidence = Evidence(
         write_id="w",
         parts=(PART,),
@@ -348,7 +350,7 @@ def test_below_version_2_an_attempt_that_was_ended_under_its_epoch_is_shown(name
     assert [each.verdict for each in found] == ([Verdict.UNPROVEN] if shown else [])
 
 
-def test_an_attempt_under_the_id_of_a_decided_transaction_is_found_behind_it() -> None:
+def test_attempt_after_decided_transaction_of_same_id_is_found() -> None:
     loser = replace(OPEN, producer_epoch=6, current_txn_start_offset=300)
     evidence = Evidence(
         write_id="w",

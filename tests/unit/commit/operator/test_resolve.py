@@ -226,7 +226,7 @@ class World:
         return any(isinstance(step, steps.InitProducerId) for step in self.asked)
 
 
-def test_committed_commits_what_is_open_and_names_the_version_written() -> None:
+def test_committed_ends_open_parts_and_marks_version_written() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
     done = world.resolve("committed")
@@ -239,7 +239,7 @@ def test_committed_commits_what_is_open_and_names_the_version_written() -> None:
     assert world.done() == "operator"
 
 
-def test_committed_leaves_alone_what_is_not_exactly_the_named_transaction() -> None:
+def test_committed_leaves_later_transactions_of_the_id_alone() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -261,7 +261,7 @@ def test_a_void_version_is_ended_and_has_no_done_record(answer: Answer) -> None:
     assert world.done() is None  # the next run would take the version for finished
 
 
-def test_aborted_is_refused_before_anything_is_touched_where_a_part_is_committed() -> None:
+def test_aborted_is_rejected_when_a_part_is_committed() -> None:
     world = World()
     first, second = world.prepare(0, 10), world.prepare(1, 11)
     world.decide(first, second)
@@ -274,7 +274,7 @@ def test_aborted_is_refused_before_anything_is_touched_where_a_part_is_committed
     assert newest.resolution is None
 
 
-def test_aborted_is_refused_where_the_version_is_finished_though_its_markers_are_gone() -> None:
+def test_aborted_is_rejected_when_finished_version_lost_markers() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10))
     world.states.clear()
@@ -284,7 +284,7 @@ def test_aborted_is_refused_where_the_version_is_finished_though_its_markers_are
         world.resolve("aborted")
 
 
-def test_aborted_is_refused_where_the_former_driver_commits_at_this_moment() -> None:
+def test_aborted_is_rejected_when_older_driver_commits_meanwhile() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -293,7 +293,7 @@ def test_aborted_is_refused_where_the_former_driver_commits_at_this_moment() -> 
         world.resolve("aborted")
 
 
-def test_what_cannot_be_proven_may_be_called_aborted() -> None:
+def test_unproven_parts_may_be_resolved_as_aborted() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -304,7 +304,7 @@ def test_what_cannot_be_proven_may_be_called_aborted() -> None:
     assert newest.resolution == "aborted"
 
 
-def test_a_resolution_can_be_replaced_but_not_what_was_called_committed_by_aborted() -> None:
+def test_committed_resolution_is_replaced_by_rewrite_not_aborted() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     world.resolve("committed")
@@ -337,7 +337,7 @@ def finished(query_id: str = STREAM) -> World:
     return world
 
 
-def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> None:
+def test_stream_resumes_above_versions_written_elsewhere() -> None:
     world = finished()
     done = world.resolve("committed", 7, STREAM)
     assert done.superseded is not None
@@ -351,7 +351,7 @@ def test_where_a_query_goes_on_above_versions_that_were_written_elsewhere() -> N
     assert world.resolve("committed", 9, STREAM).decision.version == 9
 
 
-def test_a_query_that_is_writing_does_not_go_on_above_its_newest_version() -> None:
+def test_running_query_does_not_resume_above_its_newest_version() -> None:
     """Its batch 4 is prepared: it would count as written, and be aborted."""
     world = finished()
     prepared = world.prepare(1, 11, STREAM)
@@ -373,7 +373,7 @@ def test_a_query_that_is_writing_does_not_go_on_above_its_newest_version() -> No
     ],
     ids=["aborted", "rewrite", "a slip of the pen", "a batch write"],
 )
-def test_what_is_said_of_a_version_above_a_finished_one_is_refused_before_the_fence(
+def test_invalid_version_above_finished_is_rejected_before_fence(
     query_id: str, given: str | None, answer: Answer, why: str
 ) -> None:
     world = finished(query_id)
@@ -382,7 +382,7 @@ def test_what_is_said_of_a_version_above_a_finished_one_is_refused_before_the_fe
     assert not world.fenced
 
 
-def test_a_query_does_not_go_on_above_what_is_not_finished_or_to_be_written_anew() -> None:
+def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     """Its recovery would never be heard of again."""
     world = World()
     world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
@@ -396,7 +396,7 @@ def test_a_query_does_not_go_on_above_what_is_not_finished_or_to_be_written_anew
     assert world.resolve("committed", 7, STREAM).decision.version == 7
 
 
-def test_a_query_does_not_go_on_above_a_decision_that_is_being_made() -> None:
+def test_query_does_not_resume_above_an_undecided_decision() -> None:
     world = finished()
     driver = replace(OLD_DRIVER, producer_epoch=5)
     decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
@@ -432,7 +432,7 @@ def test_a_version_that_is_not_there_is_refused_before_the_fence(
     assert not world.fenced
 
 
-def test_the_query_id_is_asked_for_where_it_is_not_clear() -> None:
+def test_query_id_is_required_when_ambiguous() -> None:
     world = World()
     with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has none yet"):
         world.resolve("committed", 7)
@@ -443,7 +443,7 @@ def test_the_query_id_is_asked_for_where_it_is_not_clear() -> None:
     assert not world.fenced
 
 
-def test_a_decision_without_a_marker_is_not_passed_over() -> None:
+def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10), query_id="q")
     world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
@@ -473,7 +473,7 @@ def undecided(world: World) -> Decision:
     return decision
 
 
-def test_where_a_query_begins_is_not_said_while_its_first_decision_may_be_being_made() -> None:
+def test_start_version_is_rejected_while_decision_is_undecided() -> None:
     world = World()
     undecided(world)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
@@ -481,7 +481,7 @@ def test_where_a_query_begins_is_not_said_while_its_first_decision_may_be_being_
     assert not world.fenced
 
 
-def test_a_decision_that_was_given_up_is_not_in_the_way_of_where_a_query_begins() -> None:
+def test_aborted_decision_does_not_block_the_start_version() -> None:
     """Its ABORT was passed over (KAFKA-20734): no marker ever comes, and every other command says to say this."""
     world = World()
     world.open(undecided(world).driver, "CompleteAbort", epoch=1)
@@ -492,7 +492,7 @@ def test_a_decision_that_was_given_up_is_not_in_the_way_of_where_a_query_begins(
 
 
 @pytest.mark.parametrize(("answer", "query_id"), [("aborted", Q), ("rewrite", Q), ("committed", None)])
-def test_a_slip_leaves_nothing_in_a_log_that_knows_nothing_of_the_write(answer: Answer, query_id: str | None) -> None:
+def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(answer: Answer, query_id: str | None) -> None:
     """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
     world = World()
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
@@ -501,7 +501,7 @@ def test_a_slip_leaves_nothing_in_a_log_that_knows_nothing_of_the_write(answer: 
     assert not world.fenced
 
 
-def test_list_fence_read_end_and_only_what_no_decision_names() -> None:
+def test_resolve_lists_fences_reads_then_ends_undecided_only() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     others = world.prepare(1, 11, "q2")
@@ -516,7 +516,7 @@ def test_list_fence_read_end_and_only_what_no_decision_names() -> None:
     assert all(name != others.identity.transactional_id for name, _ in world.ends)
 
 
-def test_what_is_open_on_a_partition_does_not_count_as_written() -> None:
+def test_part_open_on_a_partition_does_not_count_as_written() -> None:
     """Its marker was passed over: a later transaction of the id would join it, and lose its rows where that one is aborted."""
     world = World()
     named = world.prepare(0, 10)
@@ -537,14 +537,14 @@ def test_what_is_open_on_a_partition_does_not_count_as_written() -> None:
     [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, None, GONE],
     ids=["nobody", "ended", "a later one", "somebody else", "no Read", "topic gone"],
 )
-def test_what_nobody_holds_open_counts_as_written(remembered: dict[int, tuple[int, int]] | None) -> None:
+def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple[int, int]] | None) -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     world.held["orders", 0] = remembered
     assert world.resolve("committed").decision.resolution == "committed"
 
 
-def test_nothing_is_called_aborted_while_a_partition_cannot_be_asked() -> None:
+def test_aborted_is_rejected_while_a_partition_has_no_leader() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -573,7 +573,7 @@ def test_a_partition_without_a_leader_is_named() -> None:
         world.resolve("committed")
 
 
-def test_the_wait_for_markers_begins_when_the_transactions_are_ended() -> None:
+def test_marker_wait_starts_when_the_transactions_are_ended() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
 
@@ -594,7 +594,7 @@ def test_a_marker_that_is_on_its_way_is_waited_for() -> None:
     assert world.resolve("committed").decision.resolution == "committed"
 
 
-def test_aborted_is_refused_where_readers_see_the_rows_though_the_commit_log_has_no_proof() -> None:
+def test_aborted_is_rejected_when_rows_are_visible_without_proof() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -604,7 +604,7 @@ def test_aborted_is_refused_where_readers_see_the_rows_though_the_commit_log_has
         world.resolve("aborted")
 
 
-def test_aborted_is_refused_where_the_coordinator_calls_exactly_this_one_committed() -> None:
+def test_aborted_is_rejected_when_coordinator_committed_it() -> None:
     """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
     world = World(unseen=steps.Unseen.HELD)
     named = world.prepare(0, 10)
@@ -616,7 +616,7 @@ def test_aborted_is_refused_where_the_coordinator_calls_exactly_this_one_committ
 
 
 @pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
-def test_nothing_is_called_aborted_while_nobody_can_tell_what_readers_will_see(unseen: steps.Unseen | None) -> None:
+def test_aborted_is_rejected_when_visibility_is_unknown(unseen: steps.Unseen | None) -> None:
     world = World(unseen=unseen)
     named = world.prepare(0, 10)
     world.decide(named)
@@ -630,7 +630,7 @@ def test_nothing_is_called_aborted_while_nobody_can_tell_what_readers_will_see(u
 
 
 @pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
-def test_what_the_commit_log_calls_aborted_needs_no_look(unseen: steps.Unseen | None) -> None:
+def test_aborted_in_commit_log_needs_no_visibility_check(unseen: steps.Unseen | None) -> None:
     world = World(unseen=unseen)
     named = world.prepare(0, 10)
     world.decide(named)
@@ -638,7 +638,7 @@ def test_what_the_commit_log_calls_aborted_needs_no_look(unseen: steps.Unseen | 
     assert world.resolve("aborted").decision.resolution == "aborted"
 
 
-def test_below_version_2_not_even_the_commit_logs_abort_tells_what_readers_will_see() -> None:
+def test_below_version_2_log_abort_does_not_prove_visibility() -> None:
     """A late request can have begun the committed transaction anew, and the ABORT be that of its end."""
     world = World(unseen=steps.Unseen.HELD)
     named = world.prepare(0, 10)
@@ -651,9 +651,7 @@ def test_below_version_2_not_even_the_commit_logs_abort_tells_what_readers_will_
 
 @pytest.mark.parametrize("unseen", [steps.Unseen.HELD, steps.Unseen.GONE, None])
 @pytest.mark.parametrize("version", [2, 0])
-def test_aborted_is_refused_against_the_coordinators_commit_whatever_the_commit_log_says(
-    unseen: steps.Unseen | None, version: int
-) -> None:
+def test_coordinator_commit_rejects_aborted_despite_log_abort(unseen: steps.Unseen | None, version: int) -> None:
     """An ABORT by hand on the log alone: the data partitions may have the COMMIT."""
     world = World(unseen=unseen)
     named = world.prepare(0, 10)
@@ -666,7 +664,7 @@ def test_aborted_is_refused_against_the_coordinators_commit_whatever_the_commit_
 
 
 @pytest.mark.parametrize("version", [2, 0])
-def test_what_stands_before_its_own_rows_is_for_repair(version: int) -> None:
+def test_part_blocked_before_its_own_rows_needs_repair(version: int) -> None:
     """Its ABORT was left out on the partition, and the coordinator has gone on: no other transaction is to be waited for."""
     world = World(unseen=steps.Unseen.HELD)
     named = world.prepare(0, 10)
@@ -679,7 +677,7 @@ def test_what_stands_before_its_own_rows_is_for_repair(version: int) -> None:
         world.resolve("aborted")
 
 
-def test_what_a_partition_holds_open_is_not_called_aborted() -> None:
+def test_part_held_open_by_a_partition_is_not_aborted() -> None:
     """Its ABORT was passed over: a later transaction of the id would join it, and commit its rows with its own."""
     world = World()
     named = world.prepare(0, 10)
@@ -693,7 +691,7 @@ def test_what_a_partition_holds_open_is_not_called_aborted() -> None:
     world.resolve("rewrite")
 
 
-def test_only_what_was_ended_is_said_to_be_ended() -> None:
+def test_only_transactions_ended_by_resolve_are_reported() -> None:
     world = World()
     first, second = world.prepare(0, 10), world.prepare(1, 11)
     world.decide(first, second)
@@ -706,7 +704,7 @@ def test_only_what_was_ended_is_said_to_be_ended() -> None:
 
 
 @pytest.mark.parametrize("answer", ["committed", "aborted", "rewrite"])
-def test_a_log_that_knows_nothing_of_open_transactions_is_not_theirs(answer: Answer) -> None:
+def test_empty_log_with_open_transactions_is_the_wrong_log(answer: Answer) -> None:
     world = World()
     world.open(identity(0, 10))
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions.*--commit-log-topic"):
@@ -733,9 +731,7 @@ def test_nothing_is_recorded_where_a_transaction_cannot_be_ended() -> None:
         (World(marks_driver=False), TransactionAbortedError, "NOT_RESOLVED"),
     ],
 )
-def test_an_answer_that_is_not_known_to_be_recorded_is_an_error(
-    world: World, error: type[KafkaEosError], code: str
-) -> None:
+def test_resolution_not_known_to_be_recorded_raises(world: World, error: type[KafkaEosError], code: str) -> None:
     world.decide(world.prepare(0, 10))
     with pytest.raises(error, match=code):
         world.resolve("committed")
@@ -744,7 +740,7 @@ def test_an_answer_that_is_not_known_to_be_recorded_is_an_error(
 
 
 @pytest.mark.parametrize("answered", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_an_answer_whose_end_was_not_heard_counts_once_its_marker_is_read(answered: int | None) -> None:
+def test_resolution_with_lost_end_txn_counts_with_its_marker(answered: int | None) -> None:
     """Not heard, or repeated when a driver that came after it had fenced already."""
     world = World()
     world.decide(world.prepare(0, 10))
