@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
@@ -33,7 +33,7 @@ _COMPARED_TOPIC = "flights_at_least_once"
 _DEADLINE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DemoRun:
     """The demo's result; ``first_save`` is the error of the killed write."""
 
@@ -44,13 +44,8 @@ class DemoRun:
     problems: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "exactly_once": asdict(self.exactly_once),
-            "at_least_once": asdict(self.at_least_once),
-            "commits": [commit.as_json() for commit in self.commits],
-            "first_save": self.first_save,
-            "problems": list(self.problems),
-        }
+        # The fields of a commit have other names in JSON, the same as in ``kafka-eos commits --json``.
+        return asdict(self) | {"commits": [commit.as_json() for commit in self.commits]}
 
 
 class Demo:
@@ -85,15 +80,9 @@ class Demo:
         problems = [*_problems(exactly_once, at_least_once), *self._missed_events()]
         if left_open:
             problems.append(f"open transactions remain: {', '.join(entry.transactional_id for entry in left_open)}")
-        if not any(commit.state == "finished" and commit.rows == sum(sent.values()) for commit in commits):
+        if not any(commit.state == "finished" and commit.rows == sent.total() for commit in commits):
             problems.append("the commit log does not show the write as finished")
-        return DemoRun(
-            exactly_once=exactly_once,
-            at_least_once=at_least_once,
-            commits=commits,
-            first_save=first_save,
-            problems=tuple(problems),
-        )
+        return DemoRun(exactly_once, at_least_once, commits, first_save, tuple(problems))
 
     def _built_in_sink(self) -> list[Path]:
         """Return the jars of Spark's own Kafka sink, none if they cannot be downloaded."""
@@ -130,6 +119,7 @@ class Demo:
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self._rows_per_batch),
         }
         with ExitStack() as stack:
+            # The step ends when Spark has started, and Spark when the caller is done with it.
             with self._steps.step("Apache Spark") as step:
                 session = quiet_spark("local[2,4]", self._folder, jars, settings, {failpoints.VARIABLE: kills})
                 spark = stack.enter_context(session)
@@ -173,24 +163,24 @@ class Demo:
         failing = failing_once(records, self._task_failed)
         sink, data_source = ("Spark's sink", "kafka") if built_in else ("kafka-eos", "kafka-eos")
         options = {} if built_in else {"delivery.guarantee": "at-least-once"}
+
+        def write() -> None:
+            write_to_kafka(failing, data_source, servers, _COMPARED_TOPIC, **options)
+
         with self._steps.step("At least once, failing a task") as step:
-            run_watched(
-                spark, lambda: write_to_kafka(failing, data_source, servers, _COMPARED_TOPIC, **options), step.update
-            )
+            run_watched(spark, write, step.update)
             step.note = f"{sink}; a task failed half-way and Spark retried it"
         return sink
 
     def _count(self, name: str, sink: str, topic: str, sent: Counter[bytes], servers: str) -> DemoWrite:
-        total = sum(sent.values())
         with self._steps.step(f"Reading {topic}") as step:
-            visible = read_topic(
-                servers, topic, "read_committed", lambda done: step.update(done, total, "read_committed")
-            )
-            raw = read_topic(
-                servers, topic, "read_uncommitted", lambda done: step.update(done, total, "read_uncommitted")
-            )
-            step.note = f"{sum(visible.values()):,} records are visible to confluent-kafka under read_committed"
-        return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=sum(raw.values()))
+
+            def read(isolation: Literal["read_committed", "read_uncommitted"]) -> Counter[bytes]:
+                return read_topic(servers, topic, isolation, lambda done: step.update(done, sent.total(), isolation))
+
+            visible, raw = read("read_committed"), read("read_uncommitted")
+            step.note = f"{visible.total():,} records are visible to confluent-kafka under read_committed"
+        return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=raw.total())
 
     def _missed_events(self) -> Iterator[str]:
         for flag, event in (

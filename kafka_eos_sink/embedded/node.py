@@ -12,6 +12,7 @@ from typing import Literal
 
 from kafka_eos_sink.embedded.java import JavaRuntime
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
+from kafka_eos_sink.errors import KafkaEosError
 
 HOST = "127.0.0.1"
 
@@ -85,8 +86,8 @@ def server_properties(
         overrides: Properties that win over the chosen ones.
         client_protocol: Security protocol of the clients' own listener, if ``address`` has one.
     """
-    replicas = str(len(quorum))
-    in_sync = str(max(1, len(quorum) - 1))
+    internal = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    replicas, in_sync = str(len(quorum)), str(max(1, len(quorum) - 1))
     listeners = f"BROKER://{HOST}:{address.broker_port}"
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"
     if address.has_client_listener:
@@ -102,11 +103,9 @@ def server_properties(
         "log.dirs": str(directory / "data"),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": in_sync,
-        "share.coordinator.state.topic.replication.factor": replicas,
-        "share.coordinator.state.topic.min.isr": in_sync,
+        **{f"{topic}.replication.factor": replicas for topic in internal},
+        # The topic of consumer offsets has no property of its own: min.insync.replicas holds for it.
+        **{f"{topic}.min.isr": in_sync for topic in internal[1:]},
         **overrides,
     }
 
@@ -128,8 +127,8 @@ def failure_lines(output: Sequence[str]) -> str:
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Return the path of the archive of Kafka's classes (JEP 350)."""
-    # Nodes start faster if a program has made one. A Java that it does not fit ignores it.
+    """Return the path of the archive of Kafka's classes (JEP 350), which is there only if a program has made it."""
+    # Java ignores an archive of another version without an error, so the name keeps the versions apart.
     return jars / f"classes-java-{java.version}.jsa"
 
 
@@ -165,10 +164,11 @@ class JvmSettings:
 class KafkaNode:
     """The process of one node; ``directory`` holds its properties, data and log."""
 
-    def __init__(self, address: NodeAddress, directory: Path) -> None:
+    def __init__(self, address: NodeAddress, directory: Path, guard: ProcessGuard) -> None:
         self.address = address
         self.node_id = address.node_id
         self.directory = directory
+        self._guard = guard
         self.log_file = directory / "server.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,41 +183,41 @@ class KafkaNode:
         """The exit status of a process that ended by itself, else None."""
         return None if self._process is None else self._process.poll()
 
-    def start(self, jvm: JvmSettings, guard: ProcessGuard) -> None:
+    def start(self, jvm: JvmSettings, properties: Mapping[str, str]) -> None:
         """Start the process without waiting until Kafka is ready."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        command = jvm.command("kafka.Kafka", str(self.directory / "server.properties"))
+        settings = self.directory / "server.properties"
+        write_properties(settings, properties)
+        command = jvm.command("kafka.Kafka", str(settings))
         # One log file for all starts: remember where this one begins.
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
-            self._process = guard.start(command, output=log, directory=self.directory)
+            self._process = self._guard.start(command, output=log, directory=self.directory)
 
     def signal(self, number: signal.Signals) -> None:
         """Send the signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
-    def wait_for_end(self, guard: ProcessGuard, *, patience_s: float) -> None:
+    def wait_for_end(self, *, patience_s: float) -> None:
         """Wait until the process has ended; kill it after ``patience_s`` seconds."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
         try:
-            process.wait(patience_s)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        guard.forget(process)
+            self._process.kill()
+            self._process.wait()
+        self._guard.forget(self._process)
         self._process = None
 
     def output(self) -> list[str]:
         """Return the lines that the process has written since its last start."""
-        try:
-            with self.log_file.open("rb") as log:
-                log.seek(self._log_start)
-                return log.read().decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        written = self.log_file.read_bytes() if self.log_file.exists() else b""
+        return written[self._log_start :].decode(errors="replace").splitlines()
 
     def had_port_conflict(self) -> bool:
         return any(_PORT_CONFLICT.search(line) for line in self.output())
+
+
+def failed(message: str) -> KafkaEosError:
+    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)
