@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -15,20 +15,16 @@ import typer
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Report
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.settings.java_properties import read_properties
 
 _POLL_INTERVAL_S = 0.5
 
-Report = Callable[[Progress], None]
 
-
+# Not an ``Exception``: code that handles failures must not catch it.
 class _StopRequested(BaseException):
-    """Raised by the signal handler, so that Ctrl-C interrupts a start too.
-
-    Not an ``Exception``: code that handles failures must not catch it.
-    """
+    """Raised by the signal handler, so that Ctrl-C interrupts a start too."""
 
 
 def _one_or_three(brokers: int) -> int:
@@ -37,8 +33,8 @@ def _one_or_three(brokers: int) -> int:
     return brokers
 
 
-def _file(flag: str, help_text: str) -> Any:
-    return typer.Option(flag, metavar="FILE", help=help_text, exists=True, dir_okay=False)
+def _file(help_text: str, *flags: str) -> Any:
+    return typer.Option(*flags, metavar="FILE", help=help_text, exists=True, dir_okay=False)
 
 
 _Brokers = Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")]
@@ -64,17 +60,16 @@ _Security = Annotated[
 _Certificate = Annotated[
     Path | None,
     _file(
-        "--certificate",
         "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for "
-        "localhost.",
+        "localhost."
     ),
 ]
 _ClientAuthorities = Annotated[
     Path | None,
-    _file("--client-ca", "PEM file with authorities: clients must present a certificate that one of them signed."),
+    _file("PEM file with authorities: clients must present a certificate that one of them signed.", "--client-ca"),
 ]
 _Users = Annotated[
-    Path | None, _file("--users", "Users as name=password, one per line. Default: one user with a random password.")
+    Path | None, _file("Users as name=password, one per line. Default: one user with a random password.")
 ]
 
 
@@ -127,7 +122,9 @@ def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, 
         _print_note(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.")
         if secured:
             _print_note(f"Clients connect with the properties in {kafka.client_properties_file}")
-        _wait_for_failure(kafka)
+        while (failure := kafka.failure()) is None:
+            time.sleep(_POLL_INTERVAL_S)
+        raise failure
     except _StopRequested:
         _print_note("Stopping ...")
     finally:
@@ -149,23 +146,13 @@ def _listener(
         return None
     known: Any = protocol.upper()
     try:
-        named = {} if users is None else read_properties(users)
+        passwords = {} if users is None else read_properties(users)
+        named = tuple((name, Secret(password)) for name, password in passwords.items())
         return BrokerSecurity(
-            protocol=known,
-            certificate=certificate,
-            client_authorities=client_authorities,
-            users=tuple((name, Secret(password)) for name, password in named.items()),
+            protocol=known, certificate=certificate, client_authorities=client_authorities, users=named
         )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _wait_for_failure(kafka: EmbeddedKafka) -> None:
-    never = Event()
-    while not never.wait(_POLL_INTERVAL_S):
-        failure = kafka.failure()
-        if failure is not None:
-            raise failure
 
 
 def _request_stop(_number: int, _frame: FrameType | None) -> None:
