@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -20,11 +18,6 @@ from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.settings.java_properties import read_properties
 
 _POLL_INTERVAL_S = 0.5
-
-
-# Not an ``Exception``: code that handles failures must not catch it.
-class _StopRequested(BaseException):
-    """Raised by the signal handler, so that Ctrl-C interrupts a start too."""
 
 
 def _one_or_three(brokers: int) -> int:
@@ -111,22 +104,25 @@ def broker(
 
 def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, secured: bool) -> None:
     """Start the cluster, wait until a signal or a failure, and stop it."""
-    handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Both signals raise KeyboardInterrupt, which also interrupts a start: no code that handles failures catches it. A shell
+    # starts a background command with SIGINT ignored, so Python's own handler must be set here too.
+    stop = signal.default_int_handler
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     kafka: EmbeddedKafka | None = None
     try:
         with shown_progress() as progress:
             kafka = create(progress)
-            _print_note(f"Starting {name} ...")
+            typer.echo(f"Starting {name} ...", err=True)
             kafka.start()
-        print(kafka.bootstrap_servers, flush=True)
-        _print_note(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.")
+        typer.echo(kafka.bootstrap_servers)
+        typer.echo(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True)
         if secured:
-            _print_note(f"Clients connect with the properties in {kafka.client_properties_file}")
+            typer.echo(f"Clients connect with the properties in {kafka.client_properties_file}", err=True)
         while (failure := kafka.failure()) is None:
             time.sleep(_POLL_INTERVAL_S)
         raise failure
-    except _StopRequested:
-        _print_note("Stopping ...")
+    except KeyboardInterrupt:
+        typer.echo("Stopping ...", err=True)
     finally:
         # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
         for number in handlers:
@@ -153,11 +149,3 @@ def _listener(
         )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _request_stop(_number: int, _frame: FrameType | None) -> None:
-    raise _StopRequested
-
-
-def _print_note(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

@@ -120,13 +120,10 @@ def quiet_spark(
 
 
 def run_watched(spark: SparkSession, action: Callable[[], object], update: Callable[[int, int, str], None]) -> None:
-    """Run a Spark action, and show the progress of its tasks.
+    """Run a Spark action; raises what ``in_one_sentence`` returns.
 
     Args:
         update: Called with the numbers of ended tasks and of all tasks, and a text about failed ones.
-
-    Raises:
-        KafkaEosError: The action failed; see ``in_one_sentence``.
     """
     ended = threading.Event()
     # The action stays in this thread: Spark finds Python data sources only in a thread with an active session.

@@ -69,15 +69,16 @@ class Demo:
             with self._spark(jars) as spark:
                 records, sent = self._records(spark)
                 first_save = self._write_with_kills(spark, records, servers)
-                self._write_again(spark, records, servers)
+                with self._steps.step("Exactly once, running the same write again") as step:
+                    run_watched(spark, lambda: self._write_exactly_once(records, servers), step.update)
+                    step.note = "same txnAppId and txnVersion: the commit is finished, no row is written twice"
                 other = self._write_at_least_once(spark, records, servers, built_in=bool(jars))
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
                 commits = read_commit_history(admin, timeout_ms=_DEADLINE_MS)
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
-        # A demo in which nothing failed would show nothing: check the failures as well as the result.
-        problems = [*_problems(exactly_once, at_least_once), *self._missed_events()]
+        problems = list(self._problems(exactly_once, at_least_once))
         if left_open:
             problems.append(f"open transactions remain: {', '.join(entry.transactional_id for entry in left_open)}")
         if not any(commit.state == "finished" and commit.rows == sent.total() for commit in commits):
@@ -99,16 +100,14 @@ class Demo:
         with shown_progress() as progress:
             resolve(self._kafka_version, progress=progress)
         kafka = EmbeddedKafka(version=self._kafka_version, tuned_for="throughput", heap="768m")
-        with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
-            kafka.start()
-            step.note = f"a broker at {kafka.bootstrap_servers}"
-        try:
+        with ExitStack() as stack:
+            with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
+                stack.enter_context(kafka)
+                step.note = f"a broker at {kafka.bootstrap_servers}"
             with connected(kafka.bootstrap_servers) as admin:
                 for topic in (_TOPIC, _COMPARED_TOPIC):
                     admin.create_topic(topic, _KAFKA_PARTITIONS, 1, {}, admin.client.clock() + _DEADLINE_MS)
             yield kafka
-        finally:
-            kafka.stop()
 
     @contextmanager
     def _spark(self, jars: list[Path]) -> Iterator[SparkSession]:
@@ -147,11 +146,6 @@ class Demo:
                 return error.message
         return ""
 
-    def _write_again(self, spark: SparkSession, records: DataFrame, servers: str) -> None:
-        with self._steps.step("Exactly once, running the same write again") as step:
-            run_watched(spark, lambda: self._write_exactly_once(records, servers), step.update)
-            step.note = "same txnAppId and txnVersion: the commit is finished, no row is written twice"
-
     def _write_exactly_once(self, records: DataFrame, servers: str) -> None:
         # A small buffer, so that most of a batch of rows is in Kafka when the task is killed before its next batch.
         buffer = max(65_536, self._rows_per_batch * 100)
@@ -182,26 +176,25 @@ class Demo:
             step.note = f"{visible.total():,} records are visible to confluent-kafka under read_committed"
         return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=raw.total())
 
-    def _missed_events(self) -> Iterator[str]:
-        for flag, event in (
-            (self._task_killed, "no task was killed during its write"),
-            (self._commit_killed, "no commit was killed between two EndTxn"),
-            (self._task_failed, "no task of the at-least-once write failed"),
+    def _problems(self, exactly_once: DemoWrite, at_least_once: DemoWrite) -> Iterator[str]:
+        # A demo in which nothing failed would show nothing: check the failures as well as the result.
+        census, other = exactly_once.census, at_least_once.census
+        planned = "the demo did not run as planned"
+        for is_wrong, problem in (
+            (
+                not census.exactly_once,
+                f"the exactly-once write is wrong: {census.sent:,} sent, {census.visible:,} visible, "
+                f"{census.duplicates:,} duplicates, {census.missing:,} missing, {census.unknown:,} unknown",
+            ),
+            (
+                exactly_once.in_log <= census.sent,
+                "the killed task left no records in the log, so the demo proves nothing",
+            ),
+            (other.missing, f"the at-least-once write lost {other.missing:,} records"),
+            (not other.duplicates, "the at-least-once write has no duplicates, so the demo compares with nothing"),
+            (not self._task_killed.exists(), f"{planned}: no task was killed during its write"),
+            (not self._commit_killed.exists(), f"{planned}: no commit was killed between two EndTxn"),
+            (not self._task_failed.exists(), f"{planned}: no task of the at-least-once write failed"),
         ):
-            if not flag.exists():
-                yield f"the demo did not run as planned: {event}"
-
-
-def _problems(exactly_once: DemoWrite, at_least_once: DemoWrite) -> Iterator[str]:
-    census = exactly_once.census
-    if not census.exactly_once:
-        yield (
-            f"the exactly-once write is wrong: {census.sent:,} sent, {census.visible:,} visible, "
-            f"{census.duplicates:,} duplicates, {census.missing:,} missing, {census.unknown:,} unknown"
-        )
-    if exactly_once.in_log <= census.sent:
-        yield "the killed task left no records in the log, so the demo proves nothing"
-    if at_least_once.census.missing:
-        yield f"the at-least-once write lost {at_least_once.census.missing:,} records"
-    if not at_least_once.census.duplicates:
-        yield "the at-least-once write has no duplicates, so the demo compares with nothing"
+            if is_wrong:
+                yield problem

@@ -21,19 +21,13 @@ _MESSAGES_PER_CALL = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """Records of a topic compared with the records that were sent, as multisets.
-
-    Attributes:
-        duplicates: Records beyond the number that was sent of them.
-        missing: Records that were sent and are not visible.
-        unknown: Visible records that were never sent.
-    """
+    """Records of a topic compared with the records that were sent, as multisets."""
 
     sent: int
     visible: int
-    duplicates: int
+    duplicates: int  # beyond the number that was sent of a record
     missing: int
-    unknown: int
+    unknown: int  # visible, and never sent
 
     @property
     def exactly_once(self) -> bool:

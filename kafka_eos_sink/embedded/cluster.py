@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,14 +23,14 @@ from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import broker_security, distribution, kept
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
-from kafka_eos_sink.embedded.java import find_java, run_to_end
+from kafka_eos_sink.embedded.java import JavaRuntime, find_java, run_to_end
 from kafka_eos_sink.embedded.node import (
     HOST,
-    JvmSettings,
     KafkaNode,
     NodeAddress,
     failed,
     failure_lines,
+    jvm_options,
     server_properties,
     write_properties,
 )
@@ -100,7 +101,8 @@ class EmbeddedKafka:
         self._nodes: dict[int, KafkaNode] = {}
         self._users: dict[str, Secret] = {}
         self.cluster_id = ""
-        self._jvm: JvmSettings
+        self._java: JavaRuntime
+        self._java_command: Callable[..., list[str]]
         self._guard: ProcessGuard
         self._release = ExitStack()
         """What ``stop`` does after the nodes have ended."""
@@ -116,9 +118,10 @@ class EmbeddedKafka:
         """
         if self._folder is not None:
             raise failed("This embedded Kafka is running already; stop it first.")
-        java = find_java()
+        self._java = find_java()
         jars = distribution.resolve(self.version, progress=self.progress)
-        self._jvm = JvmSettings(java=java, jars=jars, heap=self.heap, tuned_for=self.tuned_for)
+        options = jvm_options(jars, self._java, self.heap, self.tuned_for)
+        self._java_command = partial(self._java.command, jars / "*", options=options)
         atexit.register(self.stop)
         try:
             self._open_folder()
@@ -317,7 +320,7 @@ class EmbeddedKafka:
         folder.mkdir()
         settings = folder / "server.properties"
         write_properties(settings, self._server_properties(node, folder, {}))
-        command = self._jvm.command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
+        command = self._java_command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
         if self.transaction_version is not None:
             command += ["--feature", f"transaction.version={self.transaction_version}"]
         status, output = run_to_end([*command, *broker_security.scram_arguments(self._users)])
@@ -336,7 +339,7 @@ class EmbeddedKafka:
     def _secure(self, security: BrokerSecurity) -> dict[str, str]:
         """Write the client properties and stores; return the server properties."""
         trusted = self._cluster_folder / _TRUSTSTORE
-        key_store = broker_security.make_key_store(security, self._jvm.java.executable, trusted)
+        key_store = broker_security.make_key_store(security, self._java.executable, trusted)
         write_properties(self.client_properties_file, self.client_properties)
         return broker_security.listener_properties(security, self._users, key_store)
 
@@ -360,7 +363,7 @@ class EmbeddedKafka:
     def _launch(self, nodes: Iterable[KafkaNode]) -> None:
         secured = {} if self.security is None else self._secure(self.security)
         for node in nodes:
-            node.start(self._jvm, self._server_properties(node, node.directory, secured))
+            node.start(self._java_command, self._server_properties(node, node.directory, secured))
 
     def _await_ready(self, started: Collection[KafkaNode]) -> None:
         """Wait until each node is ready; raise if one ended, or if the time is over."""
