@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ import typer
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Report
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.settings.java_properties import read_properties
 
@@ -84,39 +83,34 @@ def broker(
     Kafka (44 MB). With --security it writes a file of client properties for Java clients and for the option --properties of
     the other commands.
     """
-    listener = _listener(security, certificate, client_authorities, users)
-
-    def create(progress: Report) -> EmbeddedKafka:
-        return EmbeddedKafka(
-            brokers=brokers,
-            version=kafka_version,
-            transaction_version=transaction_version,
-            directory=directory,
-            port=port,
-            heap=heap,
-            security=listener,
-            tuned_for="throughput",
-            progress=progress,
-        )
-
-    _run_in_foreground(create, f"Apache Kafka {kafka_version}", secured=listener is not None)
+    kafka = EmbeddedKafka(
+        brokers=brokers,
+        version=kafka_version,
+        transaction_version=transaction_version,
+        directory=directory,
+        port=port,
+        heap=heap,
+        security=_listener(security, certificate, client_authorities, users),
+        tuned_for="throughput",
+    )
+    _run_in_foreground(kafka)
 
 
-def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, secured: bool) -> None:
+def _run_in_foreground(kafka: EmbeddedKafka) -> None:
     """Start the cluster, wait until a signal or a failure, and stop it."""
+    name = f"Apache Kafka {kafka.version}"
     # Both signals raise KeyboardInterrupt, which also interrupts a start: no code that handles failures catches it. A shell
     # starts a background command with SIGINT ignored, so Python's own handler must be set here too.
     stop = signal.default_int_handler
     handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    kafka: EmbeddedKafka | None = None
     try:
-        with shown_progress() as progress:
-            kafka = create(progress)
+        with shown_progress() as kafka.progress:
             typer.echo(f"Starting {name} ...", err=True)
             kafka.start()
+        # Alone on standard output and only when all nodes are ready: scripts read this line to know both.
         typer.echo(kafka.bootstrap_servers)
         typer.echo(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True)
-        if secured:
+        if kafka.security is not None:
             typer.echo(f"Clients connect with the properties in {kafka.client_properties_file}", err=True)
         while (failure := kafka.failure()) is None:
             time.sleep(_POLL_INTERVAL_S)
@@ -127,8 +121,7 @@ def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, 
         # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
         for number in handlers:
             signal.signal(number, signal.SIG_IGN)
-        if kafka is not None:
-            kafka.stop()
+        kafka.stop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

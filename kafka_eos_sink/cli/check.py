@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check(
     console.output_console().print(check_table(found))
     if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
         typer.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
-        raise typer.Exit(console.EXIT_FAILURE)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def check_table(found: Sequence[Finding]) -> Table:

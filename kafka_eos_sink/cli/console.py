@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
-EXIT_FAILURE = 1
 
 Row = Sequence[str | Text]
 """The cells of a row; a ``Text`` carries its own style."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -54,7 +54,7 @@ def recover(
     else:
         _show(write_id, done)
     if not done.all_ended:
-        raise typer.Exit(console.EXIT_FAILURE)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _show(write_id: str, done: Recovered) -> None:
@@ -86,6 +86,7 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
+    # A coordinator can report a commit although a partition lacks its marker (KAFKA-20734); only a read proves visibility.
     if finished and not decision.proven:
         committed = "every transaction is committed according to its coordinator"
         return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,14 +60,16 @@ def repair(
     elif not warnings:
         unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
         typer.echo(f"Nothing to repair under {write_id}{'' if done.knows_decisions else unknown}.")
+    # After the result, because a warning limits what the result covers.
     for warning in warnings:
         typer.echo(warning, err=True)
     if warnings:
-        raise typer.Exit(console.EXIT_FAILURE)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _unproven(parts: list[Part]) -> Iterator[str]:
     """Warn about open transactions whose end nothing proves."""
+    # A marker without proof could hide committed rows or show aborted ones, so the user decides about these.
     if any(part.version is not None and not part.finished for part in parts):
         yield (
             "Unproven transactions were left alone: nothing proves whether they are committed. Run kafka-eos recover first. If it "
