@@ -139,7 +139,7 @@ class EmbeddedKafka:
             return
         atexit.unregister(self.stop)
         # Temporary data needs no orderly shutdown. Kept data gets one, but the last of three nodes has lost its quorum:
-        # it waits in vain to leave and is killed after a while. Kafka's log recovery handles that.
+        # no controller confirms its shutdown, so it is killed after a while. Kafka's log recovery handles that.
         self._end(self._nodes.values(), signal.SIGKILL if self.directory is None else signal.SIGTERM)
         self._release.close()
         self._nodes, self._folder = {}, None
