@@ -17,7 +17,7 @@ __all__ = ["BUILT_IN", "DISCARD", "KAFKA_EOS", "Measured", "as_json", "bench_tab
 
 KAFKA_EOS = "kafka-eos"
 BUILT_IN = "Spark's Kafka sink"
-DISCARD = "Arrow rows thrown away"
+DISCARD = "Arrow rows discarded"
 _GUARANTEES = {KAFKA_EOS: "exactly once", BUILT_IN: "at least once", DISCARD: ""}
 
 

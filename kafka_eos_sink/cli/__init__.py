@@ -1,1 +1,3 @@
 """The command line, ``kafka-eos``."""
+
+EXIT_FAILURE = 1

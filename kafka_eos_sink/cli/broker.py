@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from threading import Event
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,20 +12,11 @@ import typer
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.settings.java_properties import read_properties
 
 _POLL_INTERVAL_S = 0.5
-
-Report = Callable[[Progress], None]
-
-
-class _StopRequested(BaseException):
-    """Raised by the signal handler, so that Ctrl-C interrupts a start too.
-
-    Not an ``Exception``: code that handles failures must not catch it.
-    """
 
 
 def _one_or_three(brokers: int) -> int:
@@ -37,8 +25,8 @@ def _one_or_three(brokers: int) -> int:
     return brokers
 
 
-def _file(flag: str, help_text: str) -> Any:
-    return typer.Option(flag, metavar="FILE", help=help_text, exists=True, dir_okay=False)
+def _file(help_text: str, *flags: str) -> Any:
+    return typer.Option(*flags, metavar="FILE", help=help_text, exists=True, dir_okay=False)
 
 
 _Brokers = Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")]
@@ -64,17 +52,16 @@ _Security = Annotated[
 _Certificate = Annotated[
     Path | None,
     _file(
-        "--certificate",
         "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for "
-        "localhost.",
+        "localhost."
     ),
 ]
 _ClientAuthorities = Annotated[
     Path | None,
-    _file("--client-ca", "PEM file with authorities: clients must present a certificate that one of them signed."),
+    _file("PEM file with authorities: clients must present a certificate that one of them signed.", "--client-ca"),
 ]
 _Users = Annotated[
-    Path | None, _file("--users", "Users as name=password, one per line. Default: one user with a random password.")
+    Path | None, _file("Users as name=password, one per line. Default: one user with a random password.")
 ]
 
 
@@ -96,46 +83,45 @@ def broker(
     Kafka (44 MB). With --security it writes a file of client properties for Java clients and for the option --properties of
     the other commands.
     """
-    listener = _listener(security, certificate, client_authorities, users)
-
-    def create(progress: Report) -> EmbeddedKafka:
-        return EmbeddedKafka(
-            brokers=brokers,
-            version=kafka_version,
-            transaction_version=transaction_version,
-            directory=directory,
-            port=port,
-            heap=heap,
-            security=listener,
-            tuned_for="throughput",
-            progress=progress,
-        )
-
-    _run_in_foreground(create, f"Apache Kafka {kafka_version}", secured=listener is not None)
+    kafka = EmbeddedKafka(
+        brokers=brokers,
+        version=kafka_version,
+        transaction_version=transaction_version,
+        directory=directory,
+        port=port,
+        heap=heap,
+        security=_listener(security, certificate, client_authorities, users),
+        tuned_for="throughput",
+    )
+    _run_in_foreground(kafka)
 
 
-def _run_in_foreground(create: Callable[[Report], EmbeddedKafka], name: str, *, secured: bool) -> None:
+def _run_in_foreground(kafka: EmbeddedKafka) -> None:
     """Start the cluster, wait until a signal or a failure, and stop it."""
-    handlers = {number: signal.signal(number, _request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    kafka: EmbeddedKafka | None = None
+    name = f"Apache Kafka {kafka.version}"
+    # Both signals raise KeyboardInterrupt, which also interrupts a start: no code that handles failures catches it. A shell
+    # starts a background command with SIGINT ignored, so Python's own handler must be set here too.
+    stop = signal.default_int_handler
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with shown_progress() as progress:
-            kafka = create(progress)
-            _print_note(f"Starting {name} ...")
+        with shown_progress() as kafka.progress:
+            typer.echo(f"Starting {name} ...", err=True)
             kafka.start()
-        print(kafka.bootstrap_servers, flush=True)
-        _print_note(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.")
-        if secured:
-            _print_note(f"Clients connect with the properties in {kafka.client_properties_file}")
-        _wait_for_failure(kafka)
-    except _StopRequested:
-        _print_note("Stopping ...")
+        # Alone on standard output and only when all nodes are ready: scripts read this line to know both.
+        typer.echo(kafka.bootstrap_servers)
+        typer.echo(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True)
+        if kafka.security is not None:
+            typer.echo(f"Clients connect with the properties in {kafka.client_properties_file}", err=True)
+        while (failure := kafka.failure()) is None:
+            time.sleep(_POLL_INTERVAL_S)
+        raise failure
+    except KeyboardInterrupt:
+        typer.echo("Stopping ...", err=True)
     finally:
         # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
         for number in handlers:
             signal.signal(number, signal.SIG_IGN)
-        if kafka is not None:
-            kafka.stop()
+        kafka.stop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
@@ -149,28 +135,10 @@ def _listener(
         return None
     known: Any = protocol.upper()
     try:
-        named = {} if users is None else read_properties(users)
+        passwords = {} if users is None else read_properties(users)
+        named = tuple((name, Secret(password)) for name, password in passwords.items())
         return BrokerSecurity(
-            protocol=known,
-            certificate=certificate,
-            client_authorities=client_authorities,
-            users=tuple((name, Secret(password)) for name, password in named.items()),
+            protocol=known, certificate=certificate, client_authorities=client_authorities, users=named
         )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _wait_for_failure(kafka: EmbeddedKafka) -> None:
-    never = Event()
-    while not never.wait(_POLL_INTERVAL_S):
-        failure = kafka.failure()
-        if failure is not None:
-            raise failure
-
-
-def _request_stop(_number: int, _frame: FrameType | None) -> None:
-    raise _StopRequested
-
-
-def _print_note(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from kafka_eos_sink.cli.cluster_check import Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}
-_EXIT_FAILS = 1
 
 
 def check(
@@ -38,22 +38,19 @@ def check(
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)
     console.output_console().print(check_table(found))
-    fails = sum(finding.verdict is Verdict.FAILS for finding in found)
-    if fails:
+    if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
         typer.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
-        raise typer.Exit(_EXIT_FAILS)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def check_table(found: Sequence[Finding]) -> Table:
-    """Build a console.table with one line per finding; findings on a topic stand under its name."""
-
-    def rows() -> Iterator[tuple[str | Text, ...]]:
-        about = ""
-        for finding in found:
-            if finding.about != about:
-                about = finding.about
-                yield Text(about, style="bold"), "", "", ""
-            verdict = finding.verdict.value
-            yield finding.what, Text(verdict, style=_STYLES[verdict]), finding.found, finding.meaning
-
-    return console.table(("what", "", "found", "meaning"), rows(), unwrapped=("",))
+    """Build a table with one line per finding; findings on a topic stand under its name."""
+    rows: list[console.Row] = []
+    for about, findings in groupby(found, lambda finding: finding.about):
+        # The cluster has no name: an empty line separates its last findings from those of the topics.
+        if about or rows:
+            rows.append((Text(about, style="bold"), "", "", ""))
+        for each in findings:
+            verdict = each.verdict.value
+            rows.append((each.what, Text(verdict, style=_STYLES[verdict]), each.found, each.meaning))
+    return console.table(("what", "", "found", "meaning"), rows, unwrapped=("",))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
@@ -25,20 +26,11 @@ _BROKER_TIMEOUT_MS = 10_000
 _UNKNOWN_OPERATIONS = -(2**31)
 
 # First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
-# release. Patch releases add no level: 4.3.0 and 4.3.1 cannot be told apart.
+# release. Patch releases add no level: 4.3.0 and 4.3.1 cannot be distinguished.
 _RELEASES = {
-    34: None,
-    31: "4.4",
-    30: "4.3",
-    28: "4.2",
-    26: "4.1",
-    22: "4.0",
-    21: "3.9",
-    20: "3.8",
-    15: "3.7",
-    12: "3.6",
-}
-_RELEASES |= {9: "3.5", 8: "3.4", 7: "3.3", 0: None}
+    34: None, 31: "4.4", 30: "4.3", 28: "4.2", 26: "4.1", 22: "4.0", 21: "3.9", 20: "3.8", 15: "3.7", 12: "3.6", 9: "3.5",
+    8: "3.4", 7: "3.3", 0: None,
+}  # fmt: skip
 
 
 class _Operation(IntEnum):
@@ -82,6 +74,9 @@ _Case = tuple[bool | None, str, Verdict, str]
 def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> Finding:
     """Return the finding of the first case whose condition holds, else ``otherwise`` with the verdict ok."""
     return next((Finding(about, what, *case[1:]) for case in cases if case[0]), Finding(about, what, otherwise))
+
+
+_cluster_rule = partial(_rule, "")
 
 
 def _allows(operations: int, operation: _Operation) -> bool:
@@ -131,13 +126,9 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
         yield Finding("", what, f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}")
     skips = "4.3.0 and 4.3.1 can skip a transaction marker if a partition has no leader"
     repair = f"{skips}; the write then fails with an error, and `kafka-eos repair` writes the marker"
-    yield _rule(
-        "",
-        "KAFKA-20734",
-        ("4.3" in releases, "Kafka 4.3, patch level not visible", _WARN, repair),
-        (None in releases or not releases, "release not known", _UNKNOWN, skips),
-        otherwise="not in this release",
-    )
+    affected = ("4.3" in releases, "Kafka 4.3, patch level not visible", _WARN, repair)
+    unsure = (None in releases or not releases, "release not known", _UNKNOWN, skips)
+    yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
 
 
 def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
@@ -146,7 +137,7 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         "works; 2 also rejects delayed requests of earlier transactions (KIP-890): kafka-features.sh upgrade --feature "
         "transaction.version=2"
     )
-    yield _rule("", "transaction.version", (version < 2, str(version), _OK, upgrade), otherwise=str(version))
+    yield _cluster_rule("transaction.version", (version < 2, str(version), _OK, upgrade), otherwise=str(version))
     name = "transaction.max.timeout.ms"
     try:
         value = admin.describe_configs("broker", None, (name,), deadline).get(name)
@@ -157,8 +148,7 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
     short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
     brief = "a batch must be decided, and a dead driver restarted, within this time"
     never = "kafka.transaction.timeout.ms=2147483647 is possible: then no part of a batch can be lost"
-    yield _rule(
-        "",
+    yield _cluster_rule(
         name,
         (value is None, "missing DescribeConfigs permission", _UNKNOWN, unread),
         (limit < DRIVER_TRANSACTION_TIMEOUT_MS, str(limit), _FAILS, short),
@@ -184,44 +174,40 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
     Args:
         cluster: For the commit log, the operations that the cluster allows: the first write creates a missing log.
     """
-    client = admin.client
-    described = MetadataRequest.Topic(name=name)
+    client, is_commit_log = admin.client, cluster is not None
+    # Without automatic creation: the command must change nothing.
     request = MetadataRequest(
-        topics=(described,), allow_auto_topic_creation=False, include_topic_authorized_operations=True
+        topics=(MetadataRequest.Topic(name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
     )
     (response,) = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
-    error, unknown = response.error_code, response.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if unknown and cluster is not None:
+    error = response.error_code
+    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and cluster is not None:
         factor = min(MAX_REPLICATION_FACTOR, len(client.metadata.brokers))
         size = f"{LOG_PARTITIONS} partitions, replication factor {factor}"
         created = f"does not exist yet, the first write creates it with {size}"
         # An ACL can also grant Create on the topic's name, which brokers do not report for a missing topic.
         denied = "missing Create on the cluster: grant Create on this topic, or create it yourself"
-        yield _rule(
-            about,
-            "topic",
-            (cluster == _UNKNOWN_OPERATIONS, created, _UNKNOWN, ""),
-            (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, denied),
-            otherwise=created,
-        )
-    elif error:
-        hidden, denied = error == ErrorCode.TOPIC_AUTHORIZATION_FAILED, "grant Describe and Write on it"
-        yield _rule(
-            about,
-            "topic",
-            (unknown, "does not exist", _FAILS, "create it, or grant Describe on it"),
-            (hidden, "missing Describe permission", _FAILS, denied),
-            (True, ErrorCode.of(error).name, _FAILS, ""),
-        )
-    else:
-        topic = topic_metadata(response)
-        yield from _partitions(about, topic, cluster is not None)
-        try:
-            configs = admin.describe_configs("topic", name, None, deadline)
-        except AuthorizationError:
-            configs = {}
-        yield from _configs(about, topic, configs, cluster is not None)
-        yield _topic_rights(about, response.topic_authorized_operations, cluster is not None)
+        meaning = "" if cluster == _UNKNOWN_OPERATIONS else denied
+        cannot_create = (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, meaning)
+        yield _rule(about, "topic", cannot_create, otherwise=created)
+        return
+    if error:
+        found, meaning = {
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("does not exist", "create it, or grant Describe on it"),
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED: ("missing Describe permission", "grant Describe and Write on it"),
+        }.get(ErrorCode.of(error), (ErrorCode.of(error).name, ""))
+        yield Finding(about, "topic", found, _FAILS, meaning)
+        return
+    topic = topic_metadata(response)
+    yield from _partitions(about, topic, is_commit_log)
+    try:
+        configs = admin.describe_configs("topic", name, None, deadline)
+    except AuthorizationError:
+        configs = {}
+    yield from _configs(about, topic, configs, is_commit_log)
+    yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
 
 
 def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[Finding]:
@@ -229,14 +215,10 @@ def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterat
         yield Finding(about, "topic", "internal to Kafka", _FAILS, "choose another topic")
     count = len(topic.partitions)
     leaderless = [partition.index for partition in topic.partitions if partition.leader < 0]
-    too_few = is_commit_log and count < LOG_PARTITIONS
-    yield _rule(
-        about,
-        "partitions",
-        (bool(leaderless), f"{leaderless} have no leader", _FAILS, "restart their brokers"),
-        (too_few, str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}"),
-        otherwise=f"{count}, all with a leader",
-    )
+    down = (bool(leaderless), f"{leaderless} have no leader", _FAILS, "restart their brokers")
+    # A write id hashes to one of LOG_PARTITIONS partitions, whatever number the topic has.
+    too_few = (is_commit_log and count < LOG_PARTITIONS, str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}")
+    yield _rule(about, "partitions", down, too_few, otherwise=f"{count}, all with a leader")
     factor = _replication_factor(topic)
     meaning = "the loss of one broker can lose committed rows: use 3 in production"
     yield _rule(about, "replication factor", (factor < 3, str(factor), _WARN, meaning), otherwise=str(factor))
@@ -253,14 +235,13 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         return
     insync, factor = int(configs.get("min.insync.replicas", "1")), _replication_factor(topic)
     below = [partition.index for partition in topic.partitions if len(partition.isr) < insync]
-    some_below = f"{insync}; partitions {below} have fewer in sync"
     rejected = "they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"
     yield _rule(
         about,
         "min.insync.replicas",
         (factor < insync, str(insync), _FAILS, f"more than the {factor} replicas: no write can succeed"),
-        (bool(below), some_below, _FAILS, rejected),
+        (bool(below), f"{insync}; partitions {below} have fewer in sync", _FAILS, rejected),
         (insync < 2, str(insync), _WARN, single),
         otherwise=str(insync),
     )
@@ -298,10 +279,6 @@ def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[Finding]:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
         yield Finding("", what, "missing Describe permission", _WARN, meaning)
     can_repair = _allows(operations, _Operation.ALTER) or _allows(operations, _Operation.CLUSTER_ACTION)
-    yield _rule(
-        "",
-        "rights of kafka-eos repair",
-        (operations == _UNKNOWN_OPERATIONS, "not reported by the broker", _UNKNOWN, ""),
-        (not can_repair, "none", _OK, "only an administrator needs Alter on the cluster"),
-        otherwise="Alter or ClusterAction on the cluster",
-    )
+    unsure = (operations == _UNKNOWN_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
+    none = (not can_repair, "none", _OK, "only an administrator needs Alter on the cluster")
+    yield _cluster_rule("rights of kafka-eos repair", unsure, none, otherwise="Alter or ClusterAction on the cluster")

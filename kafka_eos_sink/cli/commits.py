@@ -29,7 +29,7 @@ def commits(
 ) -> None:
     """Show the commit log: versions, rows, times and offsets.
 
-    The console.table shows the newest version of each write id. finished: every row is visible. decided: the next run or
+    The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
     `kafka-eos recover` finishes it. prepared: tasks wait for a decision. Writes without txnAppId leave no entry.
     """
     # Imported here because it is slow, and other commands do not need it.
@@ -48,14 +48,13 @@ def commits(
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:
-    """Build a console.table with one row per write; offsets are inclusive, one line per topic-partition."""
+    """Build a table with one row per write; offsets are inclusive, one line per topic-partition."""
     columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
-    return console.table(
-        columns, map(_row, writes), right=("version", "rows", "transactions"), unwrapped=("partition: offsets",)
-    )
+    right = ("version", "rows", "transactions")
+    return console.table(columns, map(_row, writes), right=right, unwrapped=columns[-1:])
 
 
-def _row(write: CommittedWrite) -> tuple[str | Text, ...]:
+def _row(write: CommittedWrite) -> console.Row:
     transactions = str(write.transactions)
     if write.state == "decided":
         transactions = f"{write.committed} of {write.transactions} committed"
@@ -72,10 +71,6 @@ def _row(write: CommittedWrite) -> tuple[str | Text, ...]:
 
 
 def _offsets(write: CommittedWrite) -> str:
-    lines = [
-        f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}"
-        for part in write.offsets[:_SHOWN_RANGES]
-    ]
-    if len(write.offsets) > _SHOWN_RANGES:
-        lines.append(f"and {len(write.offsets) - _SHOWN_RANGES} more (--json)")
-    return "\n".join(lines)
+    lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
+    more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
+    return "\n".join([*lines[:_SHOWN_RANGES], *more])

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
 
+Row = Sequence[str | Text]
+"""The cells of a row; a ``Text`` carries its own style."""
+
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
 
@@ -67,11 +70,8 @@ def operator_settings(
     # The import is slow; ``--help`` and the commands that only read do not need it.
     from kafka_eos_sink.runtime.operator import OperatorSettings
 
-    return OperatorSettings(
-        write_id=write_id,
-        commit_log_topic=commit_log_topic,
-        client=client_config(bootstrap_servers, properties),
-    )
+    client = client_config(bootstrap_servers, properties)
+    return OperatorSettings(write_id=write_id, commit_log_topic=commit_log_topic, client=client)
 
 
 def output_console(*, stderr: bool = False) -> Console:
@@ -83,17 +83,11 @@ def output_console(*, stderr: bool = False) -> Console:
 
 
 def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    *,
-    right: Collection[str] = (),
-    unwrapped: Collection[str] = (),
+    columns: Sequence[str], rows: Iterable[Row], *, right: Collection[str] = (), unwrapped: Collection[str] = ()
 ) -> Table:
     """Build the table style of all commands; long words are folded, never cut.
 
     Args:
-        columns: The headings.
-        rows: The cells of each row; a ``Text`` carries its own style.
         right: Headings of the columns that are aligned right.
         unwrapped: Headings of the columns whose lines never wrap.
     """
@@ -104,6 +98,10 @@ def table(
         # As Text, because Rich would read "[...]" in a topic name or an id as markup.
         made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return made
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def print_json(value: Any) -> None:

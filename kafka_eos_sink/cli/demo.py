@@ -23,7 +23,7 @@ _FLIGHTS = 336_776
 def demo(
     rows: Annotated[int, typer.Option(min=64, help="Number of flights to write.")] = _FLIGHTS,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka version to run.")] = DEFAULT_KAFKA_VERSION,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON on standard output.")] = False,
+    as_json: console.AsJson = False,
 ) -> None:
     """Write real data exactly once while processes die, and count the result.
 
@@ -53,14 +53,10 @@ def _show(terminal: Console, run: DemoRun) -> None:
 
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
-    terminal.print()
-    terminal.print(census_table(writes))
-    terminal.print()
-    terminal.print(chart(writes))
-    terminal.print()
-    terminal.print("[bold]The commit log[/] (kafka-eos commits)")
-    terminal.print(commits_table(run.commits))
-    terminal.print()
+    heading = "[bold]The commit log[/] (kafka-eos commits)"
+    for shown in ("", census_table(writes), "", chart(writes), "", heading, commits_table(run.commits), ""):
+        terminal.print(shown)
+    # The sentence claims what the numbers prove: after a problem the command fails with its description instead.
     if not run.problems:
         terminal.print(
             f"[green]Exactly once:[/] every flight is visible once. The killed task's {hidden:,} records lie in the "

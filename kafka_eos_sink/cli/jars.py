@@ -15,6 +15,7 @@ def jars() -> None:
     Prints the paths of the four jars, comma-separated, and downloads the jars on first use:
     spark-submit --jars "$(kafka-eos jars)". Do not use --packages: it requests a version that does not exist.
     """
+    # Progress goes to standard error: `$(kafka-eos jars)` takes standard output as the value of --jars.
     with shown_progress() as progress:
         paths = resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
     typer.echo(",".join(map(str, paths)))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_eos_sink import __version__
+from kafka_eos_sink.cli import EXIT_FAILURE
 from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 _COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "jars")
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-_EXIT_INTERRUPTED = 130
 
 
 def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
@@ -80,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kafka-eos: {failure}", file=sys.stderr)
         return EXIT_FAILURE
     except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
+        return 130  # as shells report a command that SIGINT ended
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else EXIT_FAILURE if ended.code else 0
     return 0

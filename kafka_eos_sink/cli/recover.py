@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import EndedTransaction, Recovered
 
 _SHOWN_TRANSACTIONS = 20
-_EXIT_OPEN = 1
 _UNSEEN = (
     "visibility is not proven: an open transaction blocks the readers, and the right to Read the topics is missing"
 )
@@ -44,7 +43,7 @@ def recover(
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
     of the write id. Use it if the driver is gone and will not start soon: the next run of the same write id does the same.
     A job or query that still runs under the write id is fenced, and its batch fails. Exit status 1 if a transaction may
-    still be open; the console.table names it with the reason.
+    still be open; the table names it with the reason.
     """
     from kafka_eos_sink.runtime import operator
 
@@ -55,7 +54,7 @@ def recover(
     else:
         _show(write_id, done)
     if not done.all_ended:
-        raise typer.Exit(_EXIT_OPEN)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _show(write_id: str, done: Recovered) -> None:
@@ -71,10 +70,10 @@ def _show(write_id: str, done: Recovered) -> None:
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
-    """Build a console.table with the newest decision of each query id, what is proven, and what to do next."""
+    """Build a table with the newest decision of each query id, what is proven, and what to do next."""
     can_be_rerun = not is_random_write_id(write_id)
 
-    def row(decision: SettledDecision) -> tuple[str | Text, ...]:
+    def row(decision: SettledDecision) -> console.Row:
         state, meaning = _state(decision, decision.query_id in done.finished_now, can_be_rerun)
         style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
@@ -87,11 +86,10 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
+    # A coordinator can report a commit although a partition lacks its marker (KAFKA-20734); only a read proves visibility.
     if finished and not decision.proven:
-        return (
-            "not proven",
-            f"every transaction is committed according to its coordinator, but {_UNSEEN}. Grant Read and run recover again",
-        )
+        committed = "every transaction is committed according to its coordinator"
+        return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"
     if finished:
         return "finished", "every row is visible" + (", finished just now" if now else "")
     if decision.status.value == "void":
@@ -99,33 +97,31 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
         return "void", f"all its transactions timed out and were aborted, none of its rows is visible: {rerun}"
     lost = ", ".join(map(str, sorted(decision.lost)))
     visible = "visible" if decision.proven else f"committed according to their coordinators ({_UNSEEN})"
+    rerun = "run this version again, it writes exactly the lost rows"
     # Without txnAppId the write id is random: the next run has another one and cannot find the lost parts.
-    rerun = (
-        "run this version again, it writes exactly the lost rows"
-        if can_be_rerun
-        else "this write had no txnAppId, so a new run of the job writes all rows again, not only the lost ones. Compare the topic "
-        "with the source"
-    )
-    return (
-        "lost parts",
-        f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted: {rerun}",
-    )
+    if not can_be_rerun:
+        rerun = (
+            "this write had no txnAppId, so a new run of the job writes all rows again, not only the lost ones. Compare the "
+            "topic with the source"
+        )
+    parts = f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted"
+    return "lost parts", f"{parts}: {rerun}"
 
 
 def ended_table(done: Recovered) -> Table:
-    """Build a console.table with the requested end and the result of each open or decided transaction."""
-    lines = [
-        *((identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open),
-        *(
-            (each.identity.transactional_id, "commit" if each.committed else "abort", _result(each))
-            # Transactions that may still be open come first, so that the shortened console.table names them.
-            for each in sorted(done.ended, key=lambda each: each.is_over)
-        ),
-    ]
+    """Build a table with the requested end and the result of each open or decided transaction."""
+    # Transactions that may still be open come first, so that the shortened table names them.
+    ended = sorted(done.ended, key=lambda each: each.is_over)
+    lines = [(identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open]
+    lines += [(each.identity.transactional_id, _requested(each), _result(each)) for each in ended]
     shown = lines[:_SHOWN_TRANSACTIONS]
     if len(lines) > len(shown):
         shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
     return console.table(("transaction", "requested", "result"), shown)
+
+
+def _requested(ended: EndedTransaction) -> str:
+    return "commit" if ended.committed else "abort"
 
 
 def _result(ended: EndedTransaction) -> str:
@@ -142,28 +138,24 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
 
     ``committed`` and ``lost`` are numbers of Spark partitions. ``over`` is true if the transaction is known not to be open.
     """
+    decision_fields = ("query_id", "version", "resolution", "proven", "committed", "lost")
     identity_fields = ("transactional_id", "producer_id", "producer_epoch")
-    return {
-        "write_id": write_id,
-        "decisions": [
-            {
-                name: getattr(decision, name)
-                for name in ("query_id", "version", "resolution", "proven", "committed", "lost")
-            }
-            | {
-                "state": "resolved" if decision.resolution else decision.status.value,
-                "finished_now": decision.query_id in done.finished_now,
-            }
-            for decision in done.decisions
-        ],
-        "ended": [
-            {
-                "transactional_id": each.identity.transactional_id,
-                "end": "commit" if each.committed else "abort",
-                "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
-                "over": each.is_over,
-            }
-            for each in done.ended
-        ],
-        "left_open": [{name: getattr(identity, name) for name in identity_fields} for identity in done.left_open],
-    }
+    decisions = [
+        console.fields(decision, *decision_fields)
+        | {
+            "state": "resolved" if decision.resolution else decision.status.value,
+            "finished_now": decision.query_id in done.finished_now,
+        }
+        for decision in done.decisions
+    ]
+    ended = [
+        {
+            "transactional_id": each.identity.transactional_id,
+            "end": _requested(each),
+            "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
+            "over": each.is_over,
+        }
+        for each in done.ended
+    ]
+    left_open = [console.fields(identity, *identity_fields) for identity in done.left_open]
+    return {"write_id": write_id, "decisions": decisions, "ended": ended, "left_open": left_open}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
-_EXIT_UNPROVEN = 1
 
 
 def repair(
@@ -44,32 +43,33 @@ def repair(
     if done.findings:
         console.output_console().print(findings_table(done.findings))
         typer.echo("")
-    found = {
+    parts = {
         verdict: [finding.part for finding in done.findings if finding.verdict.value == verdict] for verdict in _STYLES
     }
-    warnings = [*_unproven(found["unproven"]), *_unchecked(done, missing=bool(found["missing"]))]
+    missing, running = len(parts["missing"]), len(parts["running"])
+    warnings = [*_unproven(parts["unproven"]), *_unchecked(done, missing=bool(missing))]
     if done.written:
+        typer.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
+    elif missing:
+        typer.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
+    elif running:
         typer.echo(
-            f"{len(found['missing'])} markers were written. Finish the write: run it again, or run kafka-eos recover."
-        )
-    elif found["missing"]:
-        typer.echo(f"{len(found['missing'])} markers are missing. Run the command again with --yes to write them.")
-    elif found["running"]:
-        typer.echo(
-            f"No marker of {write_id} is known to be missing. {len(found['running'])} running transactions are open, or their "
-            "coordinator is about to end them. Run the command again if they stay."
+            f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
+            "about to end them. Run the command again if they stay."
         )
     elif not warnings:
         unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
         typer.echo(f"Nothing to repair under {write_id}{'' if done.knows_decisions else unknown}.")
+    # After the result, because a warning limits what the result covers.
     for warning in warnings:
         typer.echo(warning, err=True)
     if warnings:
-        raise typer.Exit(_EXIT_UNPROVEN)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _unproven(parts: list[Part]) -> Iterator[str]:
     """Warn about open transactions whose end nothing proves."""
+    # A marker without proof could hide committed rows or show aborted ones, so the user decides about these.
     if any(part.version is not None and not part.finished for part in parts):
         yield (
             "Unproven transactions were left alone: nothing proves whether they are committed. Run kafka-eos recover first. If it "
@@ -88,13 +88,11 @@ def _unproven(parts: list[Part]) -> Iterator[str]:
 def _unchecked(done: Repaired, *, missing: bool) -> Iterator[str]:
     """Warn about partitions, topics and attempts that could not be checked."""
     if done.unasked:
-        yield (
-            f"Not checked: {', '.join(done.unasked)} (no response from the leader). Run the command again when the leaders are back."
-        )
+        silent = f"{', '.join(done.unasked)} (no response from the leader)"
+        yield f"Not checked: {silent}. Run the command again when the leaders are back."
     if done.unreadable:
-        yield (
-            f"Not checked: {', '.join(done.unreadable)} (missing Read permission). Grant Read and run the command again."
-        )
+        hidden = f"{', '.join(done.unreadable)} (missing Read permission)"
+        yield f"Not checked: {hidden}. Grant Read and run the command again."
     if done.nowhere and not missing:
         yield (
             f"Not checked: attempts of query id {', '.join(done.nowhere)}. Its newest version names no partition and no topic: it wrote "
@@ -104,15 +102,13 @@ def _unchecked(done: Repaired, *, missing: bool) -> Iterator[str]:
 
 
 def findings_table(findings: tuple[Finding, ...]) -> Table:
-    """Build a console.table with one row per transaction and partition that is still open."""
+    """Build a table with one row per transaction and partition that is still open."""
 
-    def row(finding: Finding) -> tuple[str | Text, ...]:
+    def row(finding: Finding) -> console.Row:
         part, verdict = finding.part, finding.verdict.value
         topic, partition = part.where
-        if part.query_id is None:
-            owner = "an attempt"
-        else:
-            owner = "a decision" if part.version is None else f"version {part.version}"
+        decision = "a decision" if part.version is None else f"version {part.version}"
+        owner = "an attempt" if part.query_id is None else decision
         where = f"{part.identity.transactional_id}\non {topic}-{partition}, {owner}"
         return Text(verdict, style=_STYLES[verdict]), where, finding.reason
 

@@ -60,6 +60,7 @@ def resolved_sentence(done: Resolved) -> str:
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
     if before is None:
+        # A mistyped query id makes a new query instead of an error: only the user can notice it.
         return (
             f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
             "id before. If the query id is wrong, other queries are not affected."
@@ -69,6 +70,7 @@ def resolved_sentence(done: Resolved) -> str:
             f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
             f"{before.version}; the versions in between count as written elsewhere."
         )
+    # "aborted" and "rewrite" both end open transactions with an abort; only visible rows distinguish them.
     ended = "committed" if decision.resolution == "committed" else "aborted"
     meaning = "counts as written and will be skipped" if ended == "committed" else "is void: its next run writes it"
     if decision.resolution == "rewrite":

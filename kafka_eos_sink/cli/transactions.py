@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,13 +45,7 @@ def transactions(
 
 
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
-    """Find the transactions that have begun and not ended, the oldest first.
-
-    Args:
-        admin: A connected client.
-        prefix: Only transactional ids that begin with this text.
-        timeout_ms: Time limit for all requests together.
-    """
+    """Find the transactions that have begun and not ended, the oldest first; ``timeout_ms`` bounds all requests."""
     deadline = admin.client.clock() + timeout_ms
     # If no broker is reachable, this call raises an error that names the brokers.
     admin.client.any_node(deadline)
@@ -66,41 +61,33 @@ def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tupl
 
 
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
-    """Build a console.table with one row per transaction; ``now_ms`` is the wall clock in ms."""
+    """Build a table with one row per transaction; ``now_ms`` is the wall clock in ms."""
     columns = ("transactional id", "state", "age", "times out in", "producer id", "epoch", "partitions")
     return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6])
 
 
-def _row(state: TransactionState, now_ms: int) -> tuple[str, ...]:
-    age_ms = max(0, now_ms - state.transaction_start_time_ms) if state.transaction_start_time_ms >= 0 else None
-    return (
-        state.transactional_id,
-        state.transaction_state,
-        "" if age_ms is None else duration(age_ms),
-        _time_left(state, age_ms),
-        str(state.producer_id),
-        str(state.producer_epoch),
-        _partitions(state),
-    )
-
-
-def _time_left(state: TransactionState, age_ms: int | None) -> str:
-    if state.transaction_state != "Ongoing" or age_ms is None:
-        return ""  # Its end is decided: the timeout no longer applies.
-    if state.transaction_timeout_ms == _NEVER_MS:
-        return "never"
-    return duration(max(0, state.transaction_timeout_ms - age_ms))
+def _row(state: TransactionState, now_ms: int) -> console.Row:
+    age = time_left = ""
+    if state.transaction_start_time_ms >= 0:
+        # The coordinator's clock can be ahead of this machine's.
+        age_ms = max(0, now_ms - state.transaction_start_time_ms)
+        age = duration(age_ms)
+        # The timeout no longer applies to a transaction whose end is decided.
+        if state.transaction_state == "Ongoing":
+            never = state.transaction_timeout_ms == _NEVER_MS
+            time_left = "never" if never else duration(max(0, state.transaction_timeout_ms - age_ms))
+    numbers = str(state.producer_id), str(state.producer_epoch)
+    return state.transactional_id, state.transaction_state, age, time_left, *numbers, _partitions(state)
 
 
 def _partitions(state: TransactionState) -> str:
     """List each topic with its partitions, or with their number if there are many."""
-    counted = Counter(topic for topic, _ in state.partitions)
-    return "\n".join(
-        f"{topic} {','.join(str(number) for name, number in sorted(state.partitions) if name == topic)}"
-        if count <= _SHOWN_PARTITIONS
-        else f"{topic} ({count} partitions)"
-        for topic, count in sorted(counted.items())
-    )
+    lines = []
+    for topic, group in groupby(sorted(state.partitions), itemgetter(0)):
+        numbers = [str(number) for _, number in group]
+        many = len(numbers) > _SHOWN_PARTITIONS
+        lines.append(f"{topic} ({len(numbers)} partitions)" if many else f"{topic} {','.join(numbers)}")
+    return "\n".join(lines)
 
 
 def duration(ms: int) -> str:

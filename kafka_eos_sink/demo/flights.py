@@ -6,7 +6,7 @@ import importlib.util
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,7 @@ def sent_records(records: DataFrame) -> Counter[bytes]:
 
 def failing_once(records: DataFrame, flag: Path) -> DataFrame:
     """Return the same records from tasks of which the first to create ``flag`` fails."""
-    return records.mapInArrow(_failing_once(str(flag)), "key binary, value binary")
 
-
-def _failing_once(flag: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def pass_through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
@@ -74,7 +71,7 @@ def _failing_once(flag: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
                 continue
             raise RuntimeError("the demo makes one task fail half-way")
 
-    return pass_through
+    return records.mapInArrow(pass_through, "key binary, value binary")
 
 
 def write_to_kafka(records: DataFrame, data_source: str, bootstrap_servers: str, topic: str, **options: str) -> None:

@@ -65,78 +65,65 @@ def quiet_spark(
 ) -> Iterator[SparkSession]:
     """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered.
 
-    This process must have no other Spark.
+    This process must have no other Spark, before or after.
 
     Args:
         folder: Holds Spark's files; ``spark.log`` has all output of the JVM.
-        environment: Variables of the JVM, and so of all Python workers, but not of this process.
+        environment: Variables of all Python workers, but not of this process.
     """
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     from kafka_eos_sink import KafkaEosDataSource
 
-    package_parent = str(Path(kafka_eos_sink.__file__).parent.parent)
-    python = {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # The workers must find this package even if it is not installed but runs from its source tree.
-        "PYTHONPATH": os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH")))),
-    }
-    with _environment(python):
-        with _environment(environment):
-            configuration, gateway = _launch(master, folder, jars, settings)
-        try:
-            with warnings.catch_warnings():
-                # PySpark imports its own test helpers here, which warn about pandas.
-                warnings.simplefilter("ignore", FutureWarning)
-                context = SparkContext(conf=configuration, gateway=gateway)
-                try:
-                    spark = SparkSession(context)
-                    spark.dataSource.register(KafkaEosDataSource)
-                    yield spark
-                finally:
-                    with suppress(Exception):  # a JVM that has died cannot stop in order
-                        context.stop()
-        finally:
-            # PySpark keeps the gateway in class attributes, and the next Spark of this process needs its own.
-            SparkContext._gateway = None
-            SparkContext._jvm = None
-            with suppress(Exception):
-                gateway.shutdown()
-            _end(gateway.proc)
-
-
-def _launch(master: str, folder: Path, jars: Sequence[Path], settings: Mapping[str, str]) -> tuple[Any, Any]:
-    from pyspark import SparkConf
-    from pyspark.java_gateway import launch_gateway
-
     log, log4j = folder / _LOG_NAME, folder / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
+    # The workers must find this package even if it is not installed but runs from its source tree.
+    workers = {"PYTHONPATH": str(Path(kafka_eos_sink.__file__).parent.parent), **environment}
     own = {
         "spark.master": master,
         "spark.app.name": "kafka-eos",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "spark"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        **({"spark.jars": ",".join(map(str, jars))} if jars else {}),
+        **{f"spark.executorEnv.{name}": value for name, value in workers.items()},
     }
-    if jars:
-        own["spark.jars"] = ",".join(map(str, jars))
     configuration = SparkConf(loadDefaults=False).setAll(list({**_SETTINGS, **own, **settings}.items()))
+    # Spark reads the workers' interpreter from these alone; workers of another Python would fail.
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     # Launched here and not by SparkContext, because the JVM prints before it has read log4j's settings.
     with log.open("ab") as output:
         popen = {"stdout": output, "stderr": subprocess.STDOUT}
-        return configuration, launch_gateway(configuration, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+        gateway: Any = launch_gateway(configuration, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+    try:
+        with warnings.catch_warnings():
+            # PySpark imports its own test helpers here, which warn about pandas.
+            warnings.simplefilter("ignore", FutureWarning)
+            spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
+            spark.dataSource.register(KafkaEosDataSource)
+        try:
+            yield spark
+        finally:
+            with suppress(Exception):  # a JVM that has died cannot stop in order
+                spark.stop()
+    finally:
+        # The JVM ends when its standard input closes, and its shutdown hooks remove Spark's folders.
+        with suppress(OSError):
+            gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(_END_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
 
 
 def run_watched(spark: SparkSession, action: Callable[[], object], update: Callable[[int, int, str], None]) -> None:
-    """Run a Spark action, and show the progress of its tasks.
+    """Run a Spark action; raises what ``in_one_sentence`` returns.
 
     Args:
         update: Called with the numbers of ended tasks and of all tasks, and a text about failed ones.
-
-    Raises:
-        KafkaEosError: The action failed; see ``in_one_sentence``.
     """
     ended = threading.Event()
     # The action stays in this thread: Spark finds Python data sources only in a thread with an active session.
@@ -171,28 +158,3 @@ def in_one_sentence(error: Exception) -> KafkaEosError:
     # The text of Spark's errors comes from the JVM, so this works only while the JVM lives.
     code, sentence = code_and_sentence(error)
     return KafkaEosError(code or "SPARK_FAILED", sentence or "Spark raised an error without a text.")
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    # The JVM ends when its standard input closes, and its shutdown hooks remove Spark's folders.
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
-    try:
-        process.wait(_END_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -12,6 +12,7 @@ from rich.text import Text
 from kafka_eos_sink.demo.topic_census import Census
 
 _BAR_WIDTH = 52
+_ONCE, _AGAIN, _MISSING = ("█", "green"), ("▓", "red"), ("░", "yellow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +36,13 @@ def plain_table(*headings: str, numbers: Collection[str] = ()) -> Table:
 
 
 def census_table(writes: Sequence[DemoWrite]) -> Table:
-    numbers = ("sent", "in the log", "visible", "duplicates", "missing")
-    table = plain_table("", *numbers, numbers=numbers)
+    columns = ("sent", "in the log", "visible", "duplicates", "missing")
+    table = plain_table("", *columns, numbers=columns)
     for write in writes:
         census = write.census
-        table.add_row(
-            Text.assemble((write.name, "bold"), f" ({write.sink})"),
-            f"{census.sent:,}",
-            f"{write.in_log:,}",
-            f"{census.visible:,}",
-            _errors(census.duplicates + census.unknown),
-            _errors(census.missing),
-        )
+        numbers = (f"{count:,}" for count in (census.sent, write.in_log, census.visible))
+        errors = map(_errors, (census.duplicates + census.unknown, census.missing))
+        table.add_row(Text.assemble((write.name, "bold"), f" ({write.sink})"), *numbers, *errors)
     return table
 
 
@@ -58,13 +54,10 @@ def chart(writes: Sequence[DemoWrite]) -> RenderableType:
     for write in writes:
         census = write.census
         again = census.duplicates + census.unknown
-        line = Text(f"{write.name:<{names}}  ")
-        line.append("█" * _cells(census.visible - again, widest), style="green")
-        line.append("░" * _cells(census.missing, widest), style="yellow")
-        line.append("▓" * _cells(again, widest), style="red")
-        lines.append(line.append(f" {census.visible:,}"))
-    legend = Text(" " * (names + 2)).append("█", style="green").append(" once   ")
-    legend.append("▓", style="red").append(" again   ").append("░", style="yellow").append(" missing")
+        counts = ((*_ONCE, census.visible - again), (*_MISSING, census.missing), (*_AGAIN, again))
+        bar = ((sign * _cells(count, widest), style) for sign, style, count in counts)
+        lines.append(Text.assemble(f"{write.name:<{names}}  ", *bar, f" {census.visible:,}"))
+    legend = Text.assemble(" " * (names + 2), _ONCE, " once   ", _AGAIN, " again   ", _MISSING, " missing")
     return Group(*lines, legend)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
@@ -33,7 +33,7 @@ _COMPARED_TOPIC = "flights_at_least_once"
 _DEADLINE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DemoRun:
     """The demo's result; ``first_save`` is the error of the killed write."""
 
@@ -44,13 +44,8 @@ class DemoRun:
     problems: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "exactly_once": asdict(self.exactly_once),
-            "at_least_once": asdict(self.at_least_once),
-            "commits": [commit.as_json() for commit in self.commits],
-            "first_save": self.first_save,
-            "problems": list(self.problems),
-        }
+        # The fields of a commit have other names in JSON, the same as in ``kafka-eos commits --json``.
+        return asdict(self) | {"commits": [commit.as_json() for commit in self.commits]}
 
 
 class Demo:
@@ -74,26 +69,21 @@ class Demo:
             with self._spark(jars) as spark:
                 records, sent = self._records(spark)
                 first_save = self._write_with_kills(spark, records, servers)
-                self._write_again(spark, records, servers)
+                with self._steps.step("Exactly once, running the same write again") as step:
+                    run_watched(spark, lambda: self._write_exactly_once(records, servers), step.update)
+                    step.note = "same txnAppId and txnVersion: the commit is finished, no row is written twice"
                 other = self._write_at_least_once(spark, records, servers, built_in=bool(jars))
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
                 commits = read_commit_history(admin, timeout_ms=_DEADLINE_MS)
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
-        # A demo in which nothing failed would show nothing: check the failures as well as the result.
-        problems = [*_problems(exactly_once, at_least_once), *self._missed_events()]
+        problems = list(self._problems(exactly_once, at_least_once))
         if left_open:
             problems.append(f"open transactions remain: {', '.join(entry.transactional_id for entry in left_open)}")
-        if not any(commit.state == "finished" and commit.rows == sum(sent.values()) for commit in commits):
+        if not any(commit.state == "finished" and commit.rows == sent.total() for commit in commits):
             problems.append("the commit log does not show the write as finished")
-        return DemoRun(
-            exactly_once=exactly_once,
-            at_least_once=at_least_once,
-            commits=commits,
-            first_save=first_save,
-            problems=tuple(problems),
-        )
+        return DemoRun(exactly_once, at_least_once, commits, first_save, tuple(problems))
 
     def _built_in_sink(self) -> list[Path]:
         """Return the jars of Spark's own Kafka sink, none if they cannot be downloaded."""
@@ -110,16 +100,14 @@ class Demo:
         with shown_progress() as progress:
             resolve(self._kafka_version, progress=progress)
         kafka = EmbeddedKafka(version=self._kafka_version, tuned_for="throughput", heap="768m")
-        with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
-            kafka.start()
-            step.note = f"a broker at {kafka.bootstrap_servers}"
-        try:
+        with ExitStack() as stack:
+            with self._steps.step(f"Apache Kafka {self._kafka_version}") as step:
+                stack.enter_context(kafka)
+                step.note = f"a broker at {kafka.bootstrap_servers}"
             with connected(kafka.bootstrap_servers) as admin:
                 for topic in (_TOPIC, _COMPARED_TOPIC):
                     admin.create_topic(topic, _KAFKA_PARTITIONS, 1, {}, admin.client.clock() + _DEADLINE_MS)
             yield kafka
-        finally:
-            kafka.stop()
 
     @contextmanager
     def _spark(self, jars: list[Path]) -> Iterator[SparkSession]:
@@ -130,6 +118,7 @@ class Demo:
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self._rows_per_batch),
         }
         with ExitStack() as stack:
+            # The step ends when Spark has started, and Spark when the caller is done with it.
             with self._steps.step("Apache Spark") as step:
                 session = quiet_spark("local[2,4]", self._folder, jars, settings, {failpoints.VARIABLE: kills})
                 spark = stack.enter_context(session)
@@ -157,11 +146,6 @@ class Demo:
                 return error.message
         return ""
 
-    def _write_again(self, spark: SparkSession, records: DataFrame, servers: str) -> None:
-        with self._steps.step("Exactly once, running the same write again") as step:
-            run_watched(spark, lambda: self._write_exactly_once(records, servers), step.update)
-            step.note = "same txnAppId and txnVersion: the commit is finished, no row is written twice"
-
     def _write_exactly_once(self, records: DataFrame, servers: str) -> None:
         # A small buffer, so that most of a batch of rows is in Kafka when the task is killed before its next batch.
         buffer = max(65_536, self._rows_per_batch * 100)
@@ -173,45 +157,44 @@ class Demo:
         failing = failing_once(records, self._task_failed)
         sink, data_source = ("Spark's sink", "kafka") if built_in else ("kafka-eos", "kafka-eos")
         options = {} if built_in else {"delivery.guarantee": "at-least-once"}
+
+        def write() -> None:
+            write_to_kafka(failing, data_source, servers, _COMPARED_TOPIC, **options)
+
         with self._steps.step("At least once, failing a task") as step:
-            run_watched(
-                spark, lambda: write_to_kafka(failing, data_source, servers, _COMPARED_TOPIC, **options), step.update
-            )
+            run_watched(spark, write, step.update)
             step.note = f"{sink}; a task failed half-way and Spark retried it"
         return sink
 
     def _count(self, name: str, sink: str, topic: str, sent: Counter[bytes], servers: str) -> DemoWrite:
-        total = sum(sent.values())
         with self._steps.step(f"Reading {topic}") as step:
-            visible = read_topic(
-                servers, topic, "read_committed", lambda done: step.update(done, total, "read_committed")
-            )
-            raw = read_topic(
-                servers, topic, "read_uncommitted", lambda done: step.update(done, total, "read_uncommitted")
-            )
-            step.note = f"{sum(visible.values()):,} records are visible to confluent-kafka under read_committed"
-        return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=sum(raw.values()))
 
-    def _missed_events(self) -> Iterator[str]:
-        for flag, event in (
-            (self._task_killed, "no task was killed during its write"),
-            (self._commit_killed, "no commit was killed between two EndTxn"),
-            (self._task_failed, "no task of the at-least-once write failed"),
+            def read(isolation: Literal["read_committed", "read_uncommitted"]) -> Counter[bytes]:
+                return read_topic(servers, topic, isolation, lambda done: step.update(done, sent.total(), isolation))
+
+            visible, raw = read("read_committed"), read("read_uncommitted")
+            step.note = f"{visible.total():,} records are visible to confluent-kafka under read_committed"
+        return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=raw.total())
+
+    def _problems(self, exactly_once: DemoWrite, at_least_once: DemoWrite) -> Iterator[str]:
+        # A demo in which nothing failed would show nothing: check the failures as well as the result.
+        census, other = exactly_once.census, at_least_once.census
+        planned = "the demo did not run as planned"
+        for is_wrong, problem in (
+            (
+                not census.exactly_once,
+                f"the exactly-once write is wrong: {census.sent:,} sent, {census.visible:,} visible, "
+                f"{census.duplicates:,} duplicates, {census.missing:,} missing, {census.unknown:,} unknown",
+            ),
+            (
+                exactly_once.in_log <= census.sent,
+                "the killed task left no records in the log, so the demo proves nothing",
+            ),
+            (other.missing, f"the at-least-once write lost {other.missing:,} records"),
+            (not other.duplicates, "the at-least-once write has no duplicates, so the demo compares with nothing"),
+            (not self._task_killed.exists(), f"{planned}: no task was killed during its write"),
+            (not self._commit_killed.exists(), f"{planned}: no commit was killed between two EndTxn"),
+            (not self._task_failed.exists(), f"{planned}: no task of the at-least-once write failed"),
         ):
-            if not flag.exists():
-                yield f"the demo did not run as planned: {event}"
-
-
-def _problems(exactly_once: DemoWrite, at_least_once: DemoWrite) -> Iterator[str]:
-    census = exactly_once.census
-    if not census.exactly_once:
-        yield (
-            f"the exactly-once write is wrong: {census.sent:,} sent, {census.visible:,} visible, "
-            f"{census.duplicates:,} duplicates, {census.missing:,} missing, {census.unknown:,} unknown"
-        )
-    if exactly_once.in_log <= census.sent:
-        yield "the killed task left no records in the log, so the demo proves nothing"
-    if at_least_once.census.missing:
-        yield f"the at-least-once write lost {at_least_once.census.missing:,} records"
-    if not at_least_once.census.duplicates:
-        yield "the at-least-once write has no duplicates, so the demo compares with nothing"
+            if is_wrong:
+                yield problem

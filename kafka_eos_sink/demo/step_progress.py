@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
+@dataclass
 class Step:
     """A running step; ``note`` appears in its finished line."""
 
-    def __init__(self, title: str, bar: Progress | None) -> None:
-        self.note = ""
-        self._title = title
-        self._bar = bar
-        self._task = None if bar is None else bar.add_task(title, total=None)
+    title: str
+    bar: Progress | None
+    note: str = ""
 
     def update(self, done: int, total: int | None, what: str = "") -> None:
         """Show ``done`` of ``total`` (None: unknown), with ``what`` behind the title."""
-        if self._bar is not None and self._task is not None:
-            title = f"{self._title} [dim]{escape(what)}[/]" if what else self._title
-            self._bar.update(self._task, completed=done, total=total, description=title)
+        if self.bar is not None:
+            # Escaped, because Rich would read "[...]" in a name as markup.
+            title = f"{self.title} [dim]{escape(what)}[/]" if what else self.title
+            self.bar.update(self.bar.task_ids[0], completed=done, total=total, description=title)
 
 
 class Steps:
@@ -40,6 +41,7 @@ class Steps:
         if self.console.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
             bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
+            bar.add_task(title, total=None)
         else:
             self.console.print(f"  {title} ...")
         step, started, sign = Step(title, bar), time.monotonic(), "[red]✗[/]"

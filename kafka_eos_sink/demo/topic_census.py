@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,19 +21,13 @@ _MESSAGES_PER_CALL = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """Records of a topic compared with the records that were sent, as multisets.
-
-    Attributes:
-        duplicates: Records beyond the number that was sent of them.
-        missing: Records that were sent and are not visible.
-        unknown: Visible records that were never sent.
-    """
+    """Records of a topic compared with the records that were sent, as multisets."""
 
     sent: int
     visible: int
-    duplicates: int
+    duplicates: int  # beyond the number that was sent of a record
     missing: int
-    unknown: int
+    unknown: int  # visible, and never sent
 
     @property
     def exactly_once(self) -> bool:
@@ -52,14 +47,17 @@ def count_records(records: Iterable[tuple[bytes | None, bytes | None]]) -> Count
     return Counter(fingerprint(key, value) for key, value in records)
 
 
-def compare(sent: Mapping[bytes, int], seen: Mapping[bytes, int]) -> Census:
-    """Compare two mappings from fingerprint to number of records."""
+def compare(sent: Counter[bytes], seen: Counter[bytes]) -> Census:
+    """Compare the records that were sent with the records that a consumer sees."""
+    # Counters subtract per record and keep only positive counts: a duplicate cannot hide a missing record.
+    more = seen - sent
+    unknown = sum(count for record, count in more.items() if record not in sent)
     return Census(
-        sent=sum(sent.values()),
-        visible=sum(seen.values()),
-        duplicates=sum(max(0, count - sent[record]) for record, count in seen.items() if record in sent),
-        missing=sum(max(0, count - seen.get(record, 0)) for record, count in sent.items()),
-        unknown=sum(count for record, count in seen.items() if record not in sent),
+        sent=sent.total(),
+        visible=seen.total(),
+        duplicates=more.total() - unknown,
+        missing=(sent - seen).total(),
+        unknown=unknown,
     )
 
 
@@ -67,7 +65,7 @@ def read_topic(
     bootstrap_servers: str,
     topic: str,
     isolation: Literal["read_committed", "read_uncommitted"],
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None],
 ) -> Counter[bytes]:
     """Count all records that a consumer of this isolation level sees, by fingerprint.
 
@@ -86,19 +84,17 @@ def read_topic(
         "group.id": f"kafka-eos-census-{time.time_ns()}",
         "isolation.level": isolation,
         "enable.auto.commit": False,
+        # Without these events the consumer could not distinguish the end of a partition from a slow broker.
         "enable.partition.eof": True,
         "queued.max.messages.kbytes": 65_536,
     }
-    # Without the end-of-partition events the consumer could not distinguish the end from a slow broker.
-    consumer = Consumer(settings)
     seen: Counter[bytes] = Counter()
-    try:
+    with closing(Consumer(settings)) as consumer:
         described = consumer.list_topics(topic, timeout=_PATIENCE_S).topics[topic]
         if described.error is not None:
             raise KafkaEosError("TOPIC_NOT_READ", f"Topic {topic!r} cannot be read: {described.error.str()}")
         unread = set(described.partitions)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unread])
-        # Each record extends the wait: a slow broker is no error as long as records arrive.
         patience_ends = time.monotonic() + _PATIENCE_S
         while unread:
             messages = consumer.consume(_MESSAGES_PER_CALL, timeout=0.2)
@@ -112,13 +108,11 @@ def read_topic(
                 error = message.error()
                 if error is None:
                     seen[fingerprint(message.key(), message.value())] += 1
+                    # Each record extends the wait: a slow broker is no error as long as records arrive.
                     patience_ends = time.monotonic() + _PATIENCE_S
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unread.discard(message.partition())
                 elif error.fatal():
                     raise KafkaEosError("TOPIC_NOT_READ", f"Reading topic {topic!r} failed: {error.str()}")
-            if messages:
-                progress(seen.total())
-    finally:
-        consumer.close()
+            progress(seen.total())
     return seen

@@ -18,8 +18,7 @@ from typing import Literal
 from kafka_eos_sink.client.key_stores import pem_certificates
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.java import run_to_end
-from kafka_eos_sink.embedded.node import write_properties
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.embedded.node import failed, write_properties
 from kafka_eos_sink.settings.java_properties import read_properties
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -154,19 +153,15 @@ def make_key_store(security: BrokerSecurity, java: Path, trusted: Path) -> dict[
 
 def _keytool(java: Path, password: Secret, *arguments: str) -> None:
     keytool = str(java.with_name("keytool"))
+    # In the environment, because any user can read a command line.
+    secret = {_KEYSTORE_PASSWORD: password.reveal()}
     try:
-        # In the environment, because any user can read a command line.
-        status, output = run_to_end(
-            [keytool, *arguments, "-storepass:env", _KEYSTORE_PASSWORD],
-            environment={_KEYSTORE_PASSWORD: password.reveal()},
-        )
+        status, output = run_to_end([keytool, *arguments, "-storepass:env", _KEYSTORE_PASSWORD], environment=secret)
     except OSError as failure:
-        raise KafkaEosError(
-            "EMBEDDED_KAFKA_FAILED",
-            f"{keytool} does not run ({failure.strerror}); install a Java with keytool, or give a certificate.",
-        ) from None
+        reason = f"{keytool} does not run ({failure.strerror})"
+        raise failed(f"{reason}; install a Java with keytool, or give a certificate.") from None
     if status != 0:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"keytool could not make a certificate. Its output: {output}")
+        raise failed(f"keytool could not make a certificate. Its output: {output}")
 
 
 def _root_certificate(file: Path) -> str:
@@ -174,9 +169,9 @@ def _root_certificate(file: Path) -> str:
     try:
         certificates = pem_certificates(file.read_text(encoding="utf-8", errors="replace"))
     except OSError as failure:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} cannot be read ({failure.strerror}).") from None
+        raise failed(f"{file} cannot be read ({failure.strerror}).") from None
     if not certificates:
-        raise KafkaEosError("EMBEDDED_KAFKA_FAILED", f"{file} holds no PEM certificate; give a PEM certificate chain.")
+        raise failed(f"{file} holds no PEM certificate; give a PEM certificate chain.")
     _, begin, last = certificates.rpartition("-----BEGIN ")
     return f"{begin}{last}\n"
 
@@ -184,11 +179,7 @@ def _root_certificate(file: Path) -> str:
 def client_properties(
     security: BrokerSecurity, users: Mapping[str, Secret], bootstrap_servers: str, trusted: Path
 ) -> dict[str, str]:
-    """Return client properties for the first user and the strongest mechanism.
-
-    Args:
-        trusted: PEM file with the certificates that the client trusts.
-    """
+    """Return client properties for the first user and the strongest mechanism; ``trusted`` is a PEM file."""
     properties = {"bootstrap.servers": bootstrap_servers, "security.protocol": security.protocol}
     if security.uses_tls:
         properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(trusted)}

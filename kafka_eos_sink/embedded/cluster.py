@@ -8,39 +8,47 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.network_client import LostAnswer, NetworkClient, monotonic_ms
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import broker_security, distribution, kept
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION, Progress
-from kafka_eos_sink.embedded.java import find_java, run_to_end
+from kafka_eos_sink.embedded.java import JavaRuntime, find_java, run_to_end
 from kafka_eos_sink.embedded.node import (
     HOST,
-    JvmSettings,
     KafkaNode,
     NodeAddress,
+    failed,
     failure_lines,
+    jvm_options,
     server_properties,
     write_properties,
 )
 from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
-from kafka_eos_sink.embedded.readiness import wait_until_ready
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol.messages import MetadataRequest
 
 _START_ATTEMPTS = 5
 _STOP_PATIENCE_S = 15.0
+_ATTEMPT_MS = 1_000
+_RECONNECT_MS = 50
 _TRUSTSTORE = "client-truststore.pem"
 
 
 def random_kafka_id(random_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
     """Return a random id of 22 characters, as Kafka's ``Uuid.randomUuid`` writes them."""
-    # Kafka's tools take a leading dash for an option; Kafka never draws such an id either.
+    # Kafka's tools read a leading dash as an option; Kafka never draws such an id either.
     while (drawn := base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return drawn
@@ -90,12 +98,14 @@ class EmbeddedKafka:
             raise ValueError(f"port is {self.port}; it must be between 1 and {65_536 - self.brokers}")
         self._owner = os.getpid()
         self._folder: Path | None = None
-        self._lock: IO[str] | None = None
-        self._guard: ProcessGuard | None = None
-        self._jvm: JvmSettings | None = None
         self._nodes: dict[int, KafkaNode] = {}
         self._users: dict[str, Secret] = {}
         self.cluster_id = ""
+        self._java: JavaRuntime
+        self._java_command: Callable[..., list[str]]
+        self._guard: ProcessGuard
+        self._release = ExitStack()
+        """What ``stop`` does after the nodes have ended."""
 
     def start(self) -> EmbeddedKafka:
         """Download, format and start; return when every node is ready.
@@ -107,10 +117,11 @@ class EmbeddedKafka:
                 ``JAVA_TOO_OLD``.
         """
         if self._folder is not None:
-            raise _failed("This embedded Kafka is running already; stop it first.")
-        java = find_java()
+            raise failed("This embedded Kafka is running already; stop it first.")
+        self._java = find_java()
         jars = distribution.resolve(self.version, progress=self.progress)
-        self._jvm = JvmSettings(java=java, jars=jars, heap=self.heap, tuned_for=self.tuned_for)
+        options = jvm_options(jars, self._java, self.heap, self.tuned_for)
+        self._java_command = partial(self._java.command, jars / "*", options=options)
         atexit.register(self.stop)
         try:
             self._open_folder()
@@ -128,19 +139,10 @@ class EmbeddedKafka:
             return
         atexit.unregister(self.stop)
         # Temporary data needs no orderly shutdown. Kept data gets one, but the last of three nodes has lost its quorum:
-        # it waits in vain to leave and is killed after a while. Kafka's log recovery handles that.
-        is_kept = self._lock is not None
-        self._end(self._nodes.values(), signal.SIGTERM if is_kept else signal.SIGKILL)
-        self._nodes = {}
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-        else:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        # no controller confirms its shutdown, so it is killed after a while. Kafka's log recovery handles that.
+        self._end(self._nodes.values(), signal.SIGKILL if self.directory is None else signal.SIGTERM)
+        self._release.close()
+        self._nodes, self._folder = {}, None
 
     def __enter__(self) -> EmbeddedKafka:
         return self.start()
@@ -177,7 +179,7 @@ class EmbeddedKafka:
     def folder(self) -> Path:
         """The folder of properties, data and logs of a running cluster."""
         if self._folder is None:
-            raise _failed("This embedded Kafka is not running; start it first.")
+            raise failed("This embedded Kafka is not running; start it first.")
         return self._folder
 
     @property
@@ -230,12 +232,16 @@ class EmbeddedKafka:
     def _open_folder(self) -> None:
         if self.directory is None:
             self._folder = Path(tempfile.mkdtemp(prefix="kafka-eos-"))
+            self._release.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._guard = ProcessGuard(scratch=self._folder)
         else:
             folder = Path(self.directory).absolute()
-            self._lock = kept.lock_folder(folder)
+            self._release.enter_context(kept.lock_folder(folder))
+            # Only now: a start that fails at the lock must not touch the folder of the other cluster.
             self._folder = folder
             self._guard = ProcessGuard()
+        # The guard closes first, because it would remove the folder or kill a process of the same id later.
+        self._release.callback(self._guard.close)
 
     def _prepare(self) -> None:
         """Format the folder, or read what an earlier start formatted."""
@@ -245,8 +251,7 @@ class EmbeddedKafka:
             self._place(self._choose_addresses())
             self._format()
             return
-        self.cluster_id = found.cluster_id
-        self.transaction_version = found.transaction_version
+        self.cluster_id, self.transaction_version = found.cluster_id, found.transaction_version
         if self.security is not None and self.security.uses_sasl:
             self._users = kept.read_users(self._cluster_folder, self.security)
         # Clients find a kept cluster again on its ports, unless they were taken meanwhile or must differ now.
@@ -268,7 +273,7 @@ class EmbeddedKafka:
             ports = tuple(range(self.port, self.port + self.brokers))
             for port in ports:
                 if not is_free(HOST, port):
-                    raise _failed(f"Port {port} on {HOST} is in use; choose another port, or none for a free one.")
+                    raise failed(f"Port {port} on {HOST} is in use; choose another port, or none for a free one.")
         others = choose_free_ports(HOST, 2 * self.brokers, avoid={*avoid, *ports})
         return [
             NodeAddress(
@@ -281,24 +286,15 @@ class EmbeddedKafka:
         ]
 
     def _place(self, addresses: Iterable[NodeAddress]) -> None:
-        self._nodes = {
-            address.node_id: KafkaNode(address, self._cluster_folder / f"node-{address.node_id}")
-            for address in addresses
-        }
+        folder, guard = self._cluster_folder, self._guard
+        self._nodes = {each.node_id: KafkaNode(each, folder / f"node-{each.node_id}", guard) for each in addresses}
 
     def _describe(self, cluster: Path) -> None:
-        kept.Description(
-            cluster_id=self.cluster_id,
-            transaction_version=self.transaction_version,
-            nodes=tuple(node.address for node in self._nodes.values()),
-        ).write(cluster)
+        nodes = tuple(node.address for node in self._nodes.values())
+        kept.Description(self.cluster_id, self.transaction_version, nodes).write(cluster)
 
     def _format(self) -> None:
-        """Format every node beside the final place, then move all there by one rename.
-
-        StorageTool runs once, because its bootstrap records (features, users) hold for the whole cluster. Only
-        ``meta.properties`` names the node and a random id of its data directory.
-        """
+        """Format every node beside the final place, then move all there by one rename."""
         formatting = self.folder / "formatting"
         shutil.rmtree(formatting, ignore_errors=True)
         formatting.mkdir()
@@ -310,6 +306,8 @@ class EmbeddedKafka:
             kept.write_users(formatting, self._users)
         first, *others = self._nodes.values()
         first_data = self._format_first(first, formatting / first.directory.name)
+        # StorageTool starts a JVM, so it runs once: its bootstrap records (features, users) hold for the whole cluster.
+        # Only ``meta.properties`` names the node and a random id of its data directory.
         for node in others:
             data = formatting / node.directory.name / "data"
             shutil.copytree(first_data, data)
@@ -319,31 +317,29 @@ class EmbeddedKafka:
         formatting.rename(self._cluster_folder)
 
     def _format_first(self, node: KafkaNode, folder: Path) -> Path:
-        assert self._jvm is not None
         folder.mkdir()
         settings = folder / "server.properties"
-        write_properties(settings, self._server_properties(node, folder, self.properties or {}))
-        command = self._jvm.command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
+        write_properties(settings, self._server_properties(node, folder, {}))
+        command = self._java_command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
         if self.transaction_version is not None:
             command += ["--feature", f"transaction.version={self.transaction_version}"]
         status, output = run_to_end([*command, *broker_security.scram_arguments(self._users)])
         if status != 0:
             lines = failure_lines(output.splitlines())
-            raise _failed(f"Kafka {self.version} could not format its data folder. Its output:\n{lines}")
+            raise failed(f"Kafka {self.version} could not format its data folder. Its output:\n{lines}")
         return folder / "data"
 
     # ---- processes
 
-    def _server_properties(self, node: KafkaNode, folder: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    def _server_properties(self, node: KafkaNode, folder: Path, secured: Mapping[str, str]) -> dict[str, str]:
         quorum = [each.address for each in self._nodes.values()]
         protocol = "PLAINTEXT" if self.security is None else self.security.protocol
-        return server_properties(node.address, quorum, folder, overrides, protocol)
+        return server_properties(node.address, quorum, folder, {**secured, **(self.properties or {})}, protocol)
 
     def _secure(self, security: BrokerSecurity) -> dict[str, str]:
         """Write the client properties and stores; return the server properties."""
-        assert self._jvm is not None
-        java = self._jvm.java.executable
-        key_store = broker_security.make_key_store(security, java, self._cluster_folder / _TRUSTSTORE)
+        trusted = self._cluster_folder / _TRUSTSTORE
+        key_store = broker_security.make_key_store(security, self._java.executable, trusted)
         write_properties(self.client_properties_file, self.client_properties)
         return broker_security.listener_properties(security, self._users, key_store)
 
@@ -365,43 +361,57 @@ class EmbeddedKafka:
             self._describe(self._cluster_folder)
 
     def _launch(self, nodes: Iterable[KafkaNode]) -> None:
-        assert self._guard is not None
-        assert self._jvm is not None
         secured = {} if self.security is None else self._secure(self.security)
         for node in nodes:
-            properties = self._server_properties(node, node.directory, {**secured, **(self.properties or {})})
-            write_properties(node.directory / "server.properties", properties)
-            node.start(self._jvm, self._guard)
+            node.start(self._java_command, self._server_properties(node, node.directory, secured))
 
-    def _await_ready(self, started: Iterable[KafkaNode]) -> None:
-        nodes = list(started)
+    def _await_ready(self, started: Collection[KafkaNode]) -> None:
+        """Wait until each node is ready; raise if one ended, or if the time is over."""
+        deadline_ms = monotonic_ms() + self.start_timeout_ms
+        waiting = list(started)
+        while waiting:
+            if failures := [_ended(node) for node in started if node.exit_status is not None]:
+                raise failures[0]
+            if monotonic_ms() >= deadline_ms:
+                logs = "\n".join(
+                    f"== node {each}\n{failure_lines(node.output())}" for each, node in self._nodes.items()
+                )
+                seconds = self.start_timeout_ms / 1_000
+                raise failed(f"Kafka {self.version} was not ready within {seconds:g} s. The end of its logs:\n{logs}")
+            if self._is_ready(waiting[0], {node.node_id for node in started}, deadline_ms):
+                del waiting[0]
+            else:
+                time.sleep(_RECONNECT_MS / 1_000)
 
-        def check_alive() -> None:
-            for node in nodes:
-                if node.exit_status is not None:
-                    raise _ended(node)
+    def _is_ready(self, node: KafkaNode, expected: Collection[int], deadline_ms: int) -> bool:
+        """Return True if the node's metadata lists the expected nodes."""
+        config = ClientConfig(
+            bootstrap_servers=((HOST, node.address.broker_port),),
+            client_id="kafka-eos-readiness",
+            reconnect_backoff_ms=_RECONNECT_MS,
+            reconnect_backoff_max_ms=_RECONNECT_MS,
+        )
+        attempt_deadline_ms = min(monotonic_ms() + _ATTEMPT_MS, deadline_ms)
+        # A node that is still starting refuses connections or drops them: connect again until the deadline.
+        with suppress(BrokerUnavailableError, LostAnswer), NetworkClient(config) as client:
+            connection = client.any_node(attempt_deadline_ms)
+            metadata = client.call(connection, MetadataRequest(topics=()), deadline_ms=attempt_deadline_ms)
+            # A node serves Metadata once it has caught up with the controllers, and lists only brokers that are registered
+            # and not fenced: then any of them can lead partitions. Another cluster can have taken the same port.
+            listed = {broker.node_id for broker in metadata.brokers}
+            return metadata.cluster_id == self.cluster_id and listed.issuperset(expected)
+        return False
 
-        addresses = [node.address for node in nodes]
-        if not wait_until_ready(addresses, self.cluster_id, timeout_ms=self.start_timeout_ms, check_alive=check_alive):
-            logs = "\n".join(f"== node {node.node_id}\n{failure_lines(node.output())}" for node in self._nodes.values())
-            seconds = self.start_timeout_ms / 1_000
-            raise _failed(f"Kafka {self.version} was not ready within {seconds:g} s. The end of its logs:\n{logs}")
-
-    def _end(self, nodes: Iterable[KafkaNode], number: signal.Signals) -> None:
-        nodes = list(nodes)
-        for node in nodes:  # all at once, so that they end at the same time
+    def _end(self, nodes: Collection[KafkaNode], number: signal.Signals) -> None:
+        # First a signal to all: they end at the same time, and three nodes take no longer than one.
+        for node in nodes:
             node.signal(number)
         for node in nodes:
-            if self._guard is not None:
-                node.wait_for_end(self._guard, patience_s=_STOP_PATIENCE_S)
+            node.wait_for_end(patience_s=_STOP_PATIENCE_S)
 
 
 def _ended(node: KafkaNode) -> KafkaEosError:
     status = node.exit_status
     how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
     lines = failure_lines(node.output()) or "(empty)"
-    return _failed(f"Node {node.node_id} of the embedded Kafka ended by itself ({how}). Its log:\n{lines}")
-
-
-def _failed(message: str) -> KafkaEosError:
-    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)
+    return failed(f"Node {node.node_id} of the embedded Kafka ended by itself ({how}). Its log:\n{lines}")

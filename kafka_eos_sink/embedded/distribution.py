@@ -66,30 +66,17 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
     return Path("~/.cache/kafka-eos").expanduser()
 
 
-def resolve(
-    version: str = DEFAULT_KAFKA_VERSION, *, artifact: str = "kafka_2.13", progress: Report | None = None
-) -> Path:
-    """Return the folder with the jars of a Kafka and of its dependencies.
+def resolve(version: str = DEFAULT_KAFKA_VERSION, *, progress: Report | None = None) -> Path:
+    """Return the folder with the jars of a Kafka broker and of its dependencies.
 
     The first call downloads about 44 MB; later calls only check that all files are there.
-
-    Args:
-        artifact: In the group ``org.apache.kafka``; ``kafka_2.13`` is the broker, ``kafka-tools`` the console tools.
 
     Raises:
         KafkaEosError: ``DISTRIBUTION_UNAVAILABLE`` if the package index cannot be reached or has no such version;
             ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``.
     """
-    coordinate = _checked(f"org.apache.kafka:{artifact}:{version}")
-
-    def download(ivy: _Ivy, folder: Path) -> None:
-        ivy.retrieve([coordinate], folder, transitive=True)
-        # Kafka depends on the logging API alone. A broker without a logger would die without any message.
-        api = next(iter(folder.glob("slf4j-api-*.jar")), None)
-        if api is not None and artifact.startswith("kafka_"):
-            ivy.retrieve([f"org.slf4j:slf4j-simple:{api.stem.removeprefix('slf4j-api-')}"], folder, transitive=False)
-
-    return _cached(f"{artifact}-{version}", f"{artifact}-{version}.jar", f"Kafka {version}", download, progress)
+    coordinate = _checked(f"org.apache.kafka:kafka_2.13:{version}")
+    return _cached(f"kafka_2.13-{version}", [coordinate], f"Kafka {version}", transitive=True, progress=progress)
 
 
 def resolve_coordinates(
@@ -103,12 +90,8 @@ def resolve_coordinates(
     if not exact:
         return []
     key = hashlib.sha256("\n".join([*exact, f"transitive={transitive}"]).encode()).hexdigest()[:16]
-    named = ["{1}-{2}.jar".format(*coordinate.split(":")) for coordinate in exact]
-
-    def download(ivy: _Ivy, folder: Path) -> None:
-        ivy.retrieve(exact, folder, transitive=transitive)
-
-    folder = _cached(f"jars-{key}", named[0], ", ".join(exact), download, progress)
+    folder = _cached(f"jars-{key}", exact, ", ".join(exact), transitive=transitive, progress=progress)
+    named = [_jar_name(coordinate) for coordinate in exact]
     others = sorted(jar.name for jar in folder.glob("*.jar") if jar.name not in named)
     return [folder / name for name in (*named, *others)]
 
@@ -127,9 +110,11 @@ def _checked(coordinate: str) -> str:
     return coordinate
 
 
-def _cached(
-    name: str, main_jar: str, what: str, download: Callable[[_Ivy, Path], None], progress: Report | None
-) -> Path:
+def _jar_name(coordinate: str) -> str:
+    return "{1}-{2}.jar".format(*coordinate.split(":"))
+
+
+def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: bool, progress: Report | None) -> Path:
     """Return the folder ``name`` of the cache, downloaded if it is not complete."""
     cache = cache_directory()
     folder = cache / name
@@ -139,18 +124,23 @@ def _cached(
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        message = (
-            f"The cache folder {cache} cannot be created ({failure.strerror}); set KAFKA_EOS_CACHE to another one."
-        )
-        raise _unavailable(message) from failure
+        reason = f"The cache folder {cache} cannot be created ({failure.strerror})"
+        raise _unavailable(f"{reason}; set KAFKA_EOS_CACHE to another one.") from failure
     # One lock for the whole cache: Ivy's own cache inside it is not safe for two writers.
     with _locked(cache / "lock", lambda: report(Progress(stage="waiting", name=what))):
+        # Another process can have downloaded the folder while this one waited for the lock.
         if _is_complete(folder):
             return folder
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as scratch:
             fresh = Path(scratch, "jars")
             fresh.mkdir()
-            download(_Ivy(cache=cache / "ivy", scratch=Path(scratch), what=what, report=report), fresh)
+            ivy = _Ivy(cache=cache / "ivy", scratch=Path(scratch), what=what, report=report)
+            ivy.retrieve(coordinates, fresh, transitive=transitive)
+            # Kafka depends on the logging API alone. A broker without a logger would die without any message.
+            if name.startswith("kafka_") and (api := next(fresh.glob("slf4j-api-*.jar"), None)):
+                logger = f"org.slf4j:slf4j-simple:{api.stem.removeprefix('slf4j-api-')}"
+                ivy.retrieve([logger], fresh, transitive=False)
+            main_jar = _jar_name(coordinates[0])
             if not (fresh / main_jar).is_file():
                 raise _unavailable(f"The package index returned {what} without {main_jar}; check the mirror.")
             sizes = {jar.name: jar.stat().st_size for jar in sorted(fresh.glob("*.jar"))}
@@ -208,9 +198,22 @@ class _Ivy:
             status, output = self._run(command)
             if status == 0:
                 return
-            if _is_missing(output) or attempt == _ATTEMPTS:
-                raise _unavailable(_explain(self.what, output))
-            time.sleep(attempt)  # the index or a proxy failed briefly; Ivy keeps what it has downloaded
+            unreachable = [line for line in output if _UNREACHABLE.search(line)]
+            missing = {line.strip(": ").removesuffix(": not found") for line in output if line.endswith(": not found")}
+            # Ivy prints "not found" for every package of an index that it cannot reach, too.
+            if missing and not unreachable:
+                names = ", ".join(sorted(missing))
+                raise _unavailable(
+                    f"The package index has no {self.what} (not found: {names}); choose a released version."
+                )
+            if attempt < _ATTEMPTS:
+                time.sleep(attempt)  # the index or a proxy failed briefly; Ivy keeps what it has downloaded
+        reason = re.sub(r"\s*url=\S+", "", (unreachable or output[-3:] or ["no output"])[0]).rstrip(".")
+        raise _unavailable(
+            f"{self.what} could not be downloaded: the package index cannot be reached ({reason}); check the network, give "
+            'Java its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or set '
+            f"{_IVY_SETTINGS_VARIABLE} to an Ivy settings file with your mirror."
+        )
 
     def _run(self, command: list[str]) -> tuple[int, list[str]]:
         output: list[str] = []
@@ -218,9 +221,8 @@ class _Ivy:
         process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace")
         try:
             for line in map(str.strip, process.stdout or ()):
-                if not line.strip("."):
-                    continue
-                output.append(line)
+                if line.strip("."):  # Ivy draws its progress with lines of dots
+                    output.append(line)
                 if match := re.match(r"found (\S+) in ", line):
                     found += 1
                     self.report(Progress(stage="resolving", done=found, name=match[1]))
@@ -248,6 +250,7 @@ def _module(coordinates: Sequence[str], *, transitive: bool) -> str:
 
 
 def _ivy_jar() -> Path:
+    # Found, not imported: an import of pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
     locations = spec.submodule_search_locations if spec else None
     if jars := sorted(jar for location in locations or () for jar in Path(location, "jars").glob("ivy-*.jar")):
@@ -255,22 +258,4 @@ def _ivy_jar() -> Path:
     raise _unavailable(
         "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed; "
         "run `pip install pyspark`."
-    )
-
-
-def _is_missing(output: Sequence[str]) -> bool:
-    # An index that cannot be reached prints "not found" for every package too.
-    return any(": not found" in line for line in output) and not any(_UNREACHABLE.search(line) for line in output)
-
-
-def _explain(what: str, output: Sequence[str]) -> str:
-    if _is_missing(output):
-        missing = {line.strip(": ").removesuffix(": not found") for line in output if line.endswith(": not found")}
-        return f"The package index has no {what} (not found: {', '.join(sorted(missing))}); choose a released version."
-    reasons = [line for line in output if _UNREACHABLE.search(line)] or list(output[-3:])
-    reason = re.sub(r"\s*url=\S+", "", reasons[0]).rstrip(".") if reasons else "no output"
-    return (
-        f"{what} could not be downloaded: the package index cannot be reached ({reason}); check the network, give "
-        'Java its proxy (JAVA_TOOL_OPTIONS="-Dhttps.proxyHost=... -Dhttps.proxyPort=..."), or set '
-        f"{_IVY_SETTINGS_VARIABLE} to an Ivy settings file with your mirror."
     )

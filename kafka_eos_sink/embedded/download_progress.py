@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from kafka_eos_sink.embedded.distribution import Progress
+from kafka_eos_sink.embedded.distribution import Progress, Report
 
 _PLAIN_INTERVAL_S = 5.0
 _LABELS = {
@@ -23,9 +23,9 @@ _LABELS = {
 
 
 @contextmanager
-def shown_progress(stream: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
+def shown_progress(stream: TextIO | None = None) -> Iterator[Report]:
     """Yield a callback that shows the progress of ``distribution`` on ``stream``."""
-    stream = sys.stderr if stream is None else stream
+    stream = stream or sys.stderr
     if not stream.isatty():
         yield _plain_lines(stream)
         return
@@ -40,16 +40,15 @@ def shown_progress(stream: TextIO | None = None) -> Iterator[Callable[[Progress]
         yield report
 
 
-def _plain_lines(stream: TextIO) -> Callable[[Progress], None]:
-    """Print one line per stage and then one every few seconds, as suits a log."""
+def _plain_lines(stream: TextIO) -> Report:
     stage, next_at = "", 0.0
 
     def report(progress: Progress) -> None:
         nonlocal stage, next_at
-        now = time.monotonic()
-        if progress.stage == stage and now < next_at and progress.done != progress.total:
+        # A log needs one line per stage and then one every few seconds, not one per jar.
+        if progress.stage == stage and time.monotonic() < next_at and progress.done != progress.total:
             return
-        stage, next_at = progress.stage, now + _PLAIN_INTERVAL_S
+        stage, next_at = progress.stage, time.monotonic() + _PLAIN_INTERVAL_S
         count = f": {progress.done} of {progress.total}" if progress.total else ""
         print(f"{_LABELS[stage]}{count}", file=stream, flush=True)
 

@@ -15,15 +15,14 @@ from typing import IO, Any
 
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
-from kafka_eos_sink.embedded.node import NodeAddress, write_properties
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.embedded.node import NodeAddress, failed, write_properties
 from kafka_eos_sink.settings.java_properties import read_properties
 
 _DESCRIPTION = "cluster.json"
 _USERS = "users"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a cluster was made with, in ``cluster.json``."""
 
@@ -41,15 +40,14 @@ def lock_folder(folder: Path) -> IO[str]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as failure:
-        raise _failed(
-            f"The folder {folder} cannot be written ({failure.strerror}); choose another folder."
-        ) from failure
+        raise failed(f"The folder {folder} cannot be written ({failure.strerror}); choose another folder.") from failure
     try:
+        # The kernel releases the lock with the process, so a killed start cannot leave a stale lock.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        message = f"Another embedded Kafka is running on {folder}; stop it or choose another folder."
-        raise _failed(message) from None
+        reason = f"Another embedded Kafka is running on {folder}"
+        raise failed(f"{reason}; stop it or choose another folder.") from None
     return lock
 
 
@@ -64,22 +62,18 @@ def read_description(folder: Path, *, brokers: int, transaction_version: int | N
         # "formatting" is what a start left that was killed while it formatted the nodes.
         others = sorted(entry.name for entry in folder.iterdir() if entry.name not in ("lock", "formatting"))
         if others:
-            raise _failed(f"The folder {folder} holds other files ({', '.join(others[:3])}); choose an empty folder.")
+            raise failed(f"The folder {folder} holds other files ({', '.join(others[:3])}); choose an empty folder.")
         return None
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    found = Description(
-        cluster_id=content["cluster_id"],
-        transaction_version=content["transaction_version"],
-        # An older version wrote null for a broker port that clients share.
-        nodes=tuple(
-            NodeAddress(**each | {"broker_port": each["broker_port"] or each["port"]}) for each in content["nodes"]
-        ),
-    )
+    # An older version wrote null for a broker port that clients share.
+    nodes = (each | {"broker_port": each["broker_port"] or each["port"]} for each in content["nodes"])
+    addresses = tuple(NodeAddress(**each) for each in nodes)
+    found = Description(content["cluster_id"], content["transaction_version"], addresses)
     version = ("transaction.version", transaction_version, found.transaction_version)
     for name, wanted, made in (("nodes", brokers, len(found.nodes)), version):
         if wanted is not None and wanted != made:
             other = f"The folder {folder} was made with {name} {made}, not {wanted}"
-            raise _failed(f"{other}; use {made} or choose another folder.")
+            raise failed(f"{other}; use {made} or choose another folder.")
     return found
 
 
@@ -97,12 +91,8 @@ def read_users(cluster: Path, security: BrokerSecurity) -> dict[str, Secret]:
     users = {name: Secret(value) for name, value in read_properties(file).items()} if file.is_file() else {}
     # Kafka keeps SCRAM credentials in its data: other users would seem to work and be rejected.
     if not users or (security.users and dict(security.users) != users):
-        raise _failed(
+        raise failed(
             f"The folder {cluster.parent} was made with {'other' if users else 'no'} users, which cannot be changed; "
             "use the same users or choose another folder."
         )
     return users
-
-
-def _failed(message: str) -> KafkaEosError:
-    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from kafka_eos_sink.embedded.java import JavaRuntime
 from kafka_eos_sink.embedded.process_guard import ProcessGuard
+from kafka_eos_sink.errors import KafkaEosError
 
 HOST = "127.0.0.1"
 
@@ -85,8 +86,8 @@ def server_properties(
         overrides: Properties that win over the chosen ones.
         client_protocol: Security protocol of the clients' own listener, if ``address`` has one.
     """
-    replicas = str(len(quorum))
-    in_sync = str(max(1, len(quorum) - 1))
+    internal = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    replicas, in_sync = str(len(quorum)), str(max(1, len(quorum) - 1))
     listeners = f"BROKER://{HOST}:{address.broker_port}"
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"
     if address.has_client_listener:
@@ -102,11 +103,9 @@ def server_properties(
         "log.dirs": str(directory / "data"),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": in_sync,
-        "share.coordinator.state.topic.replication.factor": replicas,
-        "share.coordinator.state.topic.min.isr": in_sync,
+        **{f"{topic}.replication.factor": replicas for topic in internal},
+        # The topic of consumer offsets has no property of its own: min.insync.replicas holds for it.
+        **{f"{topic}.min.isr": in_sync for topic in internal[1:]},
         **overrides,
     }
 
@@ -128,47 +127,34 @@ def failure_lines(output: Sequence[str]) -> str:
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Return the path of the archive of Kafka's classes (JEP 350)."""
-    # Nodes start faster if a program has made one. A Java that it does not fit ignores it.
+    """Return the path of the archive of Kafka's classes (JEP 350), which is there only if a program has made it."""
+    # Java ignores an archive of another version without an error, so the name keeps the versions apart.
     return jars / f"classes-java-{java.version}.jsa"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JvmSettings:
-    """How a node's Java runs.
-
-    Attributes:
-        heap: Maximum heap in Java's notation, for example ``384m``.
-        tuned_for: ``start`` compiles quickly and little: ready about a second sooner, at most half the throughput.
-            ``throughput`` keeps Java's own compilers.
-    """
-
-    java: JavaRuntime
-    jars: Path
-    heap: str
-    tuned_for: Literal["start", "throughput"]
-
-    def command(self, main_class: str, *arguments: str) -> list[str]:
-        quick = ["-XX:TieredStopAtLevel=1"] if self.tuned_for == "start" else []
-        archive = class_archive(self.jars, self.java)
-        if archive.exists():
-            quick += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-        options = [
-            f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
-            *quick, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
-        ]  # fmt: skip
-        return self.java.command(self.jars / "*", main_class, *arguments, options=options)
+def jvm_options(jars: Path, java: JavaRuntime, heap: str, tuned_for: Literal["start", "throughput"]) -> list[str]:
+    """Return the options of a node's Java; ``heap`` is in Java's notation, for example ``384m``."""
+    # The quick compiler alone: ready about a second sooner, at most half the throughput.
+    quick = ["-XX:TieredStopAtLevel=1"] if tuned_for == "start" else []
+    archive = class_archive(jars, java)
+    if archive.exists():
+        quick += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [
+        f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
+        *quick, "-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+    ]  # fmt: skip
 
 
 class KafkaNode:
     """The process of one node; ``directory`` holds its properties, data and log."""
 
-    def __init__(self, address: NodeAddress, directory: Path) -> None:
+    def __init__(self, address: NodeAddress, directory: Path, guard: ProcessGuard) -> None:
         self.address = address
         self.node_id = address.node_id
         self.directory = directory
+        self._guard = guard
         self.log_file = directory / "server.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,41 +169,41 @@ class KafkaNode:
         """The exit status of a process that ended by itself, else None."""
         return None if self._process is None else self._process.poll()
 
-    def start(self, jvm: JvmSettings, guard: ProcessGuard) -> None:
+    def start(self, java_command: Callable[..., list[str]], properties: Mapping[str, str]) -> None:
         """Start the process without waiting until Kafka is ready."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        command = jvm.command("kafka.Kafka", str(self.directory / "server.properties"))
+        settings = self.directory / "server.properties"
+        write_properties(settings, properties)
+        command = java_command("kafka.Kafka", str(settings))
         # One log file for all starts: remember where this one begins.
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
-            self._process = guard.start(command, output=log, directory=self.directory)
+            self._process = self._guard.start(command, output=log, directory=self.directory)
 
     def signal(self, number: signal.Signals) -> None:
         """Send the signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
-    def wait_for_end(self, guard: ProcessGuard, *, patience_s: float) -> None:
+    def wait_for_end(self, *, patience_s: float) -> None:
         """Wait until the process has ended; kill it after ``patience_s`` seconds."""
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
         try:
-            process.wait(patience_s)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        guard.forget(process)
+            self._process.kill()
+            self._process.wait()
+        self._guard.forget(self._process)
         self._process = None
 
     def output(self) -> list[str]:
         """Return the lines that the process has written since its last start."""
-        try:
-            with self.log_file.open("rb") as log:
-                log.seek(self._log_start)
-                return log.read().decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        written = self.log_file.read_bytes() if self.log_file.exists() else b""
+        return written[self._log_start :].decode(errors="replace").splitlines()
 
     def had_port_conflict(self) -> bool:
         return any(_PORT_CONFLICT.search(line) for line in self.output())
+
+
+def failed(message: str) -> KafkaEosError:
+    return KafkaEosError("EMBEDDED_KAFKA_FAILED", message)

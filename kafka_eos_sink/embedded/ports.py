@@ -15,7 +15,7 @@ _ATTEMPTS = 1_000
 
 def is_free(host: str, port: int) -> bool:
     """Return True if a server could listen on this port at this moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    with socket.socket() as probe:
         # Java's server sockets set this too: connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -28,12 +28,11 @@ def is_free(host: str, port: int) -> bool:
 def choose_free_ports(host: str, count: int, *, avoid: Collection[int] = ()) -> tuple[int, ...]:
     """Choose ``count`` free ports below the kernel's range for outgoing connections.
 
-    A port from that range (bind to 0) is unsafe. The kernel may give it to another process while the broker is down,
-    and a client that keeps connecting to it can even connect to itself.
-
     Raises:
         KafkaEosError: ``EMBEDDED_KAFKA_FAILED`` if too few ports are free.
     """
+    # A port from that range (bind to 0) is unsafe. The kernel may give it to another process while the broker is down,
+    # and a client that keeps connecting to it can even connect to itself.
     highest = _first_ephemeral_port()
     chosen: list[int] = []
     for _ in range(_ATTEMPTS):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-CONTENDERS = {"kafka-eos", "Spark's Kafka sink", "Arrow rows thrown away"}
+CONTENDERS = {"kafka-eos", "Spark's Kafka sink", "Arrow rows discarded"}
 
 
 def test_benchmark_measures_all_sinks_with_each_codec(spark_environment: dict[str, str]) -> None:

@@ -20,9 +20,9 @@ LINES = {
     "settings": (1_645, 1_000),
     "spark": (1_200, 1_200),
     "jobs": (735, 700),
-    "embedded": (1_620, 1_300),
-    "demo": (755, 600),
-    "cli": (1_400, 1_200),
+    "embedded": (1_508, 1_300),
+    "demo": (684, 600),
+    "cli": (1_302, 1_200),
 }
 ALL_LINES = (24_400, 20_500)
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
