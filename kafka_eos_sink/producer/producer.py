@@ -16,7 +16,7 @@ between two batches, so the brokers work while it makes the next batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
@@ -61,8 +61,7 @@ class Producer:
 
     A task attempt calls ``init``, ``begin``, ``write``, ``append_record``, ``flush`` and then ``prepare`` or ``abort``.
     The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
-    ``add_offsets`` and ``end(committed=True)`` complete Java's transactional producer. The sink does not call them: its
-    driver ends every transaction through ``runtime``. The producer's model check and the fault tests commit with them.
+    ``end(committed=True)`` is for the model check and the fault tests. In the sink the driver commits through ``runtime``.
 
     After the first failure every call raises that failure again, except ``abort`` and ``close``.
     The caller owns the client, which stays open after ``close``.
@@ -191,16 +190,6 @@ class Producer:
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             transaction_version=self.transaction_version,
-        )
-
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], deadline_ms: int) -> None:
-        """Commit a group's offsets (of the next record to read) with this transaction; wait for the response."""
-        self._check_writable()
-        self._transactions.add_offsets(group, offsets)
-        self._pump_while(
-            lambda: bool(self._transactions.offsets),
-            deadline_ms,
-            f"TxnOffsetCommit of group {group!r}",
         )
 
     def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:

@@ -139,8 +139,6 @@ class Sender:
     def _node_for(self, asked: CoordinatorRequest) -> int | None:
         if asked.to == "transaction":
             return self._transactions.coordinator
-        if asked.to == "group":
-            return self._transactions.group_coordinator
         return self._client.least_loaded_node()
 
     # sending

@@ -11,7 +11,6 @@ the driver decides. The other ways out of IN_TRANSACTION are an abort and a comm
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, Final
 
 from kafka_eos_sink.client.admin import EndTxnResult
@@ -20,26 +19,20 @@ from kafka_eos_sink.client.network_client import LostAnswer
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (
-    GROUP,
-    TRANSACTION,
     CoordinatorRequest,
-    add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
     find_coordinator,
     init_producer_id,
-    txn_offset_commit,
 )
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
-    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
@@ -59,8 +52,8 @@ class TransactionManager:
     """One producer's identity and its transaction.
 
     Without a transactional id only the producer id and epoch are kept, for the idempotent producer.
-    ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce and TxnOffsetCommit add
-    partitions by themselves and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
+    ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce adds its
+    partitions by itself and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
     """
 
     def __init__(
@@ -79,16 +72,12 @@ class TransactionManager:
         self.producer_id = -1
         self.producer_epoch = -1
         self.coordinator: int | None = None
-        self.group_coordinator: int | None = None
         self.partitions: set[TopicPartition] = set()
         """What the transaction holds, or may hold: in version 2 a partition to which a Produce request was sent."""
         self.pending: set[TopicPartition] = set()
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
-        self.group: str | None = None
-        self.group_may_be_added = False
-        self.offsets: dict[TopicPartition, int] = {}
         self.end_in_doubt = False
         self.end_result: EndTxnResult | None = None
         self.spent = False
@@ -103,7 +92,6 @@ class TransactionManager:
         """The coordinator's last error; for messages only."""
         self.busy = False
         """The last error was CONCURRENT_TRANSACTIONS: the coordinator still ends a transaction of this id."""
-        self._group_added = False
         self._unsettled: set[TopicPartition] = set()
         """Those of ``in_doubt`` that stay in doubt if a retry is rejected: an earlier request may have added them."""
         self._in_flight: CoordinatorRequest | None = None
@@ -116,7 +104,7 @@ class TransactionManager:
 
     @property
     def implicit_partitions(self) -> bool:
-        """Whether Produce and TxnOffsetCommit add what they write to by themselves (KIP-890)."""
+        """Whether a Produce request adds its partitions to the transaction by itself (KIP-890)."""
         return self.transaction_version >= 2
 
     @property
@@ -132,7 +120,7 @@ class TransactionManager:
     @property
     def may_hold_something(self) -> bool:
         """Whether the coordinator may have a transaction of ours that has to be ended."""
-        return bool(self.partitions or self.in_doubt or self.group_may_be_added)
+        return bool(self.partitions or self.in_doubt)
 
     @property
     def awaits_end(self) -> bool:
@@ -178,23 +166,14 @@ class TransactionManager:
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the offsets of ``group`` (of the next record to read) with this transaction."""
-        if self.state is not State.IN_TRANSACTION:
-            raise IllegalTransition(f"add_offsets in state {self.state.name}")
-        if self.group not in (None, group):
-            raise IllegalTransition(f"a transaction carries the offsets of one group: {self.group}, not {group}")
-        self.group = group
-        self.offsets.update(offsets)
-
     def prepare(self) -> None:
         """Hand the transaction over: every batch is acknowledged, and only the driver may end it from now on."""
-        if self.pending or self.in_doubt or self.offsets:
+        if self.pending or self.in_doubt:
             raise IllegalTransition("prepare while requests to the coordinator are open")
         self._move(State.PREPARED)
 
     def commit(self) -> None:
-        if self.pending or self.in_doubt or self.offsets:
+        if self.pending or self.in_doubt:
             raise IllegalTransition("commit while requests to the coordinator are open")
         self._move(State.COMMITTING)
         self._finish_if_empty()
@@ -204,7 +183,6 @@ class TransactionManager:
         # Partitions in doubt are requested until a response comes: below version 2 an AddPartitionsToTxn that arrives
         # after EndTxn opens a hanging transaction (KAFKA-17754).
         self.pending &= self.in_doubt
-        self.offsets.clear()
         self._finish_if_empty()
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
@@ -243,15 +221,12 @@ class TransactionManager:
     def sent(self, request: CoordinatorRequest) -> None:
         """Note that ``request`` is in flight: until the response comes, it may have been processed."""
         self._in_flight = request
-        match request.request:
-            case AddPartitionsToTxnRequest():
-                self.in_doubt |= self.pending
-            case AddOffsetsToTxnRequest() | TxnOffsetCommitRequest():
-                self.group_may_be_added = True
+        if isinstance(request.request, AddPartitionsToTxnRequest):
+            self.in_doubt |= self.pending
 
     def unreachable(self) -> None:
-        """Forget the coordinators, since the node cannot be reached: another one may be the coordinator by now."""
-        self.coordinator = self.group_coordinator = None
+        """Forget the coordinator, since its node cannot be reached: another one may be the coordinator by now."""
+        self.coordinator = None
 
     def _needed(self) -> CoordinatorRequest | None:
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
@@ -259,25 +234,15 @@ class TransactionManager:
             return None
         if self.transactional_id is None:
             return init_producer_id(None, INT32_MAX)
-        if self.state is State.IN_TRANSACTION and not self.pending and not self.offsets:
+        if self.state is State.IN_TRANSACTION and not self.pending:
             return None
         if self.coordinator is None:
-            return find_coordinator(TRANSACTION, self.transactional_id)
+            return find_coordinator(self.transactional_id)
         if self.state is State.INITIALIZING:
             return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
         if self.pending:
             return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
-        if self.state is State.IN_TRANSACTION:
-            return self._commit_offsets(self.transactional_id)
         return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
-
-    def _commit_offsets(self, transactional_id: str) -> CoordinatorRequest:
-        assert self.group is not None
-        if not self.implicit_partitions and not self._group_added:
-            return add_offsets_to_txn(transactional_id, self.identity, self.group)
-        if self.group_coordinator is None:
-            return find_coordinator(GROUP, self.group)
-        return txn_offset_commit(transactional_id, self.identity, self.group, self.offsets, self.implicit_partitions)
 
     # responses
 
@@ -306,11 +271,6 @@ class TransactionManager:
                     self._move(State.READY)
             case AddPartitionsToTxnRequest() as request:
                 self._added(request, response, now)
-            case AddOffsetsToTxnRequest() as request:
-                what = f"AddOffsetsToTxn of {self._name()} for group {self.group!r}"
-                self._group_added = self._ok(request, response.error_code, now, what)
-            case TxnOffsetCommitRequest() as request:
-                self._offsets_committed(request, response, now)
             case EndTxnRequest() as request:
                 self._ended(request, response, now)
         if self._failures == failures:
@@ -318,12 +278,8 @@ class TransactionManager:
 
     def _found(self, request: FindCoordinatorRequest, response: Any, now: int) -> None:
         (found,) = response.coordinators
-        if not self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
-            return
-        if request.key_type == TRANSACTION:
+        if self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
             self.coordinator = found.node_id
-        else:
-            self.group_coordinator = found.node_id
 
     def _added(self, request: AddPartitionsToTxnRequest, response: Any, now: int) -> None:
         results = {
@@ -346,16 +302,6 @@ class TransactionManager:
             first = FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
             self._ok(request, code, now, what, first_wait_ms=first)
             break
-
-    def _offsets_committed(self, request: TxnOffsetCommitRequest, response: Any, now: int) -> None:
-        for topic in response.topics:
-            for result in topic.partitions:
-                where = f"topic {topic.name} partition {result.partition_index}"
-                what = f"TxnOffsetCommit of group {self.group!r} for {where}"
-                if self._ok(request, result.error_code, now, what):
-                    self.offsets.pop((topic.name, result.partition_index), None)
-                else:
-                    return
 
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
@@ -393,10 +339,7 @@ class TransactionManager:
             case Reaction.RETRY | Reaction.REFRESH_METADATA:
                 self._wait(now, first_wait_ms)
             case Reaction.FIND_COORDINATOR:
-                if isinstance(request, TxnOffsetCommitRequest):
-                    self.group_coordinator = None
-                else:
-                    self.coordinator = None
+                self.coordinator = None
                 self._wait(now)
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state in _ABORTABLE:
                 self.fail(refusal(type(request), code, what, message))
@@ -449,9 +392,7 @@ class TransactionManager:
         self.pending.clear()
         self.in_doubt.clear()
         self._unsettled.clear()
-        self.offsets.clear()
-        self.group = None
-        self._group_added = self.group_may_be_added = self.end_in_doubt = False
+        self.end_in_doubt = False
         self.error = None
         self._move(State.READY)
 

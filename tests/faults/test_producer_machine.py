@@ -71,7 +71,7 @@ def test_a_client_that_calls_failed_what_it_could_survive_is_found(
         machine.start(begins=True)
         machine.world.plan(Fault(m.ProduceRequest, LoseResponse()))
         with pytest.raises(AssertionError, match=r"met .*LoseResponse.*DELIVERY_TIMEOUT"):
-            machine.transact(partitions=[0], offsets=False, commits=True)
+            machine.transact(partitions=[0], commits=True)
     finally:
         machine.teardown()
         admin.close()
