@@ -116,6 +116,12 @@ class OpenRows:
             row_numbers=self.row_numbers[start:end],
         )
 
+    def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
+        """The rows at ``indices``, in that order, copied."""
+        return OpenRows(
+            columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
+        )
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PartitionQueue:
@@ -268,14 +274,7 @@ class RecordAccumulator:
         queue.open.clear()
         if start < total:
             # Copied: a slice of a few rows would keep the memory of their whole slab.
-            rest = np.arange(start, total)
-            queue.open.append(
-                OpenRows(
-                    columns=rows.columns.take(rest),
-                    sizes=rows.sizes[start:].copy(),
-                    row_numbers=rows.row_numbers[start:].copy(),
-                )
-            )
+            queue.open.append(rows.take(np.arange(start, total)))
         yield from pieces
 
     def lingered(self, now: int) -> list[PartitionQueue]:

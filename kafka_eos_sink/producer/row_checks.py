@@ -69,18 +69,6 @@ class TopicRows:
     sizes: npt.NDArray[np.int64]
     row_numbers: npt.NDArray[np.int64]
 
-    @staticmethod
-    def refused(rows: Rows, partition: int, row_number: int | None, error: InvalidRowError) -> BadRows:
-        """A row that only the broker knew to be bad."""
-        return BadRows(
-            code=error.code,
-            reason=error.message,
-            topic=str(rows.topic),
-            rows=rows,
-            row_numbers=np.array([-1 if row_number is None else row_number]),
-            partition=partition,
-        )
-
 
 def checked_rows(
     rows: Rows, row_numbers: npt.NDArray[np.int64], topics: TopicDirectory, config: ProducerConfig

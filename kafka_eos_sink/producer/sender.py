@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
 """From this version on a Produce request adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
+WAIT_MS: Final = 100
+"""How long a caller that waits for the brokers stays in one turn: it checks its own deadline in between."""
 IDLE_WAIT_MS: Final = 50
 """How long to sleep at most while a batch waits for something that no socket announces: a leader, a backoff."""
 
@@ -97,6 +99,15 @@ class Sender:
         """Start the next transaction with an empty record of acknowledged offsets."""
         self.tainted = False
         self.acknowledged.clear()
+
+    def pump(self, timeout_ms: int) -> None:
+        """Run one turn, then raise the first failure if there is one."""
+        self.run_once(timeout_ms)
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def run_once(self, timeout_ms: int) -> None:
         """Run one turn: send to the coordinator, send batches, read responses; wait at most ``timeout_ms``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.partitioner import TopicPartitions
+from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
@@ -29,17 +30,13 @@ class TopicProblem:
 
 
 class TopicDirectory:
-    """Topics as the partitioner needs them. ``pump`` moves bytes for at most the ms it is given."""
+    """Topics as the partitioner needs them. While one waits for metadata, ``sender`` goes on sending batches."""
 
-    def __init__(self, client: NetworkClient, pump: Callable[[int], None], max_block_ms: int) -> None:
+    def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int) -> None:
         self._client = client
-        self._pump = pump
+        self._sender = sender
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
-
-    def want(self, topic: str) -> None:
-        """Request the topic's metadata without waiting for it."""
-        self._client.want_topics([topic])
 
     def resolve(self, topics: Iterable[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Each topic, or why it accepts no writes; wait for all of them together, at most max.block.ms.
@@ -71,14 +68,14 @@ class TopicDirectory:
                     )
                 return found
             self._client.request_metadata_update()
-            self._pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
+            self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
         """The topic from metadata younger than this call, if it arrives within max.block.ms."""
         version, deadline = self._client.metadata.version, self._client.clock() + self._max_block_ms
         while self._client.metadata.version == version and self._client.clock() < deadline:
             self._client.request_metadata_update()
-            self._pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
+            self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
         return self.resolve([topic])[topic]
 
     def _known(self, name: str) -> TopicPartitions | TopicProblem | None:

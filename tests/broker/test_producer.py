@@ -688,7 +688,7 @@ def test_connections_lost_with_requests_in_flight_write_nothing_twice(
         producer.write(rows(topic, first, 4_000))
         producer._work_off_slab()
         while not producer._sender.produces_in_flight and not producer._accumulator.idle:
-            producer._pump(10)
+            producer._sender.pump(10)
         # What is on the wire may be written or not, and its answer is lost.
         for node in client.metadata.brokers:
             client.disconnect(node)
