@@ -334,8 +334,8 @@ class Producer:
     def _write_refused(self) -> None:
         while self._sender.refused and self._config.dead_letter_topic is not None:
             batch, error = self._sender.refused.pop(0)
-            assert batch.columns is not None
-            rows = Rows(topic=batch.topic, partition=None, columns=batch.columns)
+            assert batch.rows is not None
+            rows = Rows(topic=batch.topic, partition=None, columns=batch.rows.columns)
             number = batch.row_number(0)
             bad = BadRows(
                 code=error.code,

@@ -8,19 +8,16 @@ from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
-from kafka_eos_sink.errors import (
-    BrokerUnavailableError,
-    FencedError,
-    InvalidRowError,
-    KafkaEosError,
-)
+from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.coordinator_requests import CoordinatorRequest
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.produce_errors import (
+    delivery_timeout_error,
     record_too_large_error,
     rejected_batch_error,
     transaction_aborted_error,
+    unknown_topic_error,
 )
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
@@ -89,11 +86,6 @@ class Sender:
     @property
     def produces_in_flight(self) -> int:
         return len(self._produces)
-
-    @property
-    def in_flight(self) -> int:
-        """Requests of this producer, of any kind, in flight."""
-        return len(self._produces) + (self._coordination is not None)
 
     def begin(self) -> None:
         """Start the next transaction with an empty record of acknowledged offsets."""
@@ -294,7 +286,8 @@ class Sender:
                 self._acknowledge(batch, -1)
             case Reaction.SUCCESS:
                 # The leader already knows a sequence that this producer sent only now: another one uses its identity.
-                self._abort(batch, f"{problem}, although it was sent only once: another producer uses this identity")
+                sent_once = f"{problem}, although it was sent only once: another producer uses this identity"
+                self.fail(transaction_aborted_error(batch, sent_once))
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
                 self._again(batch, now, problem)
             case Reaction.REFRESH_METADATA:
@@ -308,7 +301,7 @@ class Sender:
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
-                self._abort(batch, problem)
+                self.fail(transaction_aborted_error(batch, problem))
 
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int = -1) -> None:
         batch.base_offset = base_offset
@@ -352,13 +345,7 @@ class Sender:
             since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
             batch.unknown_topic_since = since
             if now - since > self._config.max_block_ms:
-                self.fail(
-                    InvalidRowError(
-                        "UNKNOWN_TOPIC",
-                        f"topic {batch.topic} partition {batch.partition} is not known to its leader since "
-                        f"{now - since} ms (max.block.ms is {self._config.max_block_ms}); was the topic deleted?",
-                    )
-                )
+                self.fail(unknown_topic_error(batch, now - since, self._config.max_block_ms))
                 return
         else:
             batch.unknown_topic_since = None
@@ -378,7 +365,7 @@ class Sender:
             )
             return
         error = record_too_large_error(batch, problem)
-        if self._config.dead_letter_topic not in (None, batch.topic) and batch.columns is not None:
+        if self._config.dead_letter_topic not in (None, batch.topic) and batch.rows is not None:
             self._accumulator.replace(batch, ())
             self.refused.append(RefusedBatch(batch, error))
         else:
@@ -395,9 +382,6 @@ class Sender:
         if queue.identity == self._transactions.identity:
             self._transactions.bump_epoch()
         queue.rewrite = True
-
-    def _abort(self, batch: ProducerBatch, problem: str) -> None:
-        self.fail(transaction_aborted_error(batch, problem))
 
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
@@ -423,13 +407,7 @@ class Sender:
             reason = "the partition has no leader"
         else:
             reason = "it could not be sent"
-        self.fail(
-            BrokerUnavailableError(
-                "DELIVERY_TIMEOUT",
-                f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not "
-                f"acknowledged after {after} and {batch.attempts} attempts; last problem: {reason}",
-            )
-        )
+        self.fail(delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send nothing more; the first failure counts."""

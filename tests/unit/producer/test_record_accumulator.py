@@ -143,6 +143,6 @@ def test_halves_hold_what_the_whole_held(rows_of: Any, count: int) -> None:
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)
     assert a.split(batch) == (count > 1)
-    numbers = [n for part in queue.unacknowledged for n in part.row_numbers.tolist()]
+    numbers = [n for part in queue.unacknowledged for n in part.rows.row_numbers.tolist()]
     assert numbers == list(range(count))
     assert all(part.block.base_timestamp == NOW_MS for part in queue.unacknowledged)
