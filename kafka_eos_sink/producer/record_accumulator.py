@@ -151,9 +151,8 @@ class PartitionQueue:
             self._start_over(identity)
         if self.unacknowledged:
             oldest = self.unacknowledged[0]
-            # After a retriable error the oldest batch is resent first and alone. Later ones in flight behind it are
-            # rejected as out of order, and each must follow its predecessor's acknowledgement (Java's
-            # TransactionManager.shouldResetProducerStateAfterResolvingSequences waits likewise).
+            # After a retriable error or a lost response the oldest batch is resent first and alone, because nobody knows
+            # which of the later ones the leader appended (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
             if not oldest.on_wire:
                 return oldest if oldest.retry_at <= now else None
             # A later batch waits for its resend: nothing new may overtake it.
@@ -367,7 +366,7 @@ class RecordAccumulator:
 
     def drop_unsent(self) -> list[ProducerBatch]:
         """Forget everything that is not in flight; return the forgotten batches that have a sequence."""
-        # A batch in flight stays: its bytes are on the wire, and an abort must wait for its response (KAFKA-17754).
+        # A batch in flight stays: its bytes are on the wire, and an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
             queue.open.clear()

@@ -40,11 +40,9 @@ log = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
-NO_ANSWER: Final = "no response"
+NO_RESPONSE: Final = "no response"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
 """A coordinator that still writes the markers of the last transaction finishes within milliseconds (as in Java)."""
-
-
 _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
@@ -78,7 +76,6 @@ class TransactionManager:
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
-        self.end_in_doubt = False
         self.end_result: EndTxnResult | None = None
         self.spent = False
         """A request of this identity was lost, or a batch got a sequence and was never written.
@@ -88,7 +85,7 @@ class TransactionManager:
         """
         self.next_at = 0
         """Clock ms before which no request is due (backoff)."""
-        self.last_problem = NO_ANSWER
+        self.last_problem = NO_RESPONSE
         """The coordinator's last error; for messages only."""
         self.busy = False
         """The last error was CONCURRENT_TRANSACTIONS: the coordinator still ends a transaction of this id."""
@@ -159,10 +156,9 @@ class TransactionManager:
         return False
 
     def produced_to(self, partition: TopicPartition) -> None:
-        """Note that a Produce request for ``partition`` is in flight.
-
-        In version 2 the request itself may open the transaction, even if the append fails, so it has to be ended.
-        """
+        """Record that a Produce request for ``partition`` is in flight."""
+        # In version 2 the leader adds the partition before it appends (KIP-890). The transaction may be open although the
+        # append failed or the response was lost, so an abort must send EndTxn.
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
 
@@ -190,6 +186,7 @@ class TransactionManager:
         if self.error is None:
             self.error = error
         if fatal or not self.transactional:
+            # In PREPARED the transaction is the driver's: no failure here may change its state.
             if State.FATAL_ERROR in TRANSITIONS[self.state]:
                 self._move(State.FATAL_ERROR)
         elif self.state is State.IN_TRANSACTION:
@@ -216,19 +213,6 @@ class TransactionManager:
         """The request to send now, or None. At most one is in flight; ``now`` in clock ms."""
         if self._in_flight is not None or now < self.next_at:
             return None
-        return self._needed()
-
-    def sent(self, request: CoordinatorRequest) -> None:
-        """Note that ``request`` is in flight: until the response comes, it may have been processed."""
-        self._in_flight = request
-        if isinstance(request.request, AddPartitionsToTxnRequest):
-            self.in_doubt |= self.pending
-
-    def unreachable(self) -> None:
-        """Forget the coordinator, since its node cannot be reached: another one may be the coordinator by now."""
-        self.coordinator = None
-
-    def _needed(self) -> CoordinatorRequest | None:
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
         if self.state in idle:
             return None
@@ -240,9 +224,20 @@ class TransactionManager:
             return find_coordinator(self.transactional_id)
         if self.state is State.INITIALIZING:
             return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
+        # Before EndTxn: an abort first settles whether the partitions in doubt belong to the transaction.
         if self.pending:
             return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
         return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
+
+    def sent(self, request: CoordinatorRequest) -> None:
+        """Record that ``request`` is in flight: until the response comes, it may have been processed."""
+        self._in_flight = request
+        if isinstance(request.request, AddPartitionsToTxnRequest):
+            self.in_doubt |= self.pending
+
+    def unreachable(self) -> None:
+        """Forget the coordinator, since its node cannot be reached: another one may be the coordinator by now."""
+        self.coordinator = None
 
     # responses
 
@@ -251,7 +246,7 @@ class TransactionManager:
         request = self._take_in_flight()
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
-        self.end_in_doubt |= isinstance(request, EndTxnRequest)
+        # InitProducerId returns a new epoch, under which an older request that arrives late is fenced.
         self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
@@ -309,6 +304,7 @@ class TransactionManager:
             result = EndTxnResult(
                 error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
             )
+            # Version 5 returns the epoch of the next transaction, or a new id when the epochs are used up (KIP-890).
             if response.producer_id >= 0:
                 self._identify(response.producer_id, response.producer_epoch)
             self._finish(result)
@@ -328,7 +324,7 @@ class TransactionManager:
     ) -> bool:
         if code == ErrorCode.NONE:
             if not isinstance(request, FindCoordinatorRequest):  # only a step on the way to the request that failed
-                self.last_problem, self.busy = NO_ANSWER, False
+                self.last_problem, self.busy = NO_RESPONSE, False
             return True
         self.last_problem = f"{what} failed with {ErrorCode.of(code).name}"
         log.debug("%s", self.last_problem)
@@ -350,14 +346,8 @@ class TransactionManager:
                 self.pending.clear()
                 self._finish_if_empty()
             case _:
-                self.error = self.error or refusal(type(request), code, what, message)
-                if self.state is not State.FATAL_ERROR:
-                    self._force_fatal()
+                self.fail(refusal(type(request), code, what, message), fatal=True)
         return False
-
-    def _force_fatal(self) -> None:
-        if State.FATAL_ERROR in TRANSITIONS[self.state]:
-            self._move(State.FATAL_ERROR)
 
     def _wait(self, now: int, first_wait_ms: int | None = None) -> None:
         if first_wait_ms is not None and self._failures == 0:
@@ -392,7 +382,6 @@ class TransactionManager:
         self.pending.clear()
         self.in_doubt.clear()
         self._unsettled.clear()
-        self.end_in_doubt = False
         self.error = None
         self._move(State.READY)
 

@@ -274,14 +274,14 @@ def test_a_lost_end_txn_is_repeated_identically_and_stays_in_doubt() -> None:
     d.manager.commit()
     first = d.ask()
     d.manager.lost(LOST, d.now)
-    assert d.manager.end_in_doubt
+    assert d.manager.awaits_end
     d.ask()
     d.found()
     assert d.ask() == first
     d.ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     assert d.ask() == first
     d.ended(producer_id=7, epoch=4)
-    assert (d.manager.state, d.manager.end_in_doubt) == (State.READY, False)
+    assert (d.manager.state, d.manager.awaits_end) == (State.READY, False)
 
 
 @pytest.mark.parametrize(
