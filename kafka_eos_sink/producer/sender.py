@@ -201,7 +201,7 @@ class Sender:
         )
         lowest: int | None = None
         highest = PRODUCE_WITH_IMPLICIT_PARTITIONS
-        # A Produce of version 12 in a transaction of the old protocol would add partitions behind the coordinator's back.
+        # The version tells the leader which protocol the transaction follows: from 12 on the leader adds the partition.
         if transactions.transactional and transactions.implicit_partitions:
             lowest = PRODUCE_WITH_IMPLICIT_PARTITIONS
         elif transactions.transactional:
@@ -395,13 +395,11 @@ class Sender:
         for queue in self._accumulator.active.values():
             # Only the oldest batch of a partition expires, and never one in flight: its response may still come.
             oldest = queue.oldest
-            if (
-                oldest is not None
-                and not oldest.on_wire
-                and now - oldest.created_ms >= self._config.delivery_timeout_ms
-            ):
-                waited = f"{now - oldest.created_ms} ms (delivery.timeout.ms {self._config.delivery_timeout_ms})"
-                self._give_up(oldest, waited)
+            if oldest is None or oldest.on_wire:
+                continue
+            age, limit = now - oldest.created_ms, self._config.delivery_timeout_ms
+            if age >= limit:
+                self._give_up(oldest, f"{age} ms (delivery.timeout.ms {limit})")
                 return
 
     def _give_up(self, batch: ProducerBatch, after: str) -> None:
