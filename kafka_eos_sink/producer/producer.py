@@ -16,9 +16,8 @@ between two batches, so the brokers work while it makes the next batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -241,25 +240,21 @@ class Producer:
         if not rows.num_rows:
             return
         with self._all_or_failed():
-            self._take_in(rows)
-
-    def _take_in(self, rows: Rows) -> None:
-        rows = self._interceptors.on_send(rows) if self._interceptors else rows
-        size = rows.columns.nbytes
-        # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
-        step = max(1, rows.num_rows // max(1, -(-size // (2 * self._slab_limit))))
-        for start in range(0, rows.num_rows, step):
-            piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
-            if not self._slab:
-                self._slab_since = self._client.clock()
-            self._slab.append(piece)
-            self._slab_bytes += piece.columns.nbytes
-            if self._slab_bytes >= self._slab_limit:
-                self._work_off_slab()
-        if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
-            self._work_off_slab()
-        self._batcher.close_lingered()
-        self._write_refused()
+            rows = self._interceptors.on_send(rows) if self._interceptors else rows
+            # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
+            step = max(1, rows.num_rows // max(1, -(-rows.columns.nbytes // (2 * self._slab_limit))))
+            for start in range(0, rows.num_rows, step):
+                piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
+                if not self._slab:
+                    self._slab_since = self._client.clock()
+                self._slab.append(piece)
+                self._slab_bytes += piece.columns.nbytes
+                if self._slab_bytes >= self._slab_limit:
+                    self._send_slab()
+            if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
+                self._send_slab()
+            self._batcher.close_lingered()
+            self._write_refused()
 
     def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append one uncompressed record to the named partition, in the same transaction.
@@ -275,19 +270,14 @@ class Producer:
         """Send everything and wait until the brokers have acknowledged all of it; raise the first failure."""
         self._check_writable()
         with self._all_or_failed():
-            self._flush()
-
-    def _flush(self) -> None:
-        self._work_off_slab()
-        while True:
-            self._batcher.close_all()
-            # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
-            while not self._accumulator.idle:
-                self._sender.pump(WAIT_MS)
-            self._write_refused()
-            if self._accumulator.idle and not self._accumulator.open_bytes:
-                self._sender.raise_failure()
-                return
+            self._send_slab()
+            while self._accumulator.open_bytes or self._sender.refused or not self._accumulator.idle:
+                self._batcher.close_all()
+                while not self._accumulator.idle:
+                    self._sender.pump(WAIT_MS)
+                # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
+                self._write_refused()
+            self._sender.raise_failure()
 
     def close(self) -> None:
         """Close this producer without waiting; an open transaction stays open."""
@@ -296,17 +286,9 @@ class Producer:
             self._sender.abandon()
             self._interceptors.close()
 
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # from rows to batches
 
-    def _work_off_slab(self) -> None:
+    def _send_slab(self) -> None:
         if not self._slab:
             return
         rows = concat_rows(self._slab)
@@ -317,35 +299,29 @@ class Producer:
         good, bad = checked_rows(rows, row_numbers, self._topics, self._config)
         for group in good:
             self._batcher.add(group)
-        if bad and self._config.dead_letter_topic is not None:
-            self._dead_letter(dead_letters(self._config.dead_letter_topic, bad))
+        if bad:
+            self._dead_letter(bad)
         self._batcher.limit_open_rows()
 
-    def _dead_letter(self, letters: Rows) -> None:
-        topics = self._topics.resolve([str(letters.topic)])
-        topic = topics[str(letters.topic)]
+    def _dead_letter(self, bad: Sequence[BadRows]) -> None:
+        name = self._config.dead_letter_topic
+        assert name is not None
+        topic = self._topics.resolve([name])[name]
         if not isinstance(topic, TopicPartitions):
-            raise topic.error(str(letters.topic))
+            raise topic.error(name)
+        letters = dead_letters(name, bad)
         numbers = np.full(letters.num_rows, -1)
         self._batcher.add(
             TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
         )
 
     def _write_refused(self) -> None:
-        while self._sender.refused and self._config.dead_letter_topic is not None:
+        while self._sender.refused:
             batch, error = self._sender.refused.pop(0)
             assert batch.rows is not None
             rows = Rows(topic=batch.topic, partition=None, columns=batch.rows.columns)
-            number = batch.row_number(0)
-            bad = BadRows(
-                code=error.code,
-                reason=error.message,
-                topic=batch.topic,
-                rows=rows,
-                row_numbers=np.array([-1 if number is None else number]),
-                partition=batch.partition,
-            )
-            self._dead_letter(dead_letters(self._config.dead_letter_topic, [bad]))
+            numbers = batch.rows.row_numbers
+            self._dead_letter([BadRows(error.code, error.message, batch.topic, rows, numbers, batch.partition)])
 
     def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
         while waiting():

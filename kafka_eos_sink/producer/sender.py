@@ -329,16 +329,15 @@ class Sender:
 
     def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug(
-                "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
-                batch.topic,
-                batch.partition,
-                batch.base_sequence,
-                batch.attempts,
-                " (in doubt)" if batch.in_doubt else "",
-                problem,
-            )
+        log.debug(
+            "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
+            batch.topic,
+            batch.partition,
+            batch.base_sequence,
+            batch.attempts,
+            " (in doubt)" if batch.in_doubt else "",
+            problem,
+        )
         if batch.attempts > self._config.retries:
             self._give_up(batch, f"{batch.attempts} attempts (retries)")
             return

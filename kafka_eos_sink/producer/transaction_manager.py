@@ -244,8 +244,7 @@ class TransactionManager:
     def lost(self, error: LostAnswer, now: int) -> None:
         """Retry the request in flight: its connection broke or it timed out, so it may have been processed."""
         request = self._take_in_flight()
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
+        log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
         # InitProducerId returns a new epoch, under which an older request that arrives late is fenced.
         self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
@@ -294,8 +293,7 @@ class TransactionManager:
         reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
-            first = FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
-            self._ok(request, code, now, what, first_wait_ms=first)
+            self._ok(request, code, now, what)
             break
 
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
@@ -313,15 +311,7 @@ class TransactionManager:
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
             self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
 
-    def _ok(
-        self,
-        request: Any,
-        code: int,
-        now: int,
-        what: str,
-        message: str | None = None,
-        first_wait_ms: int | None = None,
-    ) -> bool:
+    def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
             if not isinstance(request, FindCoordinatorRequest):  # only a step on the way to the request that failed
                 self.last_problem, self.busy = NO_RESPONSE, False
@@ -333,7 +323,8 @@ class TransactionManager:
             case Reaction.SUCCESS:
                 return True
             case Reaction.RETRY | Reaction.REFRESH_METADATA:
-                self._wait(now, first_wait_ms)
+                soon = self.busy and isinstance(request, AddPartitionsToTxnRequest) and self._failures == 0
+                self._wait(now, FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if soon else None)
             case Reaction.FIND_COORDINATOR:
                 self.coordinator = None
                 self._wait(now)
@@ -349,11 +340,8 @@ class TransactionManager:
                 self.fail(refusal(type(request), code, what, message), fatal=True)
         return False
 
-    def _wait(self, now: int, first_wait_ms: int | None = None) -> None:
-        if first_wait_ms is not None and self._failures == 0:
-            self.next_at = now + first_wait_ms
-        else:
-            self.next_at = now + self._backoff.delay_ms(self._failures)
+    def _wait(self, now: int, wait_ms: int | None = None) -> None:
+        self.next_at = now + (self._backoff.delay_ms(self._failures) if wait_ms is None else wait_ms)
         self._failures += 1
 
     def _take_in_flight(self) -> Any:
@@ -388,6 +376,5 @@ class TransactionManager:
     def _move(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.name} -> {target.name}")
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %s -> %s", self._name(), self.state.name, target.name)
+        log.debug("%s: %s -> %s", self._name(), self.state.name, target.name)
         self.state = target

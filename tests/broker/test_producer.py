@@ -686,7 +686,7 @@ def test_connections_lost_with_requests_in_flight_write_nothing_twice(
     producer = started(transactional_id, batch_size=5_000)
     for first in range(0, 40_000, 4_000):
         producer.write(rows(topic, first, 4_000))
-        producer._work_off_slab()
+        producer._send_slab()
         while not producer._sender.produces_in_flight and not producer._accumulator.idle:
             producer._sender.pump(10)
         # What is on the wire may be written or not, and its answer is lost.

@@ -95,7 +95,7 @@ def sent_sequences(bench: Bench) -> list[int]:
 
 def send_until(producer: Producer, happened: Callable[[], bool]) -> None:
     """Send what was written, and nobody waits for its acknowledgement as `flush` does."""
-    producer._work_off_slab()
+    producer._send_slab()
     producer._batcher.close_all()
     give_up_at = producer._client.clock() + DEADLINE_MS
     while not happened():
