@@ -180,3 +180,28 @@ def partitions_of(
     partitions: npt.NDArray[np.int32] = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
     partitions[free] = partitioner(rows.take(free), sizes[free], topic)
     return partitions
+
+
+def sorted_by(
+    partitions: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
+    """Compute the stable order that groups rows by partition, and the runs in it.
+
+    Returns:
+        The order, None if the rows are in it already; and each run as (partition, start, end).
+    """
+    count = len(partitions)
+    if not count:
+        return None, []
+    changes = np.flatnonzero(partitions[1:] != partitions[:-1])
+    order: npt.NDArray[np.int64] | None = None
+    ordered: npt.NDArray[Any] = partitions
+    if len(changes) and (partitions[1:] < partitions[:-1]).any():
+        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
+        narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
+        order = np.argsort(narrow, kind="stable")
+        ordered = partitions[order]
+        changes = np.flatnonzero(ordered[1:] != ordered[:-1])
+    starts = [0, *(changes + 1).tolist()]
+    ends = [*starts[1:], count]
+    return order, [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

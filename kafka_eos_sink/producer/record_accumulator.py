@@ -16,40 +16,18 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from kafka_eos_sink.producer.rows import OpenRows, concat_open_rows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
-from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_block
+from kafka_eos_sink.protocol.record_columns import encode_block
 
 SEQUENCES: Final = 2**31
 """Sequences run from 0 to 2147483647 and then start at 0 again."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class OpenRows:
-    """Rows of one partition, with an upper bound of each row's encoded bytes and its number in the task."""
-
-    columns: RecordColumns
-    sizes: npt.NDArray[np.int64]
-    row_numbers: npt.NDArray[np.int64]
-
-    def slice(self, start: int, end: int) -> OpenRows:
-        return OpenRows(
-            columns=self.columns.slice(start, end - start),
-            sizes=self.sizes[start:end],
-            row_numbers=self.row_numbers[start:end],
-        )
-
-    def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
-        """The rows at ``indices``, in that order, copied."""
-        return OpenRows(
-            columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
-        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -266,7 +244,7 @@ class RecordAccumulator:
         limit = self.batch_size(queue.topic)
         if not queue.open or (queue.open_bytes < limit and not everything):
             return
-        rows = queue.open[0] if len(queue.open) == 1 else _joined(queue.open)
+        rows = queue.open[0] if len(queue.open) == 1 else concat_open_rows(queue.open)
         ends = np.cumsum(rows.sizes)
         start, before, total = 0, 0, len(ends)
         pieces = []
@@ -391,36 +369,3 @@ class RecordAccumulator:
         self.used_bytes -= batch.memory_bytes
         if queue.idle:
             self.active.pop((queue.topic, queue.partition), None)
-
-
-def _joined(pieces: Sequence[OpenRows]) -> OpenRows:
-    return OpenRows(
-        columns=RecordColumns.concat([piece.columns for piece in pieces]),
-        sizes=np.concatenate([piece.sizes for piece in pieces]),
-        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
-    )
-
-
-def sorted_by(
-    partitions: npt.NDArray[np.int32],
-) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
-    """Compute the stable order that groups rows by partition, and the runs in it.
-
-    Returns:
-        The order, None if the rows are in it already; and each run as (partition, start, end).
-    """
-    count = len(partitions)
-    if not count:
-        return None, []
-    changes = np.flatnonzero(partitions[1:] != partitions[:-1])
-    order: npt.NDArray[np.int64] | None = None
-    ordered: npt.NDArray[Any] = partitions
-    if len(changes) and (partitions[1:] < partitions[:-1]).any():
-        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
-        narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
-        order = np.argsort(narrow, kind="stable")
-        ordered = partitions[order]
-        changes = np.flatnonzero(ordered[1:] != ordered[:-1])
-    starts = [0, *(changes + 1).tolist()]
-    ends = [*starts[1:], count]
-    return order, [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

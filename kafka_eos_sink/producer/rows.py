@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,6 +49,28 @@ class Rows:
         )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenRows:
+    """Rows of one partition, with an upper bound of each row's encoded bytes and its number in the task."""
+
+    columns: RecordColumns
+    sizes: npt.NDArray[np.int64]
+    row_numbers: npt.NDArray[np.int64]
+
+    def slice(self, start: int, end: int) -> OpenRows:
+        return OpenRows(
+            columns=self.columns.slice(start, end - start),
+            sizes=self.sizes[start:end],
+            row_numbers=self.row_numbers[start:end],
+        )
+
+    def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
+        """The rows at ``indices``, in that order, copied."""
+        return OpenRows(
+            columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
+        )
+
+
 def concat_rows(pieces: Sequence[Rows]) -> Rows:
     """Concatenate the rows of at least one piece."""
     if len(pieces) == 1:
@@ -68,6 +91,14 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
         )
     columns = RecordColumns.concat([piece.columns for piece in pieces])
     return Rows(topic=topic, partition=partition, columns=columns)
+
+
+def concat_open_rows(pieces: Sequence[OpenRows]) -> OpenRows:
+    return OpenRows(
+        columns=RecordColumns.concat([piece.columns for piece in pieces]),
+        sizes=np.concatenate([piece.sizes for piece in pieces]),
+        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
+    )
 
 
 def topic_column(rows: Rows) -> pa.Array:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_eos_sink.producer.record_accumulator import OpenRows, PartitionQueue, RecordAccumulator, sorted_by
+from kafka_eos_sink.producer.partitioner import sorted_by
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, RecordAccumulator
+from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
 
