@@ -55,7 +55,7 @@ class Interceptors:
             try:
                 changed = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
                 if changed.num_rows != rows.num_rows:
-                    # A retried task must write the same rows, and row numbers in errors must stay right.
+                    # Exactly once holds for each row that Spark delivered: no interceptor may add or drop one.
                     raise ValueError(f"on_send returned {changed.num_rows} rows for {rows.num_rows}")
                 rows = changed
             except Exception:

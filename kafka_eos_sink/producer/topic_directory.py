@@ -70,7 +70,7 @@ class TopicDirectory:
         return self.resolve([topic])[topic]
 
     def _await_metadata(self, deadline: int) -> None:
-        # The sender goes on meanwhile: batches of other topics must not time out behind a missing topic.
+        # The sender keeps sending meanwhile: batches of other topics must not time out behind a missing topic.
         self._client.request_metadata_update()
         self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 
