@@ -445,7 +445,7 @@ def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(bench: Bench) -
         # The look-up of a topic is bounded by max.block.ms too, but is not what is hurried here.
         producer.write(numbered(topic, 0, 2))
         producer.flush()
-        producer._config = replace(producer._config, max_block_ms=300)
+        producer._batcher._config = replace(producer._config, max_block_ms=300)
         bench.proxy.inject(Rule(m.ProduceRequest, Delay(60_000, "response")))
         began = producer._client.clock()
         with pytest.raises(KafkaEosError) as raised:
