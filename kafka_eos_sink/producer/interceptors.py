@@ -1,19 +1,19 @@
-"""User code around the producer: it sees Arrow batches before partitioning, and what became of them after.
+"""User code around the producer: interceptors change rows before partitioning, and learn what became of them.
 
-Like Java's ``ProducerInterceptor``: one that raises is logged and passed over, the write goes on; only where it cannot be
-made or configured there is no write at all. Its methods, each of which it may leave out:
+As with Java's ``ProducerInterceptor``, an exception in an interceptor is logged and the write continues. An interceptor
+that cannot be created or configured fails the write before it starts. All methods are optional:
 
     configure(options)
     on_send(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch
     on_acknowledgement(topic, partition, base_offset, record_count, error)
     close()
 
-``on_acknowledgement`` hears of each batch once: where it lies, or, with a base offset of -1 and for all records of a partition
-together, the error for which the attempt gave them up before they were acknowledged; of rows that had no partition yet it does
-not hear. That includes records of the sink's own that ``on_send`` has not seen: dead letters, and one of each task in the commit log.
+``on_acknowledgement`` is called once per acknowledged batch. After a failure it is called once per partition, with base
+offset -1, the number of unacknowledged records and the error. Rows that had no partition yet are not reported. Records of
+the sink itself are reported although ``on_send`` has not seen them: dead letters, and one commit log record per task.
 
-An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` is told the broker's time of appending by that name: ms
-since 1970 for a topic with ``message.timestamp.type=LogAppendTime``, whose records all have it instead of their own, else -1.
+An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` also receives the broker's append time in ms since the
+epoch. It is -1 unless the topic has ``message.timestamp.type=LogAppendTime``, which gives all records this timestamp.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Interceptors:
     def __init__(self, specs: Sequence[str], options: Mapping[str, str]) -> None:
         self._chain: list[tuple[str, Any]] = []
         for spec in specs:
-            self._chain.append((spec, _made(spec, options)))
-        self._told_the_time = {spec for spec, interceptor in self._chain if _asks_for_the_time(interceptor)}
+            self._chain.append((spec, _create(spec, options)))
+        self._with_append_time = {spec for spec, interceptor in self._chain if _accepts_append_time(interceptor)}
 
     def __bool__(self) -> bool:
         return bool(self._chain)
 
     def on_send(self, rows: Rows) -> Rows:
-        """Rows as the chain leaves them. What one of them raises or returns in a wrong shape is logged and skipped."""
+        """Pass rows through the chain; log and skip an interceptor that raises or returns the wrong shape."""
         for spec, interceptor in self._chain:
             if not hasattr(interceptor, "on_send"):
                 continue
             try:
                 changed = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
                 if changed.num_rows != rows.num_rows:
-                    # Every row is written exactly once; adding or dropping rows is a query's work, not this one's.
+                    # Exactly once holds for each row that Spark delivered: no interceptor may add or drop one.
                     raise ValueError(f"on_send returned {changed.num_rows} rows for {rows.num_rows}")
                 rows = changed
             except Exception:
@@ -72,25 +72,25 @@ class Interceptors:
         *,
         log_append_time_ms: int = -1,
     ) -> None:
-        """Tells the chain what became of these records; offset and time are -1 where the broker did not say."""
+        """Report acknowledged or failed records to the chain; offset and time are -1 if unknown."""
         for spec, interceptor in self._chain:
-            if hasattr(interceptor, "on_acknowledgement"):
-                time = {_LOG_APPEND_TIME: log_append_time_ms} if spec in self._told_the_time else {}
-                try:
-                    interceptor.on_acknowledgement(topic, partition, base_offset, record_count, error, **time)
-                except Exception:
-                    log.warning("interceptor %s failed in on_acknowledgement", spec, exc_info=True)
+            time = {_LOG_APPEND_TIME: log_append_time_ms} if spec in self._with_append_time else {}
+            _notify(spec, interceptor, "on_acknowledgement", topic, partition, base_offset, record_count, error, **time)
 
     def close(self) -> None:
         for spec, interceptor in self._chain:
-            if hasattr(interceptor, "close"):
-                try:
-                    interceptor.close()
-                except Exception:
-                    log.warning("interceptor %s failed in close", spec, exc_info=True)
+            _notify(spec, interceptor, "close")
 
 
-def _made(spec: str, options: Mapping[str, str]) -> Any:
+def _notify(spec: str, interceptor: Any, method: str, *arguments: Any, **named: Any) -> None:
+    if hasattr(interceptor, method):
+        try:
+            getattr(interceptor, method)(*arguments, **named)
+        except Exception:
+            log.warning("interceptor %s failed in %s", spec, method, exc_info=True)
+
+
+def _create(spec: str, options: Mapping[str, str]) -> Any:
     try:
         interceptor = load_object(spec, "interceptors")()
         if hasattr(interceptor, "configure"):
@@ -104,15 +104,15 @@ def _made(spec: str, options: Mapping[str, str]) -> Any:
     return interceptor
 
 
-def _asks_for_the_time(interceptor: Any) -> bool:
+def _accepts_append_time(interceptor: Any) -> bool:
     try:
         return _LOG_APPEND_TIME in inspect.signature(interceptor.on_acknowledgement).parameters
-    except (AttributeError, TypeError, ValueError):  # it has none, or one that is not written in Python
+    except (AttributeError, TypeError, ValueError):  # no such method, or one that is not written in Python
         return False
 
 
 def to_record_batch(rows: Rows) -> pa.RecordBatch:
-    """Columns topic, partition, key, value, headers and timestamp (int64 ms since the epoch), as far as there are."""
+    """Convert to columns topic, partition, key, value, headers and timestamp (int64 ms since the epoch), if present."""
     columns = {
         "topic": topic_column(rows),
         "partition": rows.partition,
@@ -125,18 +125,12 @@ def to_record_batch(rows: Rows) -> pa.RecordBatch:
 
 
 def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
-    """The reverse; ``topic`` is what the rows had, kept as one name where no row was sent elsewhere."""
+    """Convert back to rows; ``topic`` is their topic before, kept as one name if no row has another topic now."""
 
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in batch.schema.names else None
 
-    key, headers, timestamp, partition = (
-        column("key"),
-        column("headers"),
-        column("timestamp"),
-        column("partition"),
-    )
-    topics = column("topic")
+    topics, partition = column("topic"), column("partition")
     if topics is not None and not (isinstance(topic, str) and set(topics.unique().to_pylist()) <= {topic}):
         topic = topics
     elif topics is None and not isinstance(topic, str):
@@ -144,5 +138,10 @@ def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
     return Rows(
         topic=topic,
         partition=None if partition is None else partition.cast(pa.int32()),
-        columns=RecordColumns(value=batch.column("value"), key=key, headers=headers, timestamp=timestamp),
+        columns=RecordColumns(
+            value=batch.column("value"),
+            key=column("key"),
+            headers=column("headers"),
+            timestamp=column("timestamp"),
+        ),
     )

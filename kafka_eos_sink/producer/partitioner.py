@@ -1,12 +1,12 @@
-"""Which partition a row goes to: equal keys where Java's producer puts them, rows without a key in runs.
+"""Choose the partition of each row: by key as Java's producer does, and in runs for rows without a key.
 
-Everything works on whole columns: no Python per row.
+All partitioners work on whole columns, without Python per row.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from kafka_eos_sink.protocol.murmur2 import murmur2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """A topic as the partitioner sees it: how many partitions, and which of them (int32, sorted) have a leader."""
+    """A topic as the partitioner sees it: the number of partitions, and those (int32, sorted) that have a leader."""
 
     topic: str
     count: int
@@ -32,15 +32,15 @@ class TopicPartitions:
 
 class Partitioner(Protocol):
     def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
-        """A partition for each of the rows, all of one topic; ``sizes`` are their encoded bytes.
+        """Return a partition for each row of one topic; ``sizes`` are the rows' encoded bytes.
 
-        Rows that name their partition are decided already and not among them.
+        Rows that name their partition never get here.
         """
         ...
 
 
 def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
-    """The partitioner that ``config`` names. ``seed`` makes the choice for rows without a key repeatable."""
+    """Make the partitioner that ``config`` names; ``seed`` makes its choice for rows without a key repeatable."""
     if config.partitioner == "default":
         return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
     if config.partitioner == "round-robin":
@@ -51,9 +51,9 @@ def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partiti
 class DefaultPartitioner:
     """Java's built-in partitioner (KIP-480, KIP-794): murmur2 over the key, in runs of ``run_bytes`` without one.
 
-    A key's partition depends on the number of partitions alone, never on which have a leader. Rows without a key
-    stay with one partition for ``run_bytes`` so that they fill a batch, then move on, in a random order that uses
-    every partition with a leader before it uses one twice.
+    The partition of a key depends only on the number of partitions, never on their leaders. Rows without a key go to one
+    partition for ``run_bytes``, so that they fill a batch, and then to the next one. The order is random, and uses every
+    partition with a leader once before it repeats one.
     """
 
     def __init__(self, *, run_bytes: int, ignore_keys: bool = False, seed: int | None = None) -> None:
@@ -79,6 +79,7 @@ class DefaultPartitioner:
         index = (ends - sizes) // self._run_bytes
         last = int(index[-1]) if len(index) else 0
         chosen = np.empty(last + 1, np.int32)
+        # Without any leader all partitions count: the rows then wait in their batches, as Java's do.
         available = {int(partition) for partition in topic.available} or set(range(topic.count))
         for at in range(last + 1):
             if at or run.partition not in available:
@@ -90,28 +91,27 @@ class DefaultPartitioner:
         return partitions
 
 
+@dataclass(slots=True)
 class _Run:
-    """Where the rows without a key of one topic go at present, and how full that run is."""
+    """The current partition of a topic's rows without a key, the bytes used of its run, and the partitions to come."""
 
-    __slots__ = ("partition", "used", "waiting")
-
-    def __init__(self) -> None:
-        self.partition = -1
-        self.used = 0
-        self.waiting: list[int] = []
+    partition: int = -1
+    used: int = 0
+    waiting: list[int] = field(default_factory=list)
 
     def move_on(self, available: set[int], rng: random.Random) -> None:
         self.waiting = [partition for partition in self.waiting if partition in available]
         if not self.waiting:
             self.waiting = sorted(available)
             rng.shuffle(self.waiting)
+            # The last partition of the former order must not come twice in a row.
             if len(self.waiting) > 1 and self.waiting[-1] == self.partition:
                 self.waiting.reverse()
         self.partition = self.waiting.pop()
 
 
 class RoundRobinPartitioner:
-    """One row to each partition with a leader in turn, keys or not (Java's ``RoundRobinPartitioner``)."""
+    """Give each partition with a leader one row in turn, and ignore keys (Java's ``RoundRobinPartitioner``)."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -124,7 +124,7 @@ class RoundRobinPartitioner:
 
 
 class CustomPartitioner:
-    """``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array`` by the user."""
+    """Calls the user's ``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
 
     def __init__(self, spec: str) -> None:
         self._spec = spec
@@ -134,8 +134,8 @@ class CustomPartitioner:
 
     def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         try:
-            answer = self._function(to_record_batch(rows), topic.topic, topic.count)
-            column = pa.array(answer) if not isinstance(answer, (pa.Array, pa.ChunkedArray)) else answer
+            result = self._function(to_record_batch(rows), topic.topic, topic.count)
+            column = result if isinstance(result, (pa.Array, pa.ChunkedArray)) else pa.array(result)
             partitions: npt.NDArray[Any] = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
         except Exception as error:
             raise KafkaEosError(
@@ -158,7 +158,7 @@ class CustomPartitioner:
 
 
 def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """``toPositive(murmur2(key)) % count`` of every key (a binary array); of a null key what the empty one has."""
+    """Compute ``toPositive(murmur2(key)) % count`` of every key (a binary array); a null key counts as empty."""
     _, offsets, data = key.buffers()
     at = np.frombuffer(offsets, np.int32)[key.offset : key.offset + len(key) + 1]
     octets = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
@@ -169,7 +169,7 @@ def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
 def partitions_of(
     rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions, partitioner: Partitioner
 ) -> npt.NDArray[np.int32]:
-    """The partition of each row: the one that the row names, and the partitioner's choice for the others."""
+    """Return each row's partition: the one that the row names, else the partitioner's choice."""
     given = rows.partition
     if given is None or given.null_count == len(given):
         return partitioner(rows, sizes, topic)
@@ -180,3 +180,28 @@ def partitions_of(
     partitions: npt.NDArray[np.int32] = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
     partitions[free] = partitioner(rows.take(free), sizes[free], topic)
     return partitions
+
+
+def sorted_by(
+    partitions: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
+    """Compute the stable order that groups rows by partition, and the runs in it.
+
+    Returns:
+        The order, None if the rows are in it already; and each run as (partition, start, end).
+    """
+    count = len(partitions)
+    if not count:
+        return None, []
+    changes = np.flatnonzero(partitions[1:] != partitions[:-1])
+    order: npt.NDArray[np.int64] | None = None
+    ordered: npt.NDArray[Any] = partitions
+    if len(changes) and (partitions[1:] < partitions[:-1]).any():
+        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
+        narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
+        order = np.argsort(narrow, kind="stable")
+        ordered = partitions[order]
+        changes = np.flatnonzero(ordered[1:] != ordered[:-1])
+    starts = [0, *(changes + 1).tolist()]
+    ends = [*starts[1:], count]
+    return order, [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.errors import InvalidRowError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.errors import BrokerUnavailableError, InvalidRowError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
@@ -29,6 +29,22 @@ def record_too_large_error(batch: ProducerBatch, problem: str) -> InvalidRowErro
         f"{batch.block.uncompressed_bytes} bytes ({batch.size_bytes} as a batch)"
         f"{'' if row is None else f', row {row} of the task'}: {problem}; raise the topic's max.message.bytes or "
         "set dead.letter.topic",
+    )
+
+
+def unknown_topic_error(batch: ProducerBatch, since_ms: int, max_block_ms: int) -> InvalidRowError:
+    return InvalidRowError(
+        "UNKNOWN_TOPIC",
+        f"topic {batch.topic} partition {batch.partition} is not known to its leader since {since_ms} ms "
+        f"(max.block.ms is {max_block_ms}); was the topic deleted?",
+    )
+
+
+def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> BrokerUnavailableError:
+    return BrokerUnavailableError(
+        "DELIVERY_TIMEOUT",
+        f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not acknowledged after "
+        f"{after} and {batch.attempts} attempts; last problem: {reason}",
     )
 
 

@@ -16,9 +16,8 @@ between two batches, so the brokers work while it makes the next batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -27,33 +26,24 @@ from kafka_eos_sink.client.admin import Admin, EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.partitioner import TopicPartitions, load_partitioner, partitions_of
-from kafka_eos_sink.producer.record_accumulator import (
-    OpenRows,
-    PartitionQueue,
-    ProducerBatch,
-    RecordAccumulator,
-    sorted_by,
-)
-from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows, dead_letters
+from kafka_eos_sink.producer.partitioner import TopicPartitions
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
+from kafka_eos_sink.producer.row_checks import BadRows, TopicRows, checked_rows, dead_letters
 from kafka_eos_sink.producer.rows import Rows, concat_rows
-from kafka_eos_sink.producer.sender import Acknowledged, Sender
+from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
 """Rows are encoded this many bytes at a time: enough to fill batches of several partitions, and little enough to give
 the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
-PUMP_EVERY_BYTES: Final = 128 * 1024
-"""Encoded bytes after which the producer serves the sockets again."""
-WAIT_MS: Final = 100
 
 
 class Producer:
@@ -61,8 +51,7 @@ class Producer:
 
     A task attempt calls ``init``, ``begin``, ``write``, ``append_record``, ``flush`` and then ``prepare`` or ``abort``.
     The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
-    ``add_offsets`` and ``end(committed=True)`` complete Java's transactional producer. The sink does not call them: its
-    driver ends every transaction through ``runtime``. The producer's model check and the fault tests commit with them.
+    ``end(committed=True)`` is for the model check and the fault tests. In the sink the driver commits through ``runtime``.
 
     After the first failure every call raises that failure again, except ``abort`` and ``close``.
     The caller owns the client, which stays open after ``close``.
@@ -84,10 +73,8 @@ class Producer:
         backoff = ExponentialBackoff(client.config.retry_backoff_ms, client.config.retry_backoff_max_ms)
         self._client = client
         self._config = config
-        self._wall_clock = wall_clock
         self._version_is_known = transaction_version is not None
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
-        self._partitioner = load_partitioner(config)
         self._accumulator = RecordAccumulator(
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
@@ -101,13 +88,13 @@ class Producer:
             backoff=backoff,
         )
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
-        self._topics = TopicDirectory(client, self._pump, config.max_block_ms)
+        self._topics = TopicDirectory(client, self._sender, config.max_block_ms)
+        self._batcher = Batcher(client, config, self._accumulator, self._sender, wall_clock)
         self._slab: list[Rows] = []
         self._slab_bytes = 0
         self._slab_since = 0
         self._slab_limit = max(1, min(SLAB_BYTES, config.buffer_memory // 4))
         self._rows_seen = 0
-        self._since_pump = 0
         self._closed = False
 
     # identity and transaction
@@ -193,16 +180,6 @@ class Producer:
             transaction_version=self.transaction_version,
         )
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int], deadline_ms: int) -> None:
-        """Commit a group's offsets (of the next record to read) with this transaction; wait for the response."""
-        self._check_writable()
-        self._transactions.add_offsets(group, offsets)
-        self._pump_while(
-            lambda: bool(self._transactions.offsets),
-            deadline_ms,
-            f"TxnOffsetCommit of group {group!r}",
-        )
-
     def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
         """End this producer's own transaction; a commit flushes first, and every retry is identical.
 
@@ -263,24 +240,21 @@ class Producer:
         if not rows.num_rows:
             return
         with self._all_or_failed():
-            self._take_in(rows)
-
-    def _take_in(self, rows: Rows) -> None:
-        rows = self._interceptors.on_send(rows) if self._interceptors else rows
-        size = rows.columns.nbytes
-        # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
-        step = max(1, rows.num_rows // max(1, -(-size // (2 * self._slab_limit))))
-        for start in range(0, rows.num_rows, step):
-            piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
-            if not self._slab:
-                self._slab_since = self._client.clock()
-            self._slab.append(piece)
-            self._slab_bytes += piece.columns.nbytes
-            if self._slab_bytes >= self._slab_limit:
-                self._work_off_slab()
-        if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
-            self._work_off_slab()
-        self._close_lingered()
+            rows = self._interceptors.on_send(rows) if self._interceptors else rows
+            # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
+            step = max(1, rows.num_rows // max(1, -(-rows.columns.nbytes // (2 * self._slab_limit))))
+            for start in range(0, rows.num_rows, step):
+                piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
+                if not self._slab:
+                    self._slab_since = self._client.clock()
+                self._slab.append(piece)
+                self._slab_bytes += piece.columns.nbytes
+                if self._slab_bytes >= self._slab_limit:
+                    self._send_slab()
+            if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
+                self._send_slab()
+            self._batcher.close_lingered()
+            self._write_refused()
 
     def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append one uncompressed record to the named partition, in the same transaction.
@@ -289,38 +263,21 @@ class Producer:
         """
         self._check_writable()
         with self._all_or_failed():
-            self._topics.want(topic)
-            now = self._wall_clock()
-            batch = ProducerBatch(
-                topic=topic,
-                partition=partition,
-                block=encode_rows([(key, value, ())], now),
-                created_ms=self._client.clock(),
-                timestamp_ms=now,
-            )
-            # Rows of this partition that still wait for company were written before the record.
-            self._close(self._accumulator.queue(topic, partition), everything=True)
-            self._accumulator.add(batch)
-            self._pump(0)
+            self._client.want_topics([topic])
+            self._batcher.add_record(topic, partition, key, value)
 
     def flush(self) -> None:
         """Send everything and wait until the brokers have acknowledged all of it; raise the first failure."""
         self._check_writable()
         with self._all_or_failed():
-            self._flush()
-
-    def _flush(self) -> None:
-        self._work_off_slab()
-        while True:
-            for queue in list(self._accumulator.queues.values()):
-                self._close(queue, everything=True)
-            # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
-            while not self._accumulator.idle:
-                self._pump(WAIT_MS)
-            self._write_refused()
-            if self._accumulator.idle and not self._accumulator.open_bytes:
-                self._raise_failure()
-                return
+            self._send_slab()
+            while self._accumulator.open_bytes or self._sender.refused or not self._accumulator.idle:
+                self._batcher.close_all()
+                while not self._accumulator.idle:
+                    self._sender.pump(WAIT_MS)
+                # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
+                self._write_refused()
+            self._sender.raise_failure()
 
     def close(self) -> None:
         """Close this producer without waiting; an open transaction stays open."""
@@ -329,17 +286,9 @@ class Producer:
             self._sender.abandon()
             self._interceptors.close()
 
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # from rows to batches
 
-    def _work_off_slab(self) -> None:
+    def _send_slab(self) -> None:
         if not self._slab:
             return
         rows = concat_rows(self._slab)
@@ -349,81 +298,30 @@ class Producer:
         self._rows_seen += rows.num_rows
         good, bad = checked_rows(rows, row_numbers, self._topics, self._config)
         for group in good:
-            self._place(group)
-        if bad and self._config.dead_letter_topic is not None:
-            self._dead_letter(dead_letters(self._config.dead_letter_topic, bad))
-        excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
-        if excess > 0:
-            for queue in self._accumulator.fullest(excess):
-                self._close(queue, everything=True)
+            self._batcher.add(group)
+        if bad:
+            self._dead_letter(bad)
+        self._batcher.limit_open_rows()
 
-    def _place(self, group: TopicRows) -> None:
-        """Append the rows of one topic to their partitions, after a stable sort by partition."""
-        order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
-        columns, sizes, row_numbers = group.rows.columns, group.sizes, group.row_numbers
-        if order is not None:
-            columns, sizes, row_numbers = columns.take(order), sizes[order], row_numbers[order]
-        placed = OpenRows(columns=columns, sizes=sizes, row_numbers=row_numbers)
-        now = self._client.clock()
-        for partition, start, end in runs:
-            rows = placed if end - start == len(sizes) else placed.slice(start, end)
-            queue = self._accumulator.append(group.topic.topic, partition, rows, now)
-            self._close(queue, everything=False)
-
-    def _close(self, queue: PartitionQueue, *, everything: bool) -> None:
-        timestamp = self._wall_clock()
-        for rows in self._accumulator.cut(queue, everything=everything):
-            # Twice: a batch holds its rows until it is acknowledged (for a split), and their encoded bytes.
-            self._await_memory(2 * int(rows.sizes.sum()))
-            batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
-            self._since_pump += batch.size_bytes
-            if self._since_pump >= PUMP_EVERY_BYTES:
-                self._pump(0)
-
-    def _close_lingered(self) -> None:
-        for queue in self._accumulator.lingered(self._client.clock()):
-            self._close(queue, everything=True)
-        if self._since_pump:
-            self._pump(0)
-        self._write_refused()
-
-    def _await_memory(self, size: int) -> None:
-        # With nothing unacknowledged no memory can become free: a batch above buffer.memory is sent alone.
-        started = self._client.clock()
-        while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
-            left = self._config.max_block_ms - (self._client.clock() - started)
-            if left <= 0:
-                raise KafkaEosError(
-                    "BUFFER_EXHAUSTED",
-                    f"no memory became free for {self._config.max_block_ms} ms (max.block.ms): "
-                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait "
-                    "for the brokers' acknowledgement; check the brokers' health, or raise buffer.memory or "
-                    "max.block.ms",
-                )
-            self._pump(min(left, WAIT_MS))
-
-    def _dead_letter(self, letters: Rows) -> None:
-        topics = self._topics.resolve([str(letters.topic)])
-        topic = topics[str(letters.topic)]
+    def _dead_letter(self, bad: Sequence[BadRows]) -> None:
+        name = self._config.dead_letter_topic
+        assert name is not None
+        topic = self._topics.resolve([name])[name]
         if not isinstance(topic, TopicPartitions):
-            raise topic.error(str(letters.topic))
+            raise topic.error(name)
+        letters = dead_letters(name, bad)
         numbers = np.full(letters.num_rows, -1)
-        self._place(TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers))
+        self._batcher.add(
+            TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
+        )
 
     def _write_refused(self) -> None:
-        while self._sender.refused and self._config.dead_letter_topic is not None:
+        while self._sender.refused:
             batch, error = self._sender.refused.pop(0)
-            assert batch.columns is not None
-            rows = Rows(topic=batch.topic, partition=None, columns=batch.columns)
-            bad = TopicRows.refused(rows, batch.partition, batch.row_number(0), error)
-            self._dead_letter(dead_letters(self._config.dead_letter_topic, [bad]))
-
-    # the pump
-
-    def _pump(self, timeout_ms: int) -> None:
-        self._since_pump = 0
-        self._sender.run_once(timeout_ms)
-        self._raise_failure()
+            assert batch.rows is not None
+            rows = Rows(topic=batch.topic, partition=None, columns=batch.rows.columns)
+            numbers = batch.rows.row_numbers
+            self._dead_letter([BadRows(error.code, error.message, batch.topic, rows, numbers, batch.partition)])
 
     def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
         while waiting():
@@ -432,7 +330,7 @@ class Producer:
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE", f"{what} had no success before its deadline; last: {self._last_obstacle()}"
                 )
-            self._pump(min(left, WAIT_MS))
+            self._sender.pump(min(left, WAIT_MS))
 
     def _last_obstacle(self) -> str:
         """The last error of the coordinator, with the transaction that blocks the transactional id if there is one."""
@@ -450,12 +348,8 @@ class Producer:
             self._sender.fail(error)
             raise
 
-    def _raise_failure(self) -> None:
-        if self._sender.failure is not None:
-            raise self._sender.failure
-
     def _check_writable(self) -> None:
-        self._raise_failure()
+        self._sender.raise_failure()
         if self._closed or not self._transactions.may_produce:
             # An idempotent producer whose epochs are exhausted requests a new producer id; rows wait for it meanwhile.
             if not self._closed and self._transactions.state is State.INITIALIZING:

@@ -16,15 +16,15 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from kafka_eos_sink.producer.rows import OpenRows, concat_open_rows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
-from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_block
+from kafka_eos_sink.protocol.record_columns import encode_block
 
 SEQUENCES: Final = 2**31
 """Sequences run from 0 to 2147483647 and then start at 0 again."""
@@ -34,8 +34,8 @@ SEQUENCES: Final = 2**31
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``columns``, ``sizes`` and ``row_numbers`` stay until then, to split a batch that is too large for its topic and to
-    name the rows that a broker rejected. They are None for a record that did not come from a row.
+    ``rows`` stay until then, to split a batch that is too large for its topic and to name the rows that a broker
+    rejected. They are None for a record that did not come from a row.
     """
 
     topic: str
@@ -44,9 +44,7 @@ class ProducerBatch:
     created_ms: int
     timestamp_ms: int
     """The time of writing, for records without a timestamp of their own."""
-    columns: RecordColumns | None = None
-    sizes: npt.NDArray[np.int64] | None = None
-    row_numbers: npt.NDArray[np.int64] | None = None
+    rows: OpenRows | None = None
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
@@ -74,12 +72,13 @@ class ProducerBatch:
     @property
     def memory_bytes(self) -> int:
         """Memory of the batch: its rows and their encoded bytes."""
-        kept = 0 if self.columns is None else self.block.uncompressed_bytes
-        return kept + len(self.block.records)
+        return (0 if self.rows is None else self.block.uncompressed_bytes) + len(self.block.records)
 
     def row_number(self, index: int) -> int | None:
         """The number, within the task, of the row that became record ``index`` of this batch."""
-        return None if self.row_numbers is None or index >= len(self.row_numbers) else int(self.row_numbers[index])
+        if self.rows is None or index >= self.record_count:
+            return None
+        return int(self.rows.row_numbers[index])
 
     def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
         """Set producer id, epoch and sequence, and fix the bytes."""
@@ -99,22 +98,6 @@ class ProducerBatch:
         self.attempts = 0
         self.in_doubt = False
         self.retry_at = 0
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class OpenRows:
-    """Rows of one partition, with the upper bound of each one's encoded bytes and its number in the task."""
-
-    columns: RecordColumns
-    sizes: npt.NDArray[np.int64]
-    row_numbers: npt.NDArray[np.int64]
-
-    def slice(self, start: int, end: int) -> OpenRows:
-        return OpenRows(
-            columns=self.columns.slice(start, end - start),
-            sizes=self.sizes[start:end],
-            row_numbers=self.row_numbers[start:end],
-        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -139,17 +122,22 @@ class PartitionQueue:
         """The batch that may be sent now, if any."""
         if self.rewrite or self.identity != identity:
             # A batch of an old producer id or epoch may not be resent (KIP-360). Renumbering waits for the requests in
-            # flight: the leader may still append them under their old sequences.
+            # flight: the leader may still append them under their old sequences. If it did, the renumbered resend
+            # would be a second copy that no leader can recognise.
             if any(batch.on_wire for batch in self.unacknowledged):
                 return None
             self._start_over(identity)
         if self.unacknowledged:
             oldest = self.unacknowledged[0]
-            # The oldest batch is resent first and alone: after a lost response nobody knows which later ones arrived.
+            # After a retriable error or a lost response the oldest batch is resent first and alone, because nobody knows
+            # which of the later ones the leader appended (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
             if not oldest.on_wire:
                 return oldest if oldest.retry_at <= now else None
+            # A later batch waits for its resend: nothing new may overtake it.
             if any(not batch.on_wire for batch in self.unacknowledged):
                 return None
+            # A leader keeps the last five batches of a producer to recognise duplicates, hence at most five in flight
+            # (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN). With a sixth, a resend of the first would be unknown.
             # A leader without state of this producer accepts any first sequence (KIP-360). If it rejected the first
             # batch and accepted the second, already in flight, the order would be lost for good.
             if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
@@ -157,7 +145,7 @@ class PartitionQueue:
         return self.fresh[0] if self.fresh and self.fresh[0].retry_at <= now else None
 
     def sent(self, batch: ProducerBatch, *, transactional: bool) -> None:
-        """Note that ``batch``, the result of ``next_to_send``, is in flight."""
+        """Record that ``batch``, the result of ``next_to_send``, is in flight."""
         if batch.sealed is None:
             if self.fresh and self.fresh[0] is batch:
                 self.fresh.popleft()
@@ -170,7 +158,7 @@ class PartitionQueue:
         batch.on_wire = True
 
     def done(self, batch: ProducerBatch) -> None:
-        """``batch`` is acknowledged."""
+        """Remove an acknowledged batch."""
         batch.on_wire = False
         self.unacknowledged.remove(batch)
         self.anything_acknowledged = True
@@ -185,6 +173,7 @@ class PartitionQueue:
         sequence = batch.base_sequence
         for later in self.unacknowledged[at:]:
             # A later batch in flight may be renumbered: the leader rejects it, since the batch before it is missing.
+            # Its response then finds ``sealed`` None, and the sender retries it under the new sequence.
             if later.base_sequence != sequence:
                 later.unsent()
                 later.identity, later.base_sequence = self.identity, sequence
@@ -192,6 +181,7 @@ class PartitionQueue:
         self.next_sequence = sequence
 
     def _start_over(self, identity: ProducerIdAndEpoch) -> None:
+        # A new epoch starts at sequence 0 on every leader (KIP-360). The batches keep their order.
         for batch in reversed(self.unacknowledged):
             batch.unsent()
             self.fresh.appendleft(batch)
@@ -239,7 +229,7 @@ class RecordAccumulator:
         return self._topic_batch_size.get(topic, self._batch_size)
 
     def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
-        """Adds rows, in order, to what is open in their partition."""
+        """Append rows, in order, to the open rows of their partition."""
         queue = self.queue(topic, partition)
         if not queue.open:
             queue.open_since = now
@@ -254,7 +244,7 @@ class RecordAccumulator:
         limit = self.batch_size(queue.topic)
         if not queue.open or (queue.open_bytes < limit and not everything):
             return
-        rows = queue.open[0] if len(queue.open) == 1 else _joined(queue.open)
+        rows = queue.open[0] if len(queue.open) == 1 else concat_open_rows(queue.open)
         ends = np.cumsum(rows.sizes)
         start, before, total = 0, 0, len(ends)
         pieces = []
@@ -268,14 +258,7 @@ class RecordAccumulator:
         queue.open.clear()
         if start < total:
             # Copied: a slice of a few rows would keep the memory of their whole slab.
-            rest = np.arange(start, total)
-            queue.open.append(
-                OpenRows(
-                    columns=rows.columns.take(rest),
-                    sizes=rows.sizes[start:].copy(),
-                    row_numbers=rows.row_numbers[start:].copy(),
-                )
-            )
+            queue.open.append(rows.take(np.arange(start, total)))
         yield from pieces
 
     def lingered(self, now: int) -> list[PartitionQueue]:
@@ -293,22 +276,20 @@ class RecordAccumulator:
         return found
 
     def close(self, queue: PartitionQueue, rows: OpenRows, now: int, timestamp_ms: int) -> ProducerBatch:
-        """Encodes ``rows`` into one batch behind the others; ``timestamp_ms`` is for rows without one."""
+        """Encode ``rows`` into one batch behind the others; ``timestamp_ms`` is for rows without one."""
         batch = ProducerBatch(
             topic=queue.topic,
             partition=queue.partition,
             block=encode_block(rows.columns, timestamp_ms, self._codec, self._level),
             created_ms=now,
             timestamp_ms=timestamp_ms,
-            columns=rows.columns,
-            sizes=rows.sizes,
-            row_numbers=rows.row_numbers,
+            rows=rows,
         )
         self.add(batch)
         return batch
 
     def add(self, batch: ProducerBatch) -> None:
-        """A closed batch, behind the others of its partition."""
+        """Put a closed batch behind the others of its partition."""
         queue = self.queue(batch.topic, batch.partition)
         queue.fresh.append(batch)
         self.used_bytes += batch.memory_bytes
@@ -331,32 +312,30 @@ class RecordAccumulator:
 
         Later batches of the topic are at most as large as these halves.
         """
-        if batch.columns is None or batch.sizes is None or batch.row_numbers is None or batch.record_count < 2:
+        rows = batch.rows
+        if rows is None or batch.record_count < 2:
             return False
-        ends = np.cumsum(batch.sizes)
+        ends = np.cumsum(rows.sizes)
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
-        rows = OpenRows(columns=batch.columns, sizes=batch.sizes, row_numbers=batch.row_numbers)
-        parts = []
-        for part in (rows.slice(0, half), rows.slice(half, batch.record_count)):
-            parts.append(
-                ProducerBatch(
-                    topic=batch.topic,
-                    partition=batch.partition,
-                    block=encode_block(part.columns, batch.timestamp_ms, self._codec, self._level),
-                    created_ms=batch.created_ms,
-                    timestamp_ms=batch.timestamp_ms,
-                    columns=part.columns,
-                    sizes=part.sizes,
-                    row_numbers=part.row_numbers,
-                )
+        # The halves keep the time of closing: a split must not prolong delivery.timeout.ms.
+        parts = [
+            ProducerBatch(
+                topic=batch.topic,
+                partition=batch.partition,
+                block=encode_block(part.columns, batch.timestamp_ms, self._codec, self._level),
+                created_ms=batch.created_ms,
+                timestamp_ms=batch.timestamp_ms,
+                rows=part,
             )
+            for part in (rows.slice(0, half), rows.slice(half, batch.record_count))
+        ]
         self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
         self.replace(batch, parts)
         return True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """``parts`` (or nothing) in the place of a batch that the broker refused."""
+        """Put ``parts`` (or nothing) in the place of a batch that the broker rejected."""
         queue = self.queue(batch.topic, batch.partition)
         batch.on_wire = False
         queue.replace(batch, parts)
@@ -365,6 +344,7 @@ class RecordAccumulator:
 
     def drop_unsent(self) -> list[ProducerBatch]:
         """Forget everything that is not in flight; return the forgotten batches that have a sequence."""
+        # A batch in flight stays: its bytes are on the wire, and an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
             queue.open.clear()
@@ -389,35 +369,3 @@ class RecordAccumulator:
         self.used_bytes -= batch.memory_bytes
         if queue.idle:
             self.active.pop((queue.topic, queue.partition), None)
-
-
-def _joined(pieces: Sequence[OpenRows]) -> OpenRows:
-    return OpenRows(
-        columns=RecordColumns.concat([piece.columns for piece in pieces]),
-        sizes=np.concatenate([piece.sizes for piece in pieces]),
-        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
-    )
-
-
-def sorted_by(
-    partitions: npt.NDArray[np.int32],
-) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
-    """How to bring rows together by partition: the stable order (None if they are in order), and the runs in it.
-
-    A run is (partition, start, end).
-    """
-    count = len(partitions)
-    if not count:
-        return None, []
-    changes = np.flatnonzero(partitions[1:] != partitions[:-1])
-    order: npt.NDArray[np.int64] | None = None
-    ordered: npt.NDArray[Any] = partitions
-    if len(changes) and (partitions[1:] < partitions[:-1]).any():
-        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
-        narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
-        order = np.argsort(narrow, kind="stable")
-        ordered = partitions[order]
-        changes = np.flatnonzero(ordered[1:] != ordered[:-1])
-    starts = [0, *(changes + 1).tolist()]
-    ends = [*starts[1:], count]
-    return order, [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

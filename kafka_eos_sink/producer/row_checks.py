@@ -1,14 +1,14 @@
-"""What can be known of rows before any of them is sent: which ones Kafka would not take, and why.
+"""Check rows before any of them is sent: which ones Kafka would reject, and why.
 
-Without a dead letter topic the first such row fails the task. With one they go there, with the reason in headers:
+Without a dead letter topic the first such row fails the task. With one the rows go there, with the reason in headers:
 
     kafka-eos.error        the code, as in docs/errors.md
     kafka-eos.reason       the sentence
-    kafka-eos.topic        where the row should have gone (absent where it named no topic)
-    kafka-eos.partition    the partition it named (absent where it named none)
+    kafka-eos.topic        the row's topic (absent if it has none)
+    kafka-eos.partition    the row's partition (absent if it has none)
     kafka-eos.row          its number within the task
     kafka-eos.key.bytes, kafka-eos.value.bytes
-                           the size of a key or value that was left out, because the row is too large for any topic
+                           the size of a key or value that was removed, because the row is too large for any topic
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
 
 LONGEST_KEPT_BYTES: Final = 65_536
-"""A key longer than this does not follow a row into the dead letter topic that is too large."""
+"""The longest key that the dead letter of a too large row keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BadRows:
-    """Rows that cannot be written for one and the same reason."""
+    """Rows that cannot be written, all for the same reason."""
 
     code: str
     reason: str
@@ -43,10 +43,10 @@ class BadRows:
     rows: Rows
     row_numbers: npt.NDArray[np.int64]
     partition: int | None = None
-    """Where the row should have gone, when the partitioner had decided."""
+    """The partition that the partitioner had chosen, for a row that only the broker rejected."""
 
     def error(self) -> InvalidRowError:
-        """The first of them, named by topic, partition and number; never by what it holds."""
+        """Name the first row by topic, partition and number, never by its content."""
         partition = self.partition
         if partition is None and self.rows.partition is not None:
             partition = self.rows.partition[0].as_py()
@@ -62,33 +62,21 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRows:
-    """Rows of one topic that can be written, with their sizes and numbers."""
+    """Rows of one topic that can be written, with their encoded bytes and their numbers in the task."""
 
     topic: TopicPartitions
     rows: Rows
     sizes: npt.NDArray[np.int64]
     row_numbers: npt.NDArray[np.int64]
 
-    @staticmethod
-    def refused(rows: Rows, partition: int, row_number: int | None, error: InvalidRowError) -> BadRows:
-        """A row that only the broker knew to be bad."""
-        return BadRows(
-            code=error.code,
-            reason=error.message,
-            topic=str(rows.topic),
-            rows=rows,
-            row_numbers=np.array([-1 if row_number is None else row_number]),
-            partition=partition,
-        )
-
 
 def checked_rows(
     rows: Rows, row_numbers: npt.NDArray[np.int64], topics: TopicDirectory, config: ProducerConfig
 ) -> tuple[list[TopicRows], list[BadRows]]:
-    """The rows by topic, and those that cannot be written.
+    """Group rows by topic, and separate those that cannot be written.
 
-    Raises ``InvalidRowError`` for the first of the latter unless there is a dead letter topic, so that nothing of these
-    rows is sent.
+    Raises:
+        InvalidRowError: a row cannot be written and there is no dead letter topic. None of these rows is sent then.
     """
     good: list[TopicRows] = []
     bad: list[BadRows] = []
@@ -96,11 +84,11 @@ def checked_rows(
     resolved = topics.resolve([name for name, _, _ in groups if name is not None])
     for name, group, numbers in groups:
         if name is None:
-            bad.append(_bad("NULL_TOPIC", "has no topic", None, group, numbers))
+            bad.append(BadRows("NULL_TOPIC", "has no topic", None, group, numbers))
             continue
         topic = resolved[name]
         if isinstance(topic, TopicProblem):
-            bad.append(_bad(topic.code, f"cannot be written: the topic {topic.reason}", name, group, numbers))
+            bad.append(BadRows(topic.code, f"cannot be written: the topic {topic.reason}", name, group, numbers))
         else:
             kept = _check_topic(topic, group, numbers, topics, config, bad)
             if kept is not None:
@@ -127,18 +115,18 @@ def _check_topic(
             f"takes up to {largest} bytes as a record, more than the {limit - BATCH_OVERHEAD} that max.request.size "
             f"({config.max_request_size}) and buffer.memory ({config.buffer_memory}) leave"
         )
-        bad.append(_bad("RECORD_TOO_LARGE", reason, topic.topic, *_picked(rows, numbers, too_large)))
+        bad.append(BadRows("RECORD_TOO_LARGE", reason, topic.topic, *_picked(rows, numbers, too_large)))
     wrong = np.zeros(len(sizes), np.bool_)
     if rows.partition is not None and rows.partition.null_count < len(rows.partition):
         given = rows.partition.fill_null(0).to_numpy(zero_copy_only=False)
         if ((given < 0) | (given >= topic.count)).any():
-            # Partitions may have been added since; Java's producer looks again, too, before it refuses.
-            again = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
-            topic = again if isinstance(again, TopicPartitions) else topic
+            # Partitions may have been added since. Java's producer also refreshes metadata before it rejects the row.
+            fresh = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
+            topic = fresh if isinstance(fresh, TopicPartitions) else topic
         wrong = ((given < 0) | (given >= topic.count)) & ~too_large
         if wrong.any():
             reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
-            bad.append(_bad("NO_SUCH_PARTITION", reason, topic.topic, *_picked(rows, numbers, wrong)))
+            bad.append(BadRows("NO_SUCH_PARTITION", reason, topic.topic, *_picked(rows, numbers, wrong)))
     unfit = too_large | wrong
     if not unfit.any():
         return TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=numbers)
@@ -174,12 +162,9 @@ def _picked(
     return rows.take(at), numbers[at]
 
 
-def _bad(code: str, reason: str, topic: str | None, rows: Rows, row_numbers: npt.NDArray[np.int64]) -> BadRows:
-    return BadRows(code=code, reason=reason, topic=topic, rows=rows, row_numbers=row_numbers)
-
-
 def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
-    """The rows as they go to the dead letter topic, the reason in their headers."""
+    """Build the records for the dead letter topic, with the reason in their headers."""
+    # Python per row: only rows that Kafka would reject come here.
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: list[list[dict[str, Any]]] = []
@@ -190,17 +175,12 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             key = None if columns.key is None else columns.key[at].as_py()
             value = columns.value[at].as_py()
             own = [] if columns.headers is None else columns.headers[at].as_py() or []
-            why = {
-                "error": group.code,
-                "reason": group.reason,
-                "topic": group.topic,
-                "partition": group.partition,
-            }
+            why = {"error": group.code, "reason": group.reason, "topic": group.topic, "partition": group.partition}
             if group.partition is None and group.rows.partition is not None:
                 why["partition"] = group.rows.partition[at].as_py()
             why["row"] = number
             if group.code == "RECORD_TOO_LARGE":
-                # No topic takes such a record as it is; what is left says which row it was.
+                # No topic accepts such a record whole. Key, topic and row number still identify the row.
                 own = []
                 why["value.bytes"] = None if value is None else len(value)
                 value = None

@@ -1,4 +1,4 @@
-"""Rows on their way to Kafka: a topic, perhaps a partition, and the columns of the records."""
+"""Rows on their way to Kafka: topic, partition and the columns of the records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,9 +18,9 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 class Rows:
     """Rows as Spark delivered them, in order.
 
-    ``topic`` is one name for all rows, or an Arrow string array as long as the columns, where null marks a row that
-    cannot be written. ``partition`` is an int32 array, null where the partitioner decides, or None where it decides
-    for all.
+    ``topic`` is one name for all rows, or an Arrow string array as long as the columns; a row with a null topic cannot
+    be written. ``partition`` is an int32 array, or None if the partitioner chooses for all rows. It also chooses for a
+    null in the array.
     """
 
     topic: str | pa.Array
@@ -31,7 +32,7 @@ class Rows:
         return self.columns.num_rows
 
     def slice(self, offset: int, length: int) -> Rows:
-        """``length`` rows from ``offset`` on, without a copy."""
+        """Take ``length`` rows from ``offset`` on, without a copy."""
         return Rows(
             topic=self.topic if isinstance(self.topic, str) else self.topic.slice(offset, length),
             partition=None if self.partition is None else self.partition.slice(offset, length),
@@ -39,7 +40,7 @@ class Rows:
         )
 
     def take(self, indices: np.ndarray[Any, Any]) -> Rows:
-        """The rows at ``indices`` (integers), in that order, copied."""
+        """Copy the rows at ``indices`` (integers), in that order."""
         at = pa.array(indices)
         return Rows(
             topic=self.topic if isinstance(self.topic, str) else self.topic.take(at),
@@ -48,8 +49,30 @@ class Rows:
         )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenRows:
+    """Rows of one partition, with an upper bound of each row's encoded bytes and its number in the task."""
+
+    columns: RecordColumns
+    sizes: npt.NDArray[np.int64]
+    row_numbers: npt.NDArray[np.int64]
+
+    def slice(self, start: int, end: int) -> OpenRows:
+        return OpenRows(
+            columns=self.columns.slice(start, end - start),
+            sizes=self.sizes[start:end],
+            row_numbers=self.row_numbers[start:end],
+        )
+
+    def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
+        """The rows at ``indices``, in that order, copied."""
+        return OpenRows(
+            columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
+        )
+
+
 def concat_rows(pieces: Sequence[Rows]) -> Rows:
-    """The rows of all pieces, one after the other; at least one piece."""
+    """Concatenate the rows of at least one piece."""
     if len(pieces) == 1:
         return pieces[0]
     topics = {piece.topic if isinstance(piece.topic, str) else None for piece in pieces}
@@ -70,8 +93,16 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
     return Rows(topic=topic, partition=partition, columns=columns)
 
 
+def concat_open_rows(pieces: Sequence[OpenRows]) -> OpenRows:
+    return OpenRows(
+        columns=RecordColumns.concat([piece.columns for piece in pieces]),
+        sizes=np.concatenate([piece.sizes for piece in pieces]),
+        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
+    )
+
+
 def topic_column(rows: Rows) -> pa.Array:
-    """The topic of every row as an Arrow string array, also where it is one for all."""
+    """Return the topic of every row as an Arrow string array, also if all rows share one topic."""
     if isinstance(rows.topic, str):
         return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.num_rows)
     topic = rows.topic.combine_chunks() if isinstance(rows.topic, pa.ChunkedArray) else rows.topic

@@ -8,19 +8,15 @@ from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
-from kafka_eos_sink.errors import (
-    BrokerUnavailableError,
-    FencedError,
-    InvalidRowError,
-    KafkaEosError,
-)
+from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.coordinator_requests import CoordinatorRequest
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.produce_errors import (
+    delivery_timeout_error,
     record_too_large_error,
     rejected_batch_error,
     transaction_aborted_error,
+    unknown_topic_error,
 )
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
@@ -34,6 +30,8 @@ log = logging.getLogger(__name__)
 PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
 """From this version on a Produce request adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
+WAIT_MS: Final = 100
+"""How long a caller that waits for the brokers stays in one turn: it checks its own deadline in between."""
 IDLE_WAIT_MS: Final = 50
 """How long to sleep at most while a batch waits for something that no socket announces: a leader, a backoff."""
 
@@ -70,7 +68,7 @@ class Sender:
     ) -> None:
         self.failure: KafkaEosError | None = None
         self.tainted = False
-        """The producer abandoned a Produce request in flight: it may still be written."""
+        """The producer abandoned a Produce request in flight: its records may still be appended."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
         self.refused: list[RefusedBatch] = []
         self._client = client
@@ -88,15 +86,19 @@ class Sender:
     def produces_in_flight(self) -> int:
         return len(self._produces)
 
-    @property
-    def in_flight(self) -> int:
-        """Requests of this producer, of any kind, in flight."""
-        return len(self._produces) + (self._coordination is not None)
-
     def begin(self) -> None:
         """Start the next transaction with an empty record of acknowledged offsets."""
         self.tainted = False
         self.acknowledged.clear()
+
+    def pump(self, timeout_ms: int) -> None:
+        """Run one turn, then raise the first failure if there is one."""
+        self.run_once(timeout_ms)
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def run_once(self, timeout_ms: int) -> None:
         """Run one turn: send to the coordinator, send batches, read responses; wait at most ``timeout_ms``."""
@@ -115,33 +117,28 @@ class Sender:
     # the coordinator
 
     def _coordinate(self, now: int) -> None:
-        asked = self._transactions.next_request(now)
-        if asked is None:
+        needed = self._transactions.next_request(now)
+        if needed is None:
             # No socket announces the end of a backoff, so the next poll must be short.
             self._waiting |= self._coordination is None and self._transactions.next_at > now
             return
-        node = self._node_for(asked)
+        to_any = needed.to == "any"
+        node = self._client.least_loaded_node() if to_any else self._transactions.coordinator
         if node is None or not self._client.ready(node):
             self._waiting = True
-            if node is not None and asked.to != "any" and node not in self._client.metadata.brokers:
+            # The coordinator's node has left the cluster, so it will never be ready: another one took its place.
+            if node is not None and not to_any and node not in self._client.metadata.brokers:
                 self._transactions.unreachable()
             return
         try:
             self._coordination = self._client.send(
-                node, asked.request, max_version=asked.max_version, min_version=asked.min_version
+                node, needed.request, max_version=needed.max_version, min_version=needed.min_version
             )
         except KafkaEosError as error:
             self._transactions.fail(error, fatal=True)  # during an abort as well: no response would ever come
             self.give_up(error)
             return
-        self._transactions.sent(asked)
-
-    def _node_for(self, asked: CoordinatorRequest) -> int | None:
-        if asked.to == "transaction":
-            return self._transactions.coordinator
-        if asked.to == "group":
-            return self._transactions.group_coordinator
-        return self._client.least_loaded_node()
+        self._transactions.sent(needed)
 
     # sending
 
@@ -157,6 +154,8 @@ class Sender:
                 oldest = queue.oldest
                 self._waiting |= oldest is not None and not oldest.on_wire
                 continue
+            # Below transaction version 2 the coordinator must know the partition first. Otherwise a crash would leave
+            # rows that no EndTxn ever reaches: a hanging transaction.
             if not transactions.add_partition(partition):
                 self._waiting |= self._coordination is None
                 continue
@@ -172,6 +171,7 @@ class Sender:
                 self._waiting |= not busy and not usable[leader]
             if not usable[leader]:
                 continue
+            # A batch above max.request.size goes alone: only the broker can decide on it (message.max.bytes).
             size = sizes.get(leader, 0) + batch.size_bytes
             if leader in sizes and size > self._config.max_request_size:
                 continue
@@ -185,6 +185,7 @@ class Sender:
         transactions = self._transactions
         topics: dict[str, list[ProduceRequest.Topic.Partition]] = {}
         for queue, batch in batches:
+            # Recorded before the bytes leave: in version 2 a lost Produce may have opened the transaction (KIP-890).
             queue.sent(batch, transactional=transactions.transactional)
             transactions.produced_to((batch.topic, batch.partition))
             self._accumulator.served(queue)
@@ -200,6 +201,7 @@ class Sender:
         )
         lowest: int | None = None
         highest = PRODUCE_WITH_IMPLICIT_PARTITIONS
+        # The version tells the leader which protocol the transaction follows: from 12 on the leader adds the partition.
         if transactions.transactional and transactions.implicit_partitions:
             lowest = PRODUCE_WITH_IMPLICIT_PARTITIONS
         elif transactions.transactional:
@@ -247,59 +249,63 @@ class Sender:
         self._again(batch, now, str(error))
 
     def _produced(self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int) -> None:
-        answers = {
-            (topic.name, answer.index): answer for topic in response.responses for answer in topic.partition_responses
-        }
+        results = {(topic.name, each.index): each for topic in response.responses for each in topic.partition_responses}
         for batch in batches:
             batch.on_wire = False
-            answer = answers.get((batch.topic, batch.partition))
-            if answer is None:
+            result = results.get((batch.topic, batch.partition))
+            if result is None:
                 batch.in_doubt = True
                 self._again(batch, now, f"the response of broker {node} lacks the partition")
                 continue
-            if answer.current_leader.leader_id >= 0 and answer.error_code != ErrorCode.NONE:
-                hint = answer.current_leader
-                learned = self._client.learn_leader(
+            hint = result.current_leader
+            leader_known = (
+                hint.leader_id >= 0
+                and result.error_code != ErrorCode.NONE
+                and self._client.learn_leader(
                     batch.topic, batch.partition, hint.leader_id, hint.leader_epoch, response.node_endpoints
                 )
-            else:
-                learned = False
-            self._answered(batch, answer, now, leader_learned=learned)
+            )
+            self._react(batch, result, now, leader_known=leader_known)
 
-    def _answered(
-        self, batch: ProducerBatch, answer: ProduceResponse.Topic.Partition, now: int, *, leader_learned: bool
+    def _react(
+        self, batch: ProducerBatch, result: ProduceResponse.Topic.Partition, now: int, *, leader_known: bool
     ) -> None:
-        code = ErrorCode.of(answer.error_code)
+        code = ErrorCode.of(result.error_code)
         if batch.sealed is None:
             # The batch got new sequences while it was in flight, behind a rejected batch; the leader had to reject it.
             self._again(batch, now, code.name, at_once=True)
             return
         if code is ErrorCode.NONE:
-            self._acknowledge(batch, answer.base_offset, answer.log_append_time_ms)
+            self._acknowledge(batch, result.base_offset, result.log_append_time_ms)
             return
         batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED
-        problem = code.name if not answer.error_message else f"{code.name}: {answer.error_message}"
+        problem = code.name if not result.error_message else f"{code.name}: {result.error_message}"
         queue = self._accumulator.queue(batch.topic, batch.partition)
-        match reaction(ProduceRequest, answer.error_code):
+        match reaction(ProduceRequest, result.error_code):
             case Reaction.SUCCESS if batch.attempts > 1:
+                # DUPLICATE_SEQUENCE_NUMBER: an earlier attempt whose response was lost had been appended.
                 self._acknowledge(batch, -1)
             case Reaction.SUCCESS:
                 # The leader already knows a sequence that this producer sent only now: another one uses its identity.
-                self._abort(batch, f"{problem}, although it was sent only once: another producer uses this identity")
+                sent_once = f"{problem}, although it was sent only once: another producer uses this identity"
+                self.fail(transaction_aborted_error(batch, sent_once))
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
                 self._again(batch, now, problem)
             case Reaction.REFRESH_METADATA:
-                self._leader_lost(batch, code, problem, now, leader_learned)
+                self._leader_lost(batch, code, problem, now, leader_known)
+            # Out of order behind an earlier batch: it follows as soon as that one is acknowledged. The oldest batch out of
+            # order means lost data, or another producer with this identity.
             case Reaction.RETRY_WHILE_EARLIER_UNANSWERED if queue.unacknowledged[0] is not batch:
                 self._again(batch, now, problem, at_once=True)
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                self.fail(rejected_batch_error(batch, answer))
+                self.fail(rejected_batch_error(batch, result))
+            # A transactional producer must not bump its epoch here: its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
-                self._abort(batch, problem)
+                self.fail(transaction_aborted_error(batch, problem))
 
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int = -1) -> None:
         batch.base_offset = base_offset
@@ -323,40 +329,33 @@ class Sender:
 
     def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug(
-                "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
-                batch.topic,
-                batch.partition,
-                batch.base_sequence,
-                batch.attempts,
-                " (in doubt)" if batch.in_doubt else "",
-                problem,
-            )
+        log.debug(
+            "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
+            batch.topic,
+            batch.partition,
+            batch.base_sequence,
+            batch.attempts,
+            " (in doubt)" if batch.in_doubt else "",
+            problem,
+        )
         if batch.attempts > self._config.retries:
             self._give_up(batch, f"{batch.attempts} attempts (retries)")
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 
-    def _leader_lost(self, batch: ProducerBatch, code: ErrorCode, problem: str, now: int, leader_learned: bool) -> None:
+    def _leader_lost(self, batch: ProducerBatch, code: ErrorCode, problem: str, now: int, leader_known: bool) -> None:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
             batch.unknown_topic_since = since
             if now - since > self._config.max_block_ms:
-                self.fail(
-                    InvalidRowError(
-                        "UNKNOWN_TOPIC",
-                        f"topic {batch.topic} partition {batch.partition} is not known to its leader since "
-                        f"{now - since} ms (max.block.ms is {self._config.max_block_ms}); was the topic deleted?",
-                    )
-                )
+                self.fail(unknown_topic_error(batch, now - since, self._config.max_block_ms))
                 return
         else:
             batch.unknown_topic_since = None
-        if not leader_learned:
+        if not leader_known:
             self._client.request_metadata_update()
         # The response named the new leader (KIP-951), so no backoff is needed.
-        self._again(batch, now, problem, at_once=leader_learned)
+        self._again(batch, now, problem, at_once=leader_known)
 
     def _too_large(self, batch: ProducerBatch, problem: str) -> None:
         if self._accumulator.split(batch):
@@ -369,7 +368,7 @@ class Sender:
             )
             return
         error = record_too_large_error(batch, problem)
-        if self._config.dead_letter_topic not in (None, batch.topic) and batch.columns is not None:
+        if self._config.dead_letter_topic not in (None, batch.topic) and batch.rows is not None:
             self._accumulator.replace(batch, ())
             self.refused.append(RefusedBatch(batch, error))
         else:
@@ -383,12 +382,10 @@ class Sender:
             queue.partition,
             problem,
         )
+        # Several partitions may fail under one epoch. Only the first failure bumps it; the others meet the new one.
         if queue.identity == self._transactions.identity:
             self._transactions.bump_epoch()
         queue.rewrite = True
-
-    def _abort(self, batch: ProducerBatch, problem: str) -> None:
-        self.fail(transaction_aborted_error(batch, problem))
 
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
@@ -397,13 +394,11 @@ class Sender:
         for queue in self._accumulator.active.values():
             # Only the oldest batch of a partition expires, and never one in flight: its response may still come.
             oldest = queue.oldest
-            if (
-                oldest is not None
-                and not oldest.on_wire
-                and now - oldest.created_ms >= self._config.delivery_timeout_ms
-            ):
-                waited = f"{now - oldest.created_ms} ms (delivery.timeout.ms {self._config.delivery_timeout_ms})"
-                self._give_up(oldest, waited)
+            if oldest is None or oldest.on_wire:
+                continue
+            age, limit = now - oldest.created_ms, self._config.delivery_timeout_ms
+            if age >= limit:
+                self._give_up(oldest, f"{age} ms (delivery.timeout.ms {limit})")
                 return
 
     def _give_up(self, batch: ProducerBatch, after: str) -> None:
@@ -414,13 +409,7 @@ class Sender:
             reason = "the partition has no leader"
         else:
             reason = "it could not be sent"
-        self.fail(
-            BrokerUnavailableError(
-                "DELIVERY_TIMEOUT",
-                f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not "
-                f"acknowledged after {after} and {batch.attempts} attempts; last problem: {reason}",
-            )
-        )
+        self.fail(delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send nothing more; the first failure counts."""
@@ -451,10 +440,11 @@ class Sender:
     def drop_unsent(self) -> None:
         """Forget every batch that is not in flight; an in-doubt batch among them taints the attempt."""
         numbered = self._accumulator.drop_unsent()
+        # The request of an in-doubt batch may still be on its way, and may be appended after EndTxn.
         self.tainted |= any(batch.in_doubt for batch in numbered)
         self._transactions.spent |= bool(numbered)
 
     def abandon(self) -> None:
-        """Stop waiting for the requests in flight, which taints the attempt: they may still be written."""
+        """Stop waiting for the requests in flight, which taints the attempt: their records may still be appended."""
         self.tainted |= bool(self._produces)
         self._produces.clear()

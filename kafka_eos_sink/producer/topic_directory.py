@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
+from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.partitioner import TopicPartitions
+from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
@@ -29,57 +30,53 @@ class TopicProblem:
 
 
 class TopicDirectory:
-    """Topics as the partitioner needs them. ``pump`` moves bytes for at most the ms it is given."""
+    """Topics as the partitioner needs them."""
 
-    def __init__(self, client: NetworkClient, pump: Callable[[int], None], max_block_ms: int) -> None:
+    def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int) -> None:
         self._client = client
-        self._pump = pump
+        self._sender = sender
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
 
-    def want(self, topic: str) -> None:
-        """Request the topic's metadata without waiting for it."""
-        self._client.want_topics([topic])
-
     def resolve(self, topics: Iterable[str]) -> dict[str, TopicPartitions | TopicProblem]:
-        """Each topic, or why it accepts no writes; wait for all of them together, at most max.block.ms.
+        """Look topics up, and wait for the metadata of all of them together, at most max.block.ms.
 
-        A topic that was not found once gets no second wait.
+        A topic that was not found once is not waited for again.
 
         Raises:
             AuthorizationError: the principal may not describe a topic.
         """
         names = list(topics)
-        # Like Java's producer: the cluster creates a missing topic where its auto.create.topics.enable says so.
+        # As with Java's producer, the cluster creates a missing topic if its auto.create.topics.enable allows it.
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
         deadline = self._client.clock() + self._max_block_ms
-        found: dict[str, TopicPartitions | TopicProblem] = {}
         while True:
-            for name in names:
-                if name not in found and (known := self._known(name)) is not None:
-                    found[name] = known
+            found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:
                 return found
             if self._client.clock() >= deadline:
-                for name in missing:
-                    found[name] = self._problems[name] = TopicProblem(
-                        code="UNKNOWN_TOPIC",
-                        reason=f"is not known to the cluster after {self._max_block_ms} ms (max.block.ms); create it, "
-                        "or correct the name",
-                    )
-                return found
-            self._client.request_metadata_update()
-            self._pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
+                waited = f"after {self._max_block_ms} ms (max.block.ms)"
+                reason = f"is not known to the cluster {waited}; create it, or correct the name"
+                return found | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
+            self._await_metadata(deadline)
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
-        """The topic from metadata younger than this call, if it arrives within max.block.ms."""
+        """Look a topic up in metadata younger than this call, if it arrives within max.block.ms."""
         version, deadline = self._client.metadata.version, self._client.clock() + self._max_block_ms
         while self._client.metadata.version == version and self._client.clock() < deadline:
-            self._client.request_metadata_update()
-            self._pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
+            self._await_metadata(deadline)
         return self.resolve([topic])[topic]
+
+    def _await_metadata(self, deadline: int) -> None:
+        # The sender keeps sending meanwhile: batches of other topics must not time out behind a missing topic.
+        self._client.request_metadata_update()
+        self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
+
+    def _reject(self, name: str, code: str, reason: str) -> TopicProblem:
+        self._problems[name] = TopicProblem(code=code, reason=reason)
+        return self._problems[name]
 
     def _known(self, name: str) -> TopicPartitions | TopicProblem | None:
         if name in self._problems:
@@ -88,19 +85,12 @@ class TopicDirectory:
         if topic is None:
             return None
         if topic.internal:
-            self._problems[name] = TopicProblem(
-                code="INTERNAL_TOPIC", reason="is internal to Kafka and must not be written to"
-            )
-            return self._problems[name]
+            return self._reject(name, "INTERNAL_TOPIC", "is internal to Kafka and must not be written to")
         if topic.error is ErrorCode.INVALID_TOPIC_EXCEPTION:
-            self._problems[name] = TopicProblem(
-                code="INVALID_TOPIC",
-                reason="has a name that Kafka does not allow (letters, digits, '.', '_' and '-', at most 249)",
-            )
-            return self._problems[name]
+            reason = "has a name that Kafka does not allow (letters, digits, '.', '_' and '-', at most 249)"
+            return self._reject(name, "INVALID_TOPIC", reason)
         if topic.error in MISSING_RIGHT:
-            error: KafkaEosError = refusal(MetadataRequest, topic.error, f"Metadata of topic {name}")
-            raise error
+            raise refusal(MetadataRequest, topic.error, f"Metadata of topic {name}")
         if not topic.partitions:
             return None
         available = [partition.index for partition in topic.partitions if partition.leader >= 0]

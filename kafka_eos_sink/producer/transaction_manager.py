@@ -11,7 +11,6 @@ the driver decides. The other ways out of IN_TRANSACTION are an abort and a comm
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, Final
 
 from kafka_eos_sink.client.admin import EndTxnResult
@@ -20,26 +19,20 @@ from kafka_eos_sink.client.network_client import LostAnswer
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (
-    GROUP,
-    TRANSACTION,
     CoordinatorRequest,
-    add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
     find_coordinator,
     init_producer_id,
-    txn_offset_commit,
 )
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
-    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 
@@ -47,11 +40,9 @@ log = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
-NO_ANSWER: Final = "no response"
+NO_RESPONSE: Final = "no response"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
 """A coordinator that still writes the markers of the last transaction finishes within milliseconds (as in Java)."""
-
-
 _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
@@ -59,8 +50,8 @@ class TransactionManager:
     """One producer's identity and its transaction.
 
     Without a transactional id only the producer id and epoch are kept, for the idempotent producer.
-    ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce and TxnOffsetCommit add
-    partitions by themselves and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
+    ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce adds its
+    partitions by itself and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
     """
 
     def __init__(
@@ -79,17 +70,12 @@ class TransactionManager:
         self.producer_id = -1
         self.producer_epoch = -1
         self.coordinator: int | None = None
-        self.group_coordinator: int | None = None
         self.partitions: set[TopicPartition] = set()
         """What the transaction holds, or may hold: in version 2 a partition to which a Produce request was sent."""
         self.pending: set[TopicPartition] = set()
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
-        self.group: str | None = None
-        self.group_may_be_added = False
-        self.offsets: dict[TopicPartition, int] = {}
-        self.end_in_doubt = False
         self.end_result: EndTxnResult | None = None
         self.spent = False
         """A request of this identity was lost, or a batch got a sequence and was never written.
@@ -99,11 +85,10 @@ class TransactionManager:
         """
         self.next_at = 0
         """Clock ms before which no request is due (backoff)."""
-        self.last_problem = NO_ANSWER
+        self.last_problem = NO_RESPONSE
         """The coordinator's last error; for messages only."""
         self.busy = False
         """The last error was CONCURRENT_TRANSACTIONS: the coordinator still ends a transaction of this id."""
-        self._group_added = False
         self._unsettled: set[TopicPartition] = set()
         """Those of ``in_doubt`` that stay in doubt if a retry is rejected: an earlier request may have added them."""
         self._in_flight: CoordinatorRequest | None = None
@@ -116,7 +101,7 @@ class TransactionManager:
 
     @property
     def implicit_partitions(self) -> bool:
-        """Whether Produce and TxnOffsetCommit add what they write to by themselves (KIP-890)."""
+        """Whether a Produce request adds its partitions to the transaction by itself (KIP-890)."""
         return self.transaction_version >= 2
 
     @property
@@ -132,7 +117,7 @@ class TransactionManager:
     @property
     def may_hold_something(self) -> bool:
         """Whether the coordinator may have a transaction of ours that has to be ended."""
-        return bool(self.partitions or self.in_doubt or self.group_may_be_added)
+        return bool(self.partitions or self.in_doubt)
 
     @property
     def awaits_end(self) -> bool:
@@ -171,30 +156,20 @@ class TransactionManager:
         return False
 
     def produced_to(self, partition: TopicPartition) -> None:
-        """Note that a Produce request for ``partition`` is in flight.
-
-        In version 2 the request itself may open the transaction, even if the append fails, so it has to be ended.
-        """
+        """Record that a Produce request for ``partition`` is in flight."""
+        # In version 2 the leader adds the partition before it appends (KIP-890). The transaction may be open although the
+        # append failed or the response was lost, so an abort must send EndTxn.
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
 
-    def add_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the offsets of ``group`` (of the next record to read) with this transaction."""
-        if self.state is not State.IN_TRANSACTION:
-            raise IllegalTransition(f"add_offsets in state {self.state.name}")
-        if self.group not in (None, group):
-            raise IllegalTransition(f"a transaction carries the offsets of one group: {self.group}, not {group}")
-        self.group = group
-        self.offsets.update(offsets)
-
     def prepare(self) -> None:
         """Hand the transaction over: every batch is acknowledged, and only the driver may end it from now on."""
-        if self.pending or self.in_doubt or self.offsets:
+        if self.pending or self.in_doubt:
             raise IllegalTransition("prepare while requests to the coordinator are open")
         self._move(State.PREPARED)
 
     def commit(self) -> None:
-        if self.pending or self.in_doubt or self.offsets:
+        if self.pending or self.in_doubt:
             raise IllegalTransition("commit while requests to the coordinator are open")
         self._move(State.COMMITTING)
         self._finish_if_empty()
@@ -204,7 +179,6 @@ class TransactionManager:
         # Partitions in doubt are requested until a response comes: below version 2 an AddPartitionsToTxn that arrives
         # after EndTxn opens a hanging transaction (KAFKA-17754).
         self.pending &= self.in_doubt
-        self.offsets.clear()
         self._finish_if_empty()
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
@@ -212,6 +186,7 @@ class TransactionManager:
         if self.error is None:
             self.error = error
         if fatal or not self.transactional:
+            # In PREPARED the transaction is the driver's: no failure here may change its state.
             if State.FATAL_ERROR in TRANSITIONS[self.state]:
                 self._move(State.FATAL_ERROR)
         elif self.state is State.IN_TRANSACTION:
@@ -238,55 +213,39 @@ class TransactionManager:
         """The request to send now, or None. At most one is in flight; ``now`` in clock ms."""
         if self._in_flight is not None or now < self.next_at:
             return None
-        return self._needed()
-
-    def sent(self, request: CoordinatorRequest) -> None:
-        """Note that ``request`` is in flight: until the response comes, it may have been processed."""
-        self._in_flight = request
-        match request.request:
-            case AddPartitionsToTxnRequest():
-                self.in_doubt |= self.pending
-            case AddOffsetsToTxnRequest() | TxnOffsetCommitRequest():
-                self.group_may_be_added = True
-
-    def unreachable(self) -> None:
-        """Forget the coordinators, since the node cannot be reached: another one may be the coordinator by now."""
-        self.coordinator = self.group_coordinator = None
-
-    def _needed(self) -> CoordinatorRequest | None:
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
         if self.state in idle:
             return None
         if self.transactional_id is None:
             return init_producer_id(None, INT32_MAX)
-        if self.state is State.IN_TRANSACTION and not self.pending and not self.offsets:
+        if self.state is State.IN_TRANSACTION and not self.pending:
             return None
         if self.coordinator is None:
-            return find_coordinator(TRANSACTION, self.transactional_id)
+            return find_coordinator(self.transactional_id)
         if self.state is State.INITIALIZING:
             return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
+        # Before EndTxn: an abort first settles whether the partitions in doubt belong to the transaction.
         if self.pending:
             return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
-        if self.state is State.IN_TRANSACTION:
-            return self._commit_offsets(self.transactional_id)
         return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
 
-    def _commit_offsets(self, transactional_id: str) -> CoordinatorRequest:
-        assert self.group is not None
-        if not self.implicit_partitions and not self._group_added:
-            return add_offsets_to_txn(transactional_id, self.identity, self.group)
-        if self.group_coordinator is None:
-            return find_coordinator(GROUP, self.group)
-        return txn_offset_commit(transactional_id, self.identity, self.group, self.offsets, self.implicit_partitions)
+    def sent(self, request: CoordinatorRequest) -> None:
+        """Record that ``request`` is in flight: until the response comes, it may have been processed."""
+        self._in_flight = request
+        if isinstance(request.request, AddPartitionsToTxnRequest):
+            self.in_doubt |= self.pending
+
+    def unreachable(self) -> None:
+        """Forget the coordinator, since its node cannot be reached: another one may be the coordinator by now."""
+        self.coordinator = None
 
     # responses
 
     def lost(self, error: LostAnswer, now: int) -> None:
         """Retry the request in flight: its connection broke or it timed out, so it may have been processed."""
         request = self._take_in_flight()
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
-        self.end_in_doubt |= isinstance(request, EndTxnRequest)
+        log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
+        # InitProducerId returns a new epoch, under which an older request that arrives late is fenced.
         self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
@@ -306,11 +265,6 @@ class TransactionManager:
                     self._move(State.READY)
             case AddPartitionsToTxnRequest() as request:
                 self._added(request, response, now)
-            case AddOffsetsToTxnRequest() as request:
-                what = f"AddOffsetsToTxn of {self._name()} for group {self.group!r}"
-                self._group_added = self._ok(request, response.error_code, now, what)
-            case TxnOffsetCommitRequest() as request:
-                self._offsets_committed(request, response, now)
             case EndTxnRequest() as request:
                 self._ended(request, response, now)
         if self._failures == failures:
@@ -318,12 +272,8 @@ class TransactionManager:
 
     def _found(self, request: FindCoordinatorRequest, response: Any, now: int) -> None:
         (found,) = response.coordinators
-        if not self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
-            return
-        if request.key_type == TRANSACTION:
+        if self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
             self.coordinator = found.node_id
-        else:
-            self.group_coordinator = found.node_id
 
     def _added(self, request: AddPartitionsToTxnRequest, response: Any, now: int) -> None:
         results = {
@@ -343,19 +293,8 @@ class TransactionManager:
         reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
-            first = FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if code == ErrorCode.CONCURRENT_TRANSACTIONS else None
-            self._ok(request, code, now, what, first_wait_ms=first)
+            self._ok(request, code, now, what)
             break
-
-    def _offsets_committed(self, request: TxnOffsetCommitRequest, response: Any, now: int) -> None:
-        for topic in response.topics:
-            for result in topic.partitions:
-                where = f"topic {topic.name} partition {result.partition_index}"
-                what = f"TxnOffsetCommit of group {self.group!r} for {where}"
-                if self._ok(request, result.error_code, now, what):
-                    self.offsets.pop((topic.name, result.partition_index), None)
-                else:
-                    return
 
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
@@ -363,6 +302,7 @@ class TransactionManager:
             result = EndTxnResult(
                 error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
             )
+            # Version 5 returns the epoch of the next transaction, or a new id when the epochs are used up (KIP-890).
             if response.producer_id >= 0:
                 self._identify(response.producer_id, response.producer_epoch)
             self._finish(result)
@@ -371,18 +311,10 @@ class TransactionManager:
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
             self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
 
-    def _ok(
-        self,
-        request: Any,
-        code: int,
-        now: int,
-        what: str,
-        message: str | None = None,
-        first_wait_ms: int | None = None,
-    ) -> bool:
+    def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
             if not isinstance(request, FindCoordinatorRequest):  # only a step on the way to the request that failed
-                self.last_problem, self.busy = NO_ANSWER, False
+                self.last_problem, self.busy = NO_RESPONSE, False
             return True
         self.last_problem = f"{what} failed with {ErrorCode.of(code).name}"
         log.debug("%s", self.last_problem)
@@ -391,12 +323,10 @@ class TransactionManager:
             case Reaction.SUCCESS:
                 return True
             case Reaction.RETRY | Reaction.REFRESH_METADATA:
-                self._wait(now, first_wait_ms)
+                soon = self.busy and isinstance(request, AddPartitionsToTxnRequest) and self._failures == 0
+                self._wait(now, FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if soon else None)
             case Reaction.FIND_COORDINATOR:
-                if isinstance(request, TxnOffsetCommitRequest):
-                    self.group_coordinator = None
-                else:
-                    self.coordinator = None
+                self.coordinator = None
                 self._wait(now)
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state in _ABORTABLE:
                 self.fail(refusal(type(request), code, what, message))
@@ -407,20 +337,11 @@ class TransactionManager:
                 self.pending.clear()
                 self._finish_if_empty()
             case _:
-                self.error = self.error or refusal(type(request), code, what, message)
-                if self.state is not State.FATAL_ERROR:
-                    self._force_fatal()
+                self.fail(refusal(type(request), code, what, message), fatal=True)
         return False
 
-    def _force_fatal(self) -> None:
-        if State.FATAL_ERROR in TRANSITIONS[self.state]:
-            self._move(State.FATAL_ERROR)
-
-    def _wait(self, now: int, first_wait_ms: int | None = None) -> None:
-        if first_wait_ms is not None and self._failures == 0:
-            self.next_at = now + first_wait_ms
-        else:
-            self.next_at = now + self._backoff.delay_ms(self._failures)
+    def _wait(self, now: int, wait_ms: int | None = None) -> None:
+        self.next_at = now + (self._backoff.delay_ms(self._failures) if wait_ms is None else wait_ms)
         self._failures += 1
 
     def _take_in_flight(self) -> Any:
@@ -449,15 +370,11 @@ class TransactionManager:
         self.pending.clear()
         self.in_doubt.clear()
         self._unsettled.clear()
-        self.offsets.clear()
-        self.group = None
-        self._group_added = self.group_may_be_added = self.end_in_doubt = False
         self.error = None
         self._move(State.READY)
 
     def _move(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.name} -> {target.name}")
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %s -> %s", self._name(), self.state.name, target.name)
+        log.debug("%s: %s -> %s", self._name(), self.state.name, target.name)
         self.state = target

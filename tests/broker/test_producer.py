@@ -24,7 +24,9 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
+from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
 from kafka_testing import (
     BEING_ENDED,
     READERS,
@@ -84,6 +86,19 @@ def commit(client: NetworkClient, producer: Producer) -> None:
     assert producer.end(True, deadline(client)).error_code == 0
     if (name := producer._transactions.transactional_id) is not None:
         wait_until(lambda: not is_being_ended(client, name), "the markers")
+
+
+def end(client: NetworkClient, prepared: ProducerIdentity, committed: bool) -> int | None:
+    """The error code of the driver's EndTxn."""
+    end_txn = EndTransaction(
+        transactional_id=prepared.transactional_id,
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.producer_epoch,
+        committed=committed,
+        version=5 if prepared.transaction_version >= 2 else 4,
+    )
+    (result,) = Admin(client).end_transactions([end_txn], deadline(client))
+    return result.error_code
 
 
 def is_being_ended(client: NetworkClient, transactional_id: str) -> bool:
@@ -290,19 +305,7 @@ def test_prepared_transaction_is_ended_over_another_connection(
         producer.abort(deadline(client))
     assert read_committed(any_kafka.bootstrap_servers, topic) == []
     with connect(any_kafka) as driver:
-        (result,) = Admin(driver).end_transactions(
-            [
-                EndTransaction(
-                    transactional_id=prepared.transactional_id,
-                    producer_id=prepared.producer_id,
-                    producer_epoch=prepared.producer_epoch,
-                    committed=True,
-                    version=5 if prepared.transaction_version >= 2 else 4,
-                )
-            ],
-            deadline(driver),
-        )
-    assert result.error_code == 0
+        assert end(driver, prepared, committed=True) == 0
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
     assert_exactly_once_in_order(any_kafka, topic, 500)
 
@@ -330,8 +333,10 @@ def test_offsets_are_committed_only_with_their_transaction(
     group = unique_topic("group")
     for committed, offsets in ((False, {(source, 0): 5}), (True, {(source, 0): 7, (source, 1): 8})):
         producer = started()
-        producer.add_offsets(group, offsets, deadline(client))
-        assert producer.end(committed, deadline(client)).error_code == 0
+        identity = producer.prepare()
+        given = [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        assert commit_group_offsets(Admin(client), identity, group, given, deadline(client)) == 0
+        assert end(client, identity, committed) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, p) for p in (0, 1)], timeout=30)
     consumer.close()
@@ -675,9 +680,9 @@ def test_connections_lost_in_flight_cause_no_duplicates(
     producer = started(transactional_id, batch_size=5_000)
     for first in range(0, 40_000, 4_000):
         producer.write(rows(topic, first, 4_000))
-        producer._work_off_slab()
+        producer._send_slab()
         while not producer._sender.produces_in_flight and not producer._accumulator.idle:
-            producer._pump(10)
+            producer._sender.pump(10)
         # What is on the wire may be written or not, and its answer is lost.
         for node in client.metadata.brokers:
             client.disconnect(node)

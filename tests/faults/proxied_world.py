@@ -27,7 +27,6 @@ from .bench import PARTITIONS, Bench
 from .fault_proxy import Answer, Cut, LoseRequest, Seen
 from .planned_faults import PlannedFaults
 
-ADDS = (m.AddPartitionsToTxnRequest, m.AddOffsetsToTxnRequest)
 TIMEOUT_MS = 15_000
 """Of calls, of rows and of metadata: longer than what the faults of one call cost, so that few errors come too late to be judged."""
 CALL_S = 100.0
@@ -44,7 +43,7 @@ class ProxiedWorld:
     ) -> None:
         self.version = version
         self.transactional_id = unique_topic("machine") if transactional else None
-        self.topic = self.source = bench.topic()
+        self.topic = bench.topic()
         self.events = ("disconnect",)
         self.simulated = False
         self.deadline_ms = TIMEOUT_MS
@@ -79,9 +78,6 @@ class ProxiedWorld:
         began = time.monotonic()
         yield
         assert time.monotonic() - began < CALL_S, "this call waited too long"
-
-    def group(self, number: int) -> str:
-        return f"{self.transactional_id}-{number}"
 
     # what goes wrong
 
@@ -124,7 +120,9 @@ class ProxiedWorld:
     def _adds_were_repeated(self) -> bool:
         """Whether the last transaction's own additions were asked for more than once."""
         last = next(seen.client_id for seen in reversed(self.seen) if seen.api is m.EndTxnRequest)
-        digests = [seen.digest for seen in self.seen if seen.api in ADDS and seen.client_id == last]
+        digests = [
+            seen.digest for seen in self.seen if seen.api is m.AddPartitionsToTxnRequest and seen.client_id == last
+        ]
         return len(set(digests)) < len(digests)
 
     @property
@@ -189,8 +187,3 @@ class ProxiedWorld:
             number = int(record.value or b"")
             logs[record.partition].append(Row(number, number in visible[record.partition], record.offset))
         return logs
-
-    def committed_offset(self, group: str) -> int | None:
-        found = set(self._bench.committed_offsets(group, self.source))
-        assert len(found) == 1, f"the group's partitions differ: {found}"
-        return found.pop()

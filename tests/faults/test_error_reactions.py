@@ -29,9 +29,10 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TransactionMarker
-from kafka_eos_sink.protocol.reactions import reaction
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
+from kafka_eos_sink.protocol.reactions import reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
+from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
 from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, write_at_least_once, write_whole
@@ -128,7 +129,7 @@ def anything(_request: Any) -> bool:
 
 
 def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
-    """Rows and the offset of a group in one transaction; both are there or neither."""
+    """Rows and the offsets of a group in one transaction, as the driver sends them; both are there or neither."""
     group, transactional_id = unique_topic("group"), unique_topic("offsets")
     with NetworkClient(bench.client_config()) as client:
         deadline = client.clock() + case.settings.get("delivery_timeout_ms", 60_000)
@@ -136,17 +137,30 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
         producer.init_producer_id(deadline)
         producer.begin()
         producer.write(numbered(topic, 0, 2 * ROWS))
+        identity = producer.prepare()
         try:
-            producer.add_offsets(group, {(topic, 0): 5, (topic, 1): 7}, deadline)
-            assert producer.end(True, deadline).error_code == 0
+            given = [(topic, 0, 5), (topic, 1, 7)]
+            if (code := commit_group_offsets(Admin(client), identity, group, given, deadline)) != 0:
+                raise refusal(case.rules[-1].api, code or 0, f"offsets of group {group!r}")
         except KafkaEosError:
-            producer.abort(deadline)
-            if case.fenced:
-                # Not ours to end any more; whoever takes the id over ends it.
-                Admin(client).init_producer_id(transactional_id, 60_000, client.clock() + 60_000)
+            end_as_driver(client, identity, committed=False)
             raise
+        else:
+            end_as_driver(client, identity, committed=True)
         finally:
             assert bench.committed_offsets(group, topic) == ([5, 7] if case.ends is None else [None, None])
+
+
+def end_as_driver(client: NetworkClient, identity: ProducerIdentity, committed: bool) -> None:
+    end = EndTransaction(
+        transactional_id=identity.transactional_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        committed=committed,
+        version=5 if identity.transaction_version >= 2 else 4,
+    )
+    (result,) = Admin(client).end_transactions([end], client.clock() + 60_000)
+    assert result.error_code == 0
 
 
 def commit_log_made_anew(bench: Bench, case: Case, topic: str) -> None:

@@ -95,9 +95,8 @@ def sent_sequences(bench: Bench) -> list[int]:
 
 def send_until(producer: Producer, happened: Callable[[], bool]) -> None:
     """Send what was written, and nobody waits for its acknowledgement as `flush` does."""
-    producer._work_off_slab()
-    for queue in list(producer._accumulator.queues.values()):
-        producer._close(queue, everything=True)
+    producer._send_slab()
+    producer._batcher.close_all()
     give_up_at = producer._client.clock() + DEADLINE_MS
     while not happened():
         assert producer._client.clock() < give_up_at, "not sent"
@@ -434,7 +433,7 @@ def test_full_buffer_raises_buffer_exhausted_after_max_block_ms(bench: Bench) ->
         # The look-up of a topic is bounded by max.block.ms too, but is not what is hurried here.
         producer.write(numbered(topic, 0, 2))
         producer.flush()
-        producer._config = replace(producer._config, max_block_ms=300)
+        producer._batcher._config = replace(producer._config, max_block_ms=300)
         bench.proxy.inject(Rule(m.ProduceRequest, Delay(60_000, "response")))
         began = producer._client.clock()
         with pytest.raises(KafkaEosError) as raised:

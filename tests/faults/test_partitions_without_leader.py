@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -167,7 +168,7 @@ def test_rows_without_a_key_go_elsewhere_and_rows_with_one_wait(three: EmbeddedK
     hidden = 1
     node = kill_leader(three, topic, hidden)
     client = NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers)))
-    with client, Producer(client, ProducerConfig(batch_size=200), transactional_id=None) as producer:
+    with client, closing(Producer(client, ProducerConfig(batch_size=200), transactional_id=None)) as producer:
         producer.init_producer_id(client.clock() + 30_000)
         producer.begin()
         number = pa.array([b"%d" % each for each in range(300)])

@@ -71,7 +71,7 @@ def test_client_that_fails_on_survivable_fault_is_detected(
         machine.start(begins=True)
         machine.world.plan(Fault(m.ProduceRequest, LoseResponse()))
         with pytest.raises(AssertionError, match=r"met .*LoseResponse.*DELIVERY_TIMEOUT"):
-            machine.transact(partitions=[0], offsets=False, commits=True)
+            machine.transact(partitions=[0], commits=True)
     finally:
         machine.teardown()
         admin.close()

@@ -66,11 +66,6 @@ class ProducerActors(RuleBasedStateMachine):
     def _in(self, phase: Phase) -> bool:
         return any(actor.phase is phase for actor in self.actors)
 
-    def _with_offsets_to_add(self) -> bool:
-        return self.world.transactional_id is not None and any(
-            actor.phase is Phase.OPEN and actor.attempt.group is None for actor in self.actors
-        )
-
     def _actor(self, who: int, phase: Phase) -> Actor:
         found = [actor for actor in self.actors if actor.phase is phase]
         return found[who % len(found)]
@@ -150,9 +145,7 @@ class ProducerActors(RuleBasedStateMachine):
         attempt = actor.attempt
         attempt.claim = claim
         if not attempt.empty:
-            self.world.agrees(
-                attempt.identity, claim is Claim.COMMITTED, attempt.acknowledged or attempt.offsets_acknowledged
-            )
+            self.world.agrees(attempt.identity, claim is Claim.COMMITTED, bool(attempt.acknowledged))
 
     def _over(self, actor: Actor, claim: Claim) -> None:
         actor.attempt.claim = claim
@@ -190,13 +183,7 @@ class ProducerActors(RuleBasedStateMachine):
                     self.ledger.check_acknowledged(actor.attempt, partition, told, logs[partition])
 
     def _check_the_end(self) -> None:
-        """What is in the logs and in the groups when nothing is under way any more."""
+        """What is in the logs when nothing is under way any more."""
         self.world.settle()
         logs = self.world.logs_at_the_end()
         self.ledger.check_log(logs, final=True)
-        for attempt in self.ledger.attempts:
-            if attempt.group is not None:
-                numbers = {row for rows in attempt.rows.values() for row in rows}
-                seen = {row.committed for log in logs.values() for row in log if row.number in numbers}
-                visible = None if not numbers else True in seen
-                self.ledger.check_offsets(attempt, self.world.committed_offset(attempt.group), visible)

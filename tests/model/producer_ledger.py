@@ -52,9 +52,6 @@ class Attempt:
     """Partition to what was given to the producer for it, in order."""
     acknowledged: set[int] = field(default_factory=set)
     """What it said to be written."""
-    group: str | None = None
-    offset: int = -1
-    offsets_acknowledged: bool = False
     commit_asked: bool = False
     """Whether anybody asked for a commit: until then there must be none."""
     claim: Claim = Claim.NOTHING
@@ -69,7 +66,7 @@ class Attempt:
 
     @property
     def empty(self) -> bool:
-        return not self.rows and self.group is None
+        return not self.rows
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.client_id} as {self.identity} ({self.claim.value})"
@@ -135,18 +132,6 @@ class Ledger:
         if final:
             assert None not in outcomes, f"{attempt}: its transaction is open"
 
-    def check_offsets(self, attempt: Attempt, committed: int | None, visible: bool | None) -> None:
-        """The group's offset at the end; `visible`: whether rows of the attempt are, None where it has none."""
-        assert committed in (None, attempt.offset), f"{attempt}: the group is at {committed}, not at {attempt.offset}"
-        if attempt.claim is Claim.COMMITTED and attempt.offsets_acknowledged:
-            assert committed is not None, f"{attempt}: its offsets were not committed"
-        if attempt.claim is Claim.ABORTED or not attempt.commit_asked:
-            assert committed is None, f"{attempt}: its offsets are committed"
-        if visible is not None and attempt.offsets_acknowledged:
-            assert visible == (committed is not None), (
-                f"{attempt}: rows visible is {visible}, the group is at {committed}"
-            )
-
     # the wire
 
     def check_wire(self, requests: Iterable[Seen], attempts: Mapping[str, Attempt], *, in_order: bool) -> None:
@@ -171,8 +156,6 @@ class Ledger:
                 case m.AddPartitionsToTxnRequest() as request if in_order:
                     identity = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
                     self._check_identity(seen.client_id, identity)
-                case m.TxnOffsetCommitRequest() | m.AddOffsetsToTxnRequest() as request if in_order:
-                    self._check_identity(seen.client_id, (request.producer_id, request.producer_epoch))
 
     def _same_as_before(self, key: tuple[Any, ...], seen: Seen, content: Any) -> None:
         """What was sent under this key before must have been the same, API version included."""

@@ -41,7 +41,6 @@ LARGEST_SEQUENCE = 2**31 - 1
 
 COORDINATION = (m.FindCoordinatorRequest, m.InitProducerIdRequest)
 WRITING = (m.ProduceRequest, m.AddPartitionsToTxnRequest, m.FindCoordinatorRequest, m.MetadataRequest)
-OFFSETS = (m.AddOffsetsToTxnRequest, m.TxnOffsetCommitRequest, m.FindCoordinatorRequest)
 ENDING = (m.EndTxnRequest, m.EndTxnRequest, m.FindCoordinatorRequest, m.ProduceRequest)
 
 
@@ -158,30 +157,10 @@ class ProducerMachine(ProducerActors):
         if actor.producer._sender.failure is not None:
             self._failed(actor, actor.producer._sender.failure)
 
-    @precondition(lambda self: self._with_offsets_to_add())
-    @rule(who=st.integers(0, 1), faults=faults_of(*OFFSETS))
-    def add_offsets(self, who: int = -1, faults: tuple[Fault, ...] = ()) -> None:
-        actor = self._actor(who, Phase.OPEN)
-        attempt = actor.attempt
-        if attempt.group is not None:
-            return
-        self._plan(faults)
-        attempt.group, attempt.offset = self.world.group(attempt.number), 100 + attempt.number
-        attempt.offsets_acknowledged = self._call(
-            actor,
-            lambda: actor.producer.add_offsets(
-                attempt.group,
-                {(self.world.source, 0): attempt.offset, (self.world.source, 1): attempt.offset},
-                self._deadline(actor.client),
-            ),
-        )
-
     @precondition(lambda self: self._in(Phase.OPEN) and self.world.transactional_id)
     @rule(who=st.integers(0, 1), faults=faults_of(*ENDING, *WRITING))
     def commit(self, who: int = -1, faults: tuple[Fault, ...] = ()) -> None:
         actor = self._actor(who, Phase.OPEN)
-        if actor.attempt.group is not None and not actor.attempt.offsets_acknowledged:
-            return  # no caller commits after that failed, and the producer calls it the caller's mistake
         self._plan(faults)
         had_failed = actor.failed
         result: list[Any] = []
@@ -220,8 +199,6 @@ class ProducerMachine(ProducerActors):
     def prepare(self, who: int = -1, faults: tuple[Fault, ...] = ()) -> None:
         """The task hands its transaction over."""
         actor = self._actor(who, Phase.OPEN)
-        if actor.attempt.group is not None and not actor.attempt.offsets_acknowledged:
-            return
         self._plan(faults)
         had_failed = actor.failed
         handed_over: list[Any] = []
@@ -270,15 +247,13 @@ class ProducerMachine(ProducerActors):
 
     @rule(
         partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=14),
-        offsets=st.booleans(),
         commits=st.booleans(),
         near_the_largest=st.booleans(),
-        faults=faults_of(*WRITING, *OFFSETS, *ENDING),
+        faults=faults_of(*WRITING, *ENDING),
     )
     def transact(
         self,
         partitions: list[int],
-        offsets: bool,
         commits: bool,
         near_the_largest: bool = False,
         faults: tuple[Fault, ...] = (),
@@ -298,8 +273,6 @@ class ProducerMachine(ProducerActors):
         if self.world.transactional_id is None:
             self.flush()
             return
-        if offsets:
-            self.add_offsets()
         if commits:
             self.commit()
         else:

@@ -14,11 +14,7 @@ from . import simulated_cluster as kafka
 from .simulated_cluster import Data
 
 TOPIC = "rows"
-SOURCE = "source"
-"""The topic whose offsets are committed with transactions; nobody reads it."""
 PARTITIONS = 2
-OFFSETS = PARTITIONS
-"""Where the groups' offsets lie in the simulated cluster's logs, behind the partitions of TOPIC."""
 ADDRESSES = {1: ("broker-1", 9001), 2: ("broker-2", 9002)}
 MARKERS_AFTER_MS = 3
 SLOW_MARKERS_AFTER_MS = 1_500
@@ -86,15 +82,6 @@ class BrokerState:
             for offset, entry in enumerate(self.cluster.logs[partition])
             if isinstance(entry, Data)
         ]
-
-    def committed_offsets(self, group: str) -> dict[int, int]:
-        """Partition of SOURCE to the offset that the group would go on at."""
-        committed = kafka.outcomes(self.cluster, OFFSETS)
-        return {
-            entry.key[1]: entry.value
-            for entry, done in zip(self.cluster.logs[OFFSETS], committed, strict=True)
-            if isinstance(entry, Data) and done and entry.key[0] == group
-        }
 
     # what happens to brokers
 

@@ -1,7 +1,7 @@
 """Two brokers that answer Kafka's requests: the simulated cluster (`simulated_cluster.py`) behind leaders and coordinators that move.
 
 What a producer can meet is here: brokers that are not (any more) who is asked for, idempotent producers without a transaction,
-the five batches that a leader recognises, offsets of groups.
+the five batches that a leader recognises.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 
 from . import simulated_cluster as kafka
-from .simulated_broker_state import ADDRESSES, OFFSETS, TOPIC, BrokerState, Written
-from .simulated_cluster import BLOCKED, Data, Identity
+from .simulated_broker_state import ADDRESSES, TOPIC, BrokerState, Written
+from .simulated_cluster import BLOCKED, Identity
 
 REMEMBERED_BATCHES = 5
 
@@ -40,10 +40,6 @@ class SimulatedBrokers(BrokerState):
                 return self._init_producer_id(node, request)
             case m.AddPartitionsToTxnRequest():
                 return self._add_partitions(node, request)
-            case m.AddOffsetsToTxnRequest():
-                return m.AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=self._add_offsets(node, request))
-            case m.TxnOffsetCommitRequest():
-                return self._txn_offset_commit(node, version, request)
             case m.EndTxnRequest():
                 return self._end_txn(node, version, request)
             case m.DescribeTransactionsRequest():
@@ -152,65 +148,11 @@ class SimulatedBrokers(BrokerState):
             ),
         )
 
-    def _add_offsets(self, node: int, request: m.AddOffsetsToTxnRequest) -> int:
-        identity = Identity(request.transactional_id, request.producer_id, request.producer_epoch, 0)
-        return self._add(node, identity, OFFSETS)
-
     def _add(self, node: int, identity: Identity, partition: int) -> int:
         if node != self.coordinators[1]:
             return ErrorCode.NOT_COORDINATOR
         self.cluster, error = kafka.add_partition(self.cluster, identity, partition)
         return ErrorCode.CONCURRENT_TRANSACTIONS if error is BLOCKED else int(error)
-
-    def _txn_offset_commit(
-        self, node: int, version: int, request: m.TxnOffsetCommitRequest
-    ) -> m.TxnOffsetCommitResponse:
-        implicit = version >= 5
-        identity = Identity(request.transactional_id, request.producer_id, request.producer_epoch, 2 * implicit)
-        code = int(ErrorCode.NOT_COORDINATOR) if node != self.coordinators[0] else self._offsets_refused(identity)
-        if code == ErrorCode.NONE:
-            records = tuple(
-                Data(
-                    identity.producer_id,
-                    identity.producer_epoch,
-                    -1,
-                    True,
-                    (request.group_id, each.partition_index),
-                    each.committed_offset,
-                )
-                for topic in request.topics
-                for each in topic.partitions
-            )
-            self.cluster = self.cluster.with_appended(OFFSETS, *records)
-        return m.TxnOffsetCommitResponse(
-            throttle_time_ms=0,
-            topics=tuple(
-                m.TxnOffsetCommitResponse.Topic(
-                    name=topic.name,
-                    partitions=tuple(
-                        m.TxnOffsetCommitResponse.Topic.Partition(partition_index=each.partition_index, error_code=code)
-                        for each in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            ),
-        )
-
-    def _offsets_refused(self, identity: Identity) -> int:
-        """Why the offsets of this producer are not taken; adds their partition to the transaction where that is implicit."""
-        opened = kafka.open_transactions(self.cluster, OFFSETS).get(identity.producer_id)
-        if opened is not None and opened[1] == identity.producer_epoch:
-            return ErrorCode.NONE
-        if identity.version >= 2:
-            self.cluster, error = kafka.add_partition(self.cluster, identity, OFFSETS)
-            return ErrorCode.CONCURRENT_TRANSACTIONS if error is BLOCKED else int(error)
-        found = self.cluster.transaction(identity.transactional_id)
-        if found is None or found.producer_id != identity.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if found.producer_epoch != identity.producer_epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        in_it = found.state == kafka.ONGOING and OFFSETS in found.partitions
-        return ErrorCode.NONE if in_it else ErrorCode.INVALID_TXN_STATE
 
     def _end_txn(self, node: int, version: int, request: m.EndTxnRequest) -> m.EndTxnResponse:
         if node != self.coordinators[1]:

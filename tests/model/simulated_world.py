@@ -21,7 +21,6 @@ from .simulated_broker_state import (
     MARKERS_AFTER_MS,
     PARTITIONS,
     SLOW_MARKERS_AFTER_MS,
-    SOURCE,
     TOPIC,
 )
 from .simulated_network import SimulatedNetwork
@@ -37,7 +36,7 @@ class SimulatedWorld:
     def __init__(self, version: int, *, transactional: bool = True) -> None:
         self.version = version
         self.transactional_id = TRANSACTIONAL_ID if transactional else None
-        self.topic, self.source = TOPIC, SOURCE
+        self.topic = TOPIC
         self.events = (*MEANWHILE, "restart 2", "slow markers", "quick markers", "disconnect", "time passes")
         self.simulated = True
         self.deadline_ms = 8_000
@@ -73,9 +72,6 @@ class SimulatedWorld:
 
     def at_most_as_long_as_a_call(self) -> AbstractContextManager[None]:
         return self.network.at_most(CALL_MS)
-
-    def group(self, number: int) -> str:
-        return f"group-{number}"
 
     # what goes wrong
 
@@ -175,8 +171,3 @@ class SimulatedWorld:
 
     def logs_at_the_end(self) -> Mapping[int, Sequence[Row]]:
         return self.logs_now()
-
-    def committed_offset(self, group: str) -> int | None:
-        found = self.brokers.committed_offsets(group)
-        assert len(set(found.values())) <= 1, f"the group's partitions differ: {found}"
-        return next(iter(found.values()), None)

@@ -109,7 +109,6 @@ def test_sequence_jump_does_not_overtake_a_delayed_request(machine_of: Machines,
     machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Delay(800)),))
     machine.transact(
         partitions=[0],
-        offsets=False,
         commits=True,
         near_the_largest=True,
         faults=(
@@ -280,16 +279,6 @@ def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Mac
     machine.begin()
     machine.write(partitions=[0, 1])
     machine.commit()
-
-
-@versions
-def test_after_a_failure_offsets_are_refused_with_its_reason(machine_of: Machines, version: int) -> None:
-    machine = machine_of(version)
-    machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.INVALID_RECORD)),))
-    machine.flush()
-    producer, client = machine.actors[0].producer, machine.actors[0].client
-    with pytest.raises(KafkaEosError, match="INVALID_RECORD"):
-        producer.add_offsets("group", {("source", 0): 1}, client.clock() + 8_000)
 
 
 def test_below_version_two_identity_is_tainted_by_dropped_rows(machine_of: Machines) -> None:

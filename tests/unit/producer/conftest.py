@@ -15,7 +15,8 @@ from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, 
 from kafka_eos_sink.client.network_client import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.record_accumulator import OpenRows, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.compression import Codec

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_eos_sink.producer.record_accumulator import OpenRows, PartitionQueue, RecordAccumulator, sorted_by
+from kafka_eos_sink.producer.partitioner import sorted_by
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, RecordAccumulator
+from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
 
@@ -143,6 +145,6 @@ def test_split_batches_keep_all_rows_in_order(rows_of: Any, count: int) -> None:
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)
     assert a.split(batch) == (count > 1)
-    numbers = [n for part in queue.unacknowledged for n in part.row_numbers.tolist()]
+    numbers = [n for part in queue.unacknowledged for n in part.rows.row_numbers.tolist()]
     assert numbers == list(range(count))
     assert all(part.block.base_timestamp == NOW_MS for part in queue.unacknowledged)

@@ -12,8 +12,6 @@ from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -22,8 +20,6 @@ from kafka_eos_sink.protocol.messages import (
     FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
 )
 
 LOST = ConnectionLost("CONNECTION_LOST", "gone")
@@ -278,14 +274,14 @@ def test_lost_end_txn_is_resent_unchanged_and_remains_in_doubt() -> None:
     d.manager.commit()
     first = d.ask()
     d.manager.lost(LOST, d.now)
-    assert d.manager.end_in_doubt
+    assert d.manager.awaits_end
     d.ask()
     d.found()
     assert d.ask() == first
     d.ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     assert d.ask() == first
     d.ended(producer_id=7, epoch=4)
-    assert (d.manager.state, d.manager.end_in_doubt) == (State.READY, False)
+    assert (d.manager.state, d.manager.awaits_end) == (State.READY, False)
 
 
 @pytest.mark.parametrize(
@@ -301,48 +297,6 @@ def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> No
     assert d.manager.state is State.FATAL_ERROR
     assert d.manager.end_result is not None
     assert d.manager.end_result.error_code == code
-
-
-def test_below_version_two_offsets_are_added_then_committed() -> None:
-    d = Dialogue().in_transaction()
-    d.manager.add_offsets("g", {("s", 0): 5, ("s", 1): 6})
-    assert isinstance(d.ask(), AddOffsetsToTxnRequest)
-    d.answer(AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0))
-    asked = d.ask()
-    assert (asked.key_type, asked.coordinator_keys) == (0, ("g",))
-    d.found(node=3)
-    commit = d.manager.next_request(d.now)
-    assert commit is not None
-    assert (commit.to, commit.max_version) == ("group", 4)
-    offsets_answered(d, {0: 0, 1: ErrorCode.NOT_COORDINATOR})
-    assert d.manager.offsets == {("s", 1): 6}
-    assert isinstance(d.ask(), FindCoordinatorRequest)
-    d.found(node=4)
-    offsets_answered(d, {1: 0})
-    d.manager.commit()
-    assert isinstance(d.ask(), EndTxnRequest)
-
-
-def test_in_version_two_offsets_go_only_to_group_coordinator() -> None:
-    d = Dialogue(version=2).in_transaction()
-    d.manager.add_offsets("g", {("s", 0): 5})
-    d.ask()
-    d.found(node=3)
-    offsets_answered(d, {0: 0})
-    d.manager.abort()
-    assert isinstance(d.ask(), EndTxnRequest)  # TxnOffsetCommit has opened the transaction
-
-
-def offsets_answered(d: Dialogue, codes: dict[int, int]) -> None:
-    assert isinstance(d.ask(), TxnOffsetCommitRequest)
-    partitions = tuple(
-        TxnOffsetCommitResponse.Topic.Partition(partition_index=p, error_code=c) for p, c in codes.items()
-    )
-    d.answer(
-        TxnOffsetCommitResponse(
-            throttle_time_ms=0, topics=(TxnOffsetCommitResponse.Topic(name="s", partitions=partitions),)
-        )
-    )
 
 
 def test_prepare_and_commit_refuse_while_something_is_open() -> None:

@@ -1,0 +1,121 @@
+"""From the checked rows of one topic to closed batches: partition, sort, cut, wait for memory, encode, send.
+
+This is the only place between the rows and the wire that waits. The sender moves bytes meanwhile, so brokers work on the
+batches that are closed while the next one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partitioner import load_partitioner, partitions_of, sorted_by
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.row_checks import TopicRows
+from kafka_eos_sink.producer.rows import OpenRows
+from kafka_eos_sink.producer.sender import WAIT_MS, Sender
+from kafka_eos_sink.protocol.record_batch import encode_rows
+
+PUMP_EVERY_BYTES: Final = 128 * 1024
+"""Encoded bytes after which the sender serves the sockets again."""
+
+
+class Batcher:
+    """Makes the batches of all partitions, and lets ``sender`` send them.
+
+    Args:
+        wall_clock: the time in ms since the epoch, for records without a timestamp of their own.
+    """
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        sender: Sender,
+        wall_clock: Callable[[], int],
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._accumulator = accumulator
+        self._sender = sender
+        self._wall_clock = wall_clock
+        self._partitioner = load_partitioner(config)
+        self._bytes_since_pump = 0
+
+    def add(self, group: TopicRows) -> None:
+        """Append the rows of one topic to their partitions, and send the batches that are full."""
+        order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
+        placed = OpenRows(columns=group.rows.columns, sizes=group.sizes, row_numbers=group.row_numbers)
+        if order is not None:
+            placed = placed.take(order)
+        now = self._client.clock()
+        for partition, start, end in runs:
+            rows = placed if end - start == len(group.sizes) else placed.slice(start, end)
+            self.close(self._accumulator.append(group.topic.topic, partition, rows, now), everything=False)
+
+    def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
+        """Append one record, in an uncompressed batch of its own, behind the rows of its partition."""
+        now = self._wall_clock()
+        batch = ProducerBatch(
+            topic=topic,
+            partition=partition,
+            block=encode_rows([(key, value, ())], now),
+            created_ms=self._client.clock(),
+            timestamp_ms=now,
+        )
+        # Open rows of this partition were written before the record, so they go first.
+        self.close(self._accumulator.queue(topic, partition), everything=True)
+        self._accumulator.add(batch)
+        self._pump()
+
+    def close(self, queue: PartitionQueue, *, everything: bool) -> None:
+        """Close the full batches of a partition's open rows, or all of them; block while buffer.memory is used up."""
+        timestamp = self._wall_clock()
+        for rows in self._accumulator.cut(queue, everything=everything):
+            # Twice: a batch holds its rows until it is acknowledged (for a split), and their encoded bytes.
+            self._await_memory(2 * int(rows.sizes.sum()))
+            batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
+            self._bytes_since_pump += batch.size_bytes
+            if self._bytes_since_pump >= PUMP_EVERY_BYTES:
+                self._pump()
+
+    def close_all(self) -> None:
+        for queue in list(self._accumulator.queues.values()):
+            self.close(queue, everything=True)
+
+    def close_lingered(self) -> None:
+        """Close what has waited for linger.ms, and send what was closed since the last turn."""
+        for queue in self._accumulator.lingered(self._client.clock()):
+            self.close(queue, everything=True)
+        if self._bytes_since_pump:
+            self._pump()
+
+    def limit_open_rows(self) -> None:
+        """Close the fullest partitions until open rows hold at most a quarter of buffer.memory."""
+        # With many partitions no batch may ever be full, while the rows of all of them exceed the memory.
+        excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
+        for queue in self._accumulator.fullest(excess):
+            self.close(queue, everything=True)
+
+    def _pump(self) -> None:
+        self._bytes_since_pump = 0
+        self._sender.pump(0)
+
+    def _await_memory(self, size: int) -> None:
+        # With nothing unacknowledged no memory can become free: a batch above buffer.memory is sent alone.
+        started = self._client.clock()
+        while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
+            left = self._config.max_block_ms - (self._client.clock() - started)
+            if left <= 0:
+                raise KafkaEosError(
+                    "BUFFER_EXHAUSTED",
+                    f"no memory became free for {self._config.max_block_ms} ms (max.block.ms): "
+                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait "
+                    "for the brokers' acknowledgement; check the brokers' health, or raise buffer.memory or "
+                    "max.block.ms",
+                )
+            self._sender.pump(min(left, WAIT_MS))
