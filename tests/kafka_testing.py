@@ -18,7 +18,8 @@ import kafka as kafka_python
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.commit.commit_log import part_record
 
 PATIENCE_S = 60.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
@@ -30,22 +30,13 @@ _READS_PER_POLL = 16
 """Reads from one connection before the others get their turn."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """The result of one round of I/O: the responses, then the lost requests if the connection broke.
-
-    ``fatal`` is an error that another attempt would meet again: version, TLS or principal. The caller raises it.
-    """
-
-    completions: list[Completion] = field(default_factory=list)
-    fatal: Exception | None = None
-
-
 class Node:
     """A broker's address with its transport and connection.
 
     The node tries all addresses of the host in turn (KIP-302). After all have failed it backs off exponentially
     (``reconnect.backoff.ms``), and gives each further attempt more time (KIP-601).
+
+    Methods that do I/O return completions: the responses, then the lost requests if the connection broke.
     """
 
     def __init__(
@@ -53,12 +44,13 @@ class Node:
         broker: Broker,
         config: ClientConfig,
         poller: Poller,
-        *,
         tls: TlsContext | None = None,
         authentication: Authentication | None = None,
     ) -> None:
         self.broker = broker
         self.connection: Connection | None = None
+        self.fatal: Exception | None = None
+        """An error that another attempt would meet again: version, TLS or principal. The client raises it."""
         self.throttled_until = 0
         self.last_active_at = 0
         self.last_attempt_at = -NEVER
@@ -99,20 +91,14 @@ class Node:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response."""
         return 0 if self.connection is None else self.connection.in_flight
 
     def can_connect(self, now: int) -> bool:
-        """Whether an attempt may begin now."""
         return self._transport is None and now >= self._next_attempt_at
-
-    def is_throttled(self, now: int) -> bool:
-        """Whether the client must not send yet, because the broker throttles it (KIP-219)."""
-        return now < self.throttled_until
 
     def takes_requests(self, now: int) -> bool:
         """Whether a request can be sent now; schedules a re-authentication that must come first."""
-        if self.connection is None or not self.connection.is_established or self.is_throttled(now):
+        if self.connection is None or not self.connection.is_established or now < self.throttled_until:
             return False
         self._reauthentication_wanted |= self.connection.reauthentication_due(now)
         return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
@@ -120,7 +106,7 @@ class Node:
     def load(self, now: int) -> tuple[int, int, int] | None:
         """Rank the node for ``least_loaded_node``, the smallest first; None while it is backing off."""
         if self.is_established:
-            return (2 if self.is_throttled(now) else 0), self.in_flight, 0
+            return (2 if now < self.throttled_until else 0), self.in_flight, 0
         if self._transport is not None:
             return 1, 0, 0
         return (3, 0, self.last_attempt_at) if self.can_connect(now) else None
@@ -206,32 +192,31 @@ class Node:
             # the break, and then raises the reason.
             return
 
-    def handle_io(self, readable: bool, writable: bool, now: int) -> Progress:
+    def handle_io(self, readable: bool, writable: bool, now: int) -> list[Completion]:
         """Move bytes as far as possible."""
-        progress = Progress()
+        completions: list[Completion] = []
         if self._transport is None:
-            return progress
+            return completions
         try:
             if self.connection is None:
                 if not self._transport.continue_connect(writable):
-                    return progress
+                    return completions
                 self._begin_handshake(now)
             elif writable:
                 self._transport.flush()
             if readable:
-                self._read(progress.completions, now)
+                self._read(completions, now)
         except Exception as error:
-            self._break(error, progress, now)
-        return progress
+            completions += self._break(error, now)
+        return completions
 
-    def reauthenticate_if_wanted(self, now: int) -> Progress:
+    def reauthenticate_if_wanted(self, now: int) -> list[Completion]:
         """Re-authenticate if ``takes_requests`` scheduled it (KIP-368).
 
         The clock alone does not start it: an idle connection may expire with its session.
         """
-        progress = Progress()
         if not self._reauthentication_wanted:
-            return progress
+            return []
         self._reauthentication_wanted = False
         assert self.connection is not None
         log.info("[%s] %s: re-authenticating before the session expires", self._config.client_id, self.broker)
@@ -239,10 +224,10 @@ class Node:
             self.connection.reauthenticate(now)
             self._write()
         except Exception as error:
-            self._break(error, progress, now)
-        return progress
+            return self._break(error, now)
+        return []
 
-    def _break(self, error: Exception, progress: Progress, now: int) -> None:
+    def _break(self, error: Exception, now: int) -> list[Completion]:
         """Disconnect because of ``error``, and decide whether another attempt makes sense."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
@@ -252,12 +237,11 @@ class Node:
             error = AuthenticationError(error.code, f"{where}: {error.message}")
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
-            progress.completions += self.disconnect(f"{where}: {reason}", now)
-            return
+            return self.disconnect(f"{where}: {reason}", now)
         # The host's other addresses lead to the same broker, which would reject version or principal again.
         self._addresses.clear()
-        progress.completions += self.disconnect(str(error), now)
-        progress.fatal = error
+        self.fatal = error
+        return self.disconnect(str(error), now)
 
     def _begin_handshake(self, now: int) -> None:
         self.connection = Connection(

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.network_client import LostAnswer, NetworkClient, monotonic_ms
+from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.embedded.node import HOST, NodeAddress
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import MetadataRequest

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs.spark_kafka_source import (
     connection_options,

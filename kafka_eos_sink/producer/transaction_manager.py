@@ -14,9 +14,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kafka_eos_sink.client.admin import EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.network_client import LostAnswer
+from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (

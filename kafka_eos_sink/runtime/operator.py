@@ -435,9 +435,7 @@ def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
     An attempt that joined an older transaction would discard that one's rows with its ABORT.
     """
     where, offset = part.where, part.first_offset
-    fetched = admin.fetch(
-        *where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline
-    )
+    fetched = admin.fetch(where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
     if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return None
     first, identity = first_batch_of(fetched.records or b""), part.identity

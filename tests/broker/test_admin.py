@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, EndTxnResult
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Route
 from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -185,7 +187,7 @@ def test_an_open_transaction_is_aborted_before_the_id_has_a_new_owner(
     state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
     assert state is not None
     assert state.transaction_state == "Empty"
-    fetched = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin))
+    fetched = admin.fetch((topic, 0), 0, deadline_ms=deadline(admin))
     assert len(fetched.aborted_transactions or ()) == 1
 
 
@@ -319,7 +321,7 @@ def test_records_are_fetched_with_what_became_of_their_transaction(
 ) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.produce(topic, 0, b"a", b"b")
-    held = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin), max_wait_ms=0)
+    held = admin.fetch((topic, 0), 0, deadline_ms=deadline(admin), max_wait_ms=0)
     assert (held.records, held.last_stable_offset, held.high_watermark) == (b"", 0, 2)
     admin.end_transactions([transaction.end(committed)], deadline(admin))
     until = deadline(admin)
@@ -329,7 +331,7 @@ def test_records_are_fetched_with_what_became_of_their_transaction(
     while not batches or batches[-1].last_offset < 2:
         assert admin.client.clock() < until
         position = batches[-1].last_offset + 1 if batches else 0
-        fetched = admin.fetch(topic, 0, position, deadline_ms=deadline(admin))
+        fetched = admin.fetch((topic, 0), position, deadline_ms=deadline(admin))
         batches += read_record_batches(fetched.records or b"")
         aborted |= {(each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ()}
     data, marker = batches
@@ -339,7 +341,7 @@ def test_records_are_fetched_with_what_became_of_their_transaction(
 
 
 def test_an_offset_outside_the_log_is_told_not_raised(admin: Admin, topic: str) -> None:
-    assert admin.fetch(topic, 0, 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert admin.fetch((topic, 0), 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_partition_tells_its_producers_and_takes_a_marker_by_hand(

@@ -169,7 +169,7 @@ class RealCluster:
         offset, end = 0, self._end(partition)
         while offset < end:
             result = self.admin.fetch(
-                self.topic, partition, offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
+                (self.topic, partition), offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
             )
             batches = read_record_batches(result.records)
             assert batches, f"nothing between {offset} and {end}: {result}"
@@ -192,7 +192,7 @@ class RealCluster:
         offset, end = 0, self.last_stable_offsets()[partition]
         while offset < end:
             result = self.admin.fetch(
-                self.topic, partition, offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
+                (self.topic, partition), offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
             )
             found |= {(entry.producer_id, entry.first_offset) for entry in result.aborted_transactions or ()}
             offset = read_record_batches(result.records)[-1].last_offset + 1

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
-from kafka_eos_sink.client.network_client import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.record_accumulator import OpenRows, ProducerBatch, RecordAccumulator
