@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
+from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
@@ -227,8 +228,8 @@ class Requests:
     def no_leader(self, topic: str, partition: int) -> KafkaEosError:
         """The error for a partition without a leader at the deadline."""
         known = self.client.metadata.topics.get(topic)
-        is_listed = known is not None and (known.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
-        if known is not None and is_listed and known.partition(partition) is None:
+        is_listed = known is not None and (known.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
+        if known is not None and is_listed and partition_of(known, partition) is None:
             size = f"it has {len(known.partitions)} partitions" if known.partitions else "there is no such topic"
             return BrokerRefusedError(
                 "UNKNOWN_TOPIC",
@@ -377,8 +378,8 @@ class Requests:
     def _require_describable(self, topic: str) -> None:
         """Raise if the metadata response rejected the topic for good."""
         known = self.client.metadata.topics.get(topic)
-        if known is not None and known.error and not known.error.retriable:
-            raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
+        if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
+            raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {topic!r}")
 
 
 def single(

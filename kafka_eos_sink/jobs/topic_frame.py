@@ -110,7 +110,7 @@ def _offsets(admin: Admin, topic: str) -> tuple[Offsets, ...]:
     described = admin.topic(topic, deadline)
     if described is None:
         raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or the Describe permission is missing")
-    where = [(topic, partition.index) for partition in described.partitions]
+    where = [(topic, partition.partition_index) for partition in described.partitions]
     first = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     last_stable = admin.list_offsets(where, deadline, isolation="read_committed")
     high_watermark = admin.list_offsets(where, deadline, isolation="read_uncommitted")

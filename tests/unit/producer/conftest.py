@@ -43,9 +43,18 @@ class HandDrivenClient:
     def lead(self, leaders: dict[tuple[str, int], int]) -> None:
         topics = {
             name: TopicMetadata(
+                error_code=0,
                 name=name,
                 partitions=tuple(
-                    PartitionMetadata(index=p, leader=leader, leader_epoch=0)
+                    PartitionMetadata(
+                        error_code=0,
+                        partition_index=p,
+                        leader_id=leader,
+                        leader_epoch=0,
+                        replica_nodes=(),
+                        isr_nodes=(),
+                        offline_replicas=(),
+                    )
                     for (topic, p), leader in sorted(leaders.items())
                     if topic == name
                 ),
