@@ -172,22 +172,6 @@ class Requests:
         """Perform a call that raises every rejection; return each key's value."""
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
 
-    def find_coordinators(
-        self, ids: Iterable[str], deadline_ms: int, route: Route = Route.TRANSACTION_COORDINATOR
-    ) -> dict[str, int]:
-        """Return the node id of each id's coordinator, cached until `forget`.
-
-        The first use of transactions in a cluster creates ``__transaction_state``, which takes seconds.
-
-        Raises:
-            AuthorizationError, BrokerUnavailableError.
-        """
-        wanted = list(dict.fromkeys(ids))
-        missing = [each for each in wanted if self._coordinator(route, each) is None]
-        found = self.perform(_find_call(route, OnCode.RAISE), missing, deadline_ms)
-        self._learn_coordinators(route, found)
-        return {each: self._coordinators[route, each] for each in wanted}
-
     def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
         """Look the coordinators of these ids up again at their next use."""
         # The old node stays in the cache: only so can a move be logged.

@@ -29,6 +29,7 @@ from kafka_eos_sink.protocol.messages import (
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
+from kafka_testing import find_coordinators
 
 TIMEOUT_MS = 60_000
 
@@ -84,7 +85,7 @@ class Transaction:
         assert set(codes) == {0}
 
     def call(self, request: Any) -> Any:
-        node_id = self.admin.find_coordinators([self.transactional_id], deadline(self.admin))[self.transactional_id]
+        node_id = find_coordinators(self.admin, [self.transactional_id], deadline(self.admin))[self.transactional_id]
         return self.admin.client.call(node_id, request, deadline_ms=deadline(self.admin))
 
     def produce(self, topic: str, partition: int, *values: bytes) -> int:
@@ -380,7 +381,7 @@ def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int]
     request = OffsetFetchRequest(groups=(asked,), require_stable=True)
     until = deadline(admin)
     while admin.client.clock() < until:
-        node_id = admin.find_group_coordinator(group, until)
+        node_id = find_coordinators(admin, [group], until, key_type=0)[group]
         (answer,) = admin.client.call(node_id, request, deadline_ms=until).groups
         found = [each for found in answer.topics for each in found.partitions]
         codes = {answer.error_code, *(each.error_code for each in found)} - {0}
@@ -411,7 +412,7 @@ def test_offsets_of_a_group_are_read_once_their_transaction_has_ended(
     request = TxnOffsetCommitRequest(
         **identity, topics=(TxnOffsetCommitRequest.Topic(name=topic, partitions=(committed,)),)
     )
-    node_id = admin.find_group_coordinator(group, deadline(admin))
+    node_id = find_coordinators(admin, [group], deadline(admin), key_type=0)[group]
     answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))
     assert [each.error_code for each in answer.topics[0].partitions] == [0]
     assert stable_offsets(admin, group, topic) == ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -433,14 +434,14 @@ def test_transactions_whose_coordinator_dies_are_ended_by_its_successor() -> Non
             for transaction in transactions:
                 transaction.add("survivor", 0, 1, 2)
             ids = [transaction.transactional_id for transaction in transactions]
-            coordinators = admin.find_coordinators(ids, deadline(admin))
+            coordinators = find_coordinators(admin, ids, deadline(admin))
             dying = coordinators[ids[0]]
             assert set(coordinators.values()) != {dying}
             cluster.kill(dying)
             ends = [transaction.end(True) for transaction in transactions]
             results = admin.end_transactions(ends, deadline(admin, 90_000))
             assert [result.error_code for result in results] == [0] * 12
-            assert dying not in admin.find_coordinators(ids, deadline(admin)).values()
+            assert dying not in find_coordinators(admin, ids, deadline(admin)).values()
             assert admin.list_transactions(deadline_ms=deadline(admin, 60_000)) == ()
             states = admin.describe_transactions(ids, deadline(admin, 60_000))
             assert {state.transaction_state for state in states.values() if state} <= {
