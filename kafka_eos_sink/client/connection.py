@@ -256,7 +256,7 @@ class Connection:
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return the buffers to write, each once. Record data is not copied into them."""
+        """Return the buffers to write, each once; record data is not copied."""
         output, self._output = self._output, []
         return output
 
@@ -264,7 +264,7 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response, including those of the handshake."""
+        """The number of requests without a response, with those of the handshake."""
         return len(self._in_flight)
 
     @property

@@ -50,8 +50,8 @@ class Metadata:
     version: int = 0
     cluster_id: str | None = None
     controller: int = NO_NODE
-    brokers: Mapping[int, Broker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the node id of the partition's leader, None without a known leader."""
@@ -220,6 +220,7 @@ class MetadataUpdater:
             brokers=MappingProxyType({broker.node_id: _broker(broker) for broker in response.brokers}),
             topics=MappingProxyType(topics),
         )
+        # `wait_for_metadata` compares with this number: an older response may not know what the caller has observed.
         self.completed = self._sent
         self._expires_at = now + self._max_age_ms
         self._failing_since = None

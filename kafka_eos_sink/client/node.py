@@ -130,6 +130,7 @@ class Node:
 
     def connect(self, now: int) -> None:
         """Begin an attempt: resolve the host and connect to its first address."""
+        # A name is resolved again in each round: a restarted broker in Kubernetes has another address.
         self.last_attempt_at = self.last_active_at = now
         self._host = self.broker.host
         try:
@@ -143,7 +144,11 @@ class Node:
         while self._addresses:
             address = self._addresses.pop(0)
             try:
-                transport = self._new_transport(address)
+                transport = (
+                    Transport(address, self._config)
+                    if self._tls is None
+                    else TlsTransport(address, self._config, self._tls, self._host)
+                )
             except OSError as error:
                 self.last_error = f"{self.broker}: {error}"
                 continue
@@ -153,11 +158,6 @@ class Node:
             self._setup_expires_at = now + self._setup_timeout.delay_ms(self.failures)
             return
         self._fail_round(self.last_error, now)
-
-    def _new_transport(self, address: Address) -> Transport:
-        if self._tls is None:
-            return Transport(address, self._config)
-        return TlsTransport(address, self._config, self._tls, self._host)
 
     def _fail_round(self, reason: str, now: int) -> None:
         # Only the first failure is INFO: a broker that is down for an hour would fill the log.
@@ -277,10 +277,7 @@ class Node:
     # ending
 
     def expire(self, now: int) -> list[Completion]:
-        """Disconnect if the connection attempt or a request is overdue.
-
-        Responses come in order. Behind an overdue response no other one can arrive on this connection.
-        """
+        """Disconnect if the connection attempt or a request is overdue."""
         if self.state is ConnectionState.CONNECTING and now >= self._setup_expires_at:
             assert self._transport is not None
             address = self._transport.address
@@ -290,12 +287,14 @@ class Node:
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
             return []
+        # Responses come in the order of requests: behind an overdue one no other can arrive on this connection.
         reason = f"{self.broker}: no response within the request timeout"
         lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 
     def disconnect(self, reason: str, now: int) -> list[Completion]:
         """Close and return the lost requests; a node that was not ready yet tries its next address or backs off."""
+        # The caller resends in this order, so the oldest request is first: a producer's batches must keep their sequence.
         if self._transport is None:
             return []
         was_established, in_flight = self.is_established, self.in_flight
@@ -323,7 +322,7 @@ class Node:
 
 
 def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
-    """Return the bootstrap servers as brokers with negative ids, resolved if ``client.dns.lookup`` requires it.
+    """Return the bootstrap servers as brokers with negative ids, by ``client.dns.lookup``.
 
     Raises:
         BrokerUnavailableError: BROKER_UNREACHABLE, if the resolver does not know a name.

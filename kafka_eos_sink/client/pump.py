@@ -16,7 +16,7 @@ from kafka_eos_sink.client.connection import BrokerVersions, Completion, Connect
 from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
 from kafka_eos_sink.client.node import Node, bootstrap_brokers
 from kafka_eos_sink.client.oauth import authentication_for
-from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.client.transport import Poller
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -43,7 +43,7 @@ class Pump:
         self.clock = clock
         self.last_error = ""
         """The newest error of any connection, for messages."""
-        self._tls = TlsContext(config.security.tls) if config.security.uses_tls else None
+        self._tls = tls_context(config.security.tls) if config.security.uses_tls else None
         self._authentication = authentication_for(config.security)
         self._poller = Poller()
         self._nodes: dict[int, Node] = {}

@@ -195,7 +195,10 @@ class Requests:
             if len(found) == len(wanted):
                 return found
             missing = next(each for each in wanted if each not in found)
-            self._require_describable(missing[0])
+            known = metadata.topics.get(missing[0])
+            # For example a missing right: waiting for an election would not help.
+            if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
+                raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {missing[0]!r}")
             if not self.client.wait_for_metadata(deadline_ms):
                 raise self.no_leader(*missing)
 
@@ -358,12 +361,6 @@ class Requests:
     def _forget_keys(self, call: Call[K, V], keys: Iterable[K]) -> None:
         if call.route in _KEY_TYPES:
             self.forget((call.coordinator_key(key) for key in keys), call.route)
-
-    def _require_describable(self, topic: str) -> None:
-        """Raise if the metadata response rejected the topic for good."""
-        known = self.client.metadata.topics.get(topic)
-        if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
-            raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {topic!r}")
 
 
 def single(

@@ -27,7 +27,7 @@ from kafka_eos_sink.client.security import (
     uses_sasl,
     uses_tls,
 )
-from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
 from kafka_eos_sink.settings.jaas import parse_jaas
@@ -144,7 +144,7 @@ class _SecurityReader:
         )
         if len(self._problems) == before:
             try:
-                TlsContext(config)
+                tls_context(config)
             except ConfigurationError as error:
                 self._problem("security.protocol", f"{self._protocol}: {error.message}")
         return config
