@@ -23,8 +23,7 @@ def wait_until_ready(
 ) -> bool:
     """Wait until the metadata of each node lists all ``nodes``; return False if late.
 
-    A node serves Metadata once it has caught up with the controllers, and lists only brokers that are registered and
-    not fenced. Afterwards any of the nodes can lead partitions and serve any request.
+    A node serves Metadata once it has caught up with the controllers. It lists only brokers that are registered and not fenced.
 
     Args:
         cluster_id: Distinguishes this cluster from another one that took the same port.

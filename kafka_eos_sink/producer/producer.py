@@ -198,11 +198,7 @@ class Producer:
         """Commit a group's offsets (of the next record to read) with this transaction; wait for the response."""
         self._check_writable()
         self._transactions.add_offsets(group, offsets)
-        self._pump_while(
-            lambda: bool(self._transactions.offsets),
-            deadline_ms,
-            f"TxnOffsetCommit of group {group!r}",
-        )
+        self._pump_while(lambda: bool(self._transactions.offsets), deadline_ms, f"TxnOffsetCommit of group {group!r}")
 
     def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
         """End this producer's own transaction; a commit flushes first, and every retry is identical.
