@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.response_errors import describe_errors
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
@@ -39,6 +38,7 @@ log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 100 * 1024 * 1024
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
+_NAMES_AT_MOST = 5
 UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
 
@@ -382,3 +382,35 @@ class Connection:
         self.state = ConnectionState.READY
         self._frames.max_frame_bytes = MAX_FRAME_BYTES
         return ConnectionReady()
+
+
+def describe_errors(response: Any) -> str:
+    """Return ``no error``, or the names of the error codes with their counts: ``NOT_COORDINATOR x 3``.
+
+    Nothing else of the response is in the text, so it can be logged.
+    """
+    counts = Counter(code for code in _error_codes(response) if code)
+    if not counts:
+        return "no error"
+    names = [
+        ErrorCode.of(code).name + (f" x {count}" if count > 1 else "")
+        for code, count in counts.most_common(_NAMES_AT_MOST)
+    ]
+    return ", ".join(names) + (", ..." if len(counts) > _NAMES_AT_MOST else "")
+
+
+def _error_codes(value: Any) -> Iterator[int]:
+    """Walk a struct and the structs and arrays in it; every field named ``*error_code`` is an error code."""
+    if isinstance(value, tuple):
+        for element in value:
+            # An array of numbers or strings holds no codes: its first element shows that.
+            if not is_dataclass(element):
+                return
+            yield from _error_codes(element)
+    elif is_dataclass(value):
+        for each in fields(value):
+            found = getattr(value, each.name)
+            if each.name.endswith("error_code"):
+                yield found
+            else:
+                yield from _error_codes(found)

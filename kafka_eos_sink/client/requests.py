@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
+from kafka_eos_sink.client.connection import api_name
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
@@ -98,7 +99,7 @@ class Call(Generic[K, V]):
     def describe(self, keys: Sequence[K]) -> str:
         """Name request and keys, as in "FindCoordinator of group 'g' and 2 more"."""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        return f"{self.api.__name__.removesuffix('Request')} of {self.about(keys[0])}{more}" if keys else ""
+        return f"{api_name(self.api)} of {self.about(keys[0])}{more}" if keys else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
