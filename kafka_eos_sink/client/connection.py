@@ -9,9 +9,8 @@ without a socket is DISCONNECTED; CONNECTING lasts until TCP and TLS are set up,
 A broker may limit a session (``connections.max.reauth.ms``, the lifetime of a token). The connection re-authenticates
 before the session expires (KIP-368). No request goes out meanwhile, but responses to earlier requests still arrive.
 
-``send`` puts a request in flight, ``receive_data`` takes bytes from the broker, ``next_event`` decodes them, and
-``data_to_send`` holds the bytes to write. Responses arrive in the order of the requests, because a broker processes
-one request per connection at a time. A correlation id out of order is a protocol error.
+Responses arrive in the order of the requests, because a broker processes one request per connection at a time. A
+correlation id out of order is a protocol error.
 
 This module logs every request and response at DEBUG: names, numbers and error codes, never contents.
 """
@@ -36,8 +35,8 @@ from kafka_eos_sink.protocol.schema import Request
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
+# Until the broker is authenticated, a few bytes of a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
-API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
 _NAMES_AT_MOST = 5
 UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
@@ -232,11 +231,11 @@ class Connection:
         """Return the next event, None if more bytes are needed.
 
         Raises:
-            ProtocolError: the peer sent bytes that are not Kafka's protocol.
-            BrokerRefusedError: the broker is too old.
-            AuthenticationError: the dialogue rejected the broker, or the broker the client.
+            ProtocolError: The broker sent bytes that are not Kafka's protocol.
+            BrokerRefusedError: The broker is too old.
+            AuthenticationError: The dialogue rejected the broker, or the broker rejected the client.
 
-        After any of them the connection is useless.
+        After any of them, close the connection.
         """
         while (frame := self._frames.next_frame()) is not None:
             if not self._in_flight:
@@ -299,6 +298,7 @@ class Connection:
         """Re-authenticate on the open connection until ConnectionReady; raises as ``next_event``."""
         assert self.state is ConnectionState.READY
         self._now = now
+        # READY no more: the broker closes a connection that mixes other requests into the dialogue (KIP-368).
         self.state = ConnectionState.REAUTHENTICATING
         self._begin_authentication()
 
@@ -336,7 +336,7 @@ class Connection:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: a broker that does not know this version of ApiVersions responds in version 0 and lists the
             # versions it knows. A broker that lists none knows only version 0.
-            versions = replace(versions, api_versions={API_VERSIONS_KEY: (0, 0), **versions.api_versions})
+            versions = replace(versions, api_versions={ApiVersionsRequest.API_KEY: (0, 0), **versions.api_versions})
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
                 raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}")

@@ -146,6 +146,7 @@ class MetadataUpdater:
         if self.in_progress:
             return NEVER
         if self._failing_since is not None:
+            # First, because new topics and requests for an update do not make an unreachable cluster reachable.
             due_at = self._retry_at
         elif self._never_requested:
             due_at = now
@@ -177,6 +178,7 @@ class MetadataUpdater:
         self._may_create = bool(creatable) and not self._may_create
         topics = creatable if self._may_create else list(self._wanted)
         self._never_requested.difference_update(topics)
+        # An update that is requested from now on needs a later request: the broker may have built this response before.
         self._update_requested = False
         return MetadataRequest(
             topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
@@ -201,6 +203,7 @@ class MetadataUpdater:
             return
         self.in_progress = False
         old = self.snapshot
+        # Leader epochs of another cluster are not comparable. A restored cluster may begin with lower ones.
         same_cluster = old.cluster_id in (None, response.cluster_id)
         received = {
             topic.name: topic_metadata(topic, old.topics.get(topic.name) if same_cluster else None)
@@ -238,6 +241,7 @@ class MetadataUpdater:
             return False
         brokers = {**self.snapshot.brokers, **{endpoint.node_id: _broker(endpoint) for endpoint in endpoints}}
         if leader not in brokers:
+            # Without an address the client could not connect. The next Metadata response names leader and address.
             return False
         moved = replace(known, leader_id=leader, leader_epoch=leader_epoch, error_code=ErrorCode.NONE.value)
         _log_leader(topic, moved, " (KIP-951)")

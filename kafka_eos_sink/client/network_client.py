@@ -131,6 +131,7 @@ class _PipelinedCalls:
                 self._fail_unreachable(node_id, now)
                 if not self._queues[node_id]:
                     del self._queues[node_id]
+            # A failed send alone can empty both: then no I/O would end the wait.
             if self._queues or self._in_flight:
                 self._client.pump(max(0, self._deadline_ms - now))
                 self._collect()

@@ -98,6 +98,7 @@ class Node:
 
     def takes_requests(self, now: int) -> bool:
         """Whether a request can be sent now; schedules a re-authentication that must come first."""
+        # During a throttle the broker does not read from the connection: a request could time out there (KIP-219).
         if self.connection is None or not self.connection.is_established or now < self.throttled_until:
             return False
         self._reauthentication_wanted |= self.connection.reauthentication_due(now)
@@ -120,6 +121,7 @@ class Node:
             times.append(self._setup_expires_at)
         if self.connection is not None and (expires_at := self.connection.expires_at) is not None:
             times.append(expires_at)
+        # The end of a throttle brings no I/O that would wake a caller who waits for the node.
         if self.throttled_until > now:
             times.append(self.throttled_until)
         if self._reauthentication_wanted:
@@ -314,6 +316,7 @@ class Node:
     def close(self) -> None:
         """Close the socket without any effect on later attempts."""
         self.connection = None
+        # A new connection authenticates by itself.
         self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)

@@ -303,6 +303,7 @@ class Requests:
                 operation.settle(key, Outcome(code=ErrorCode.UNSUPPORTED_VERSION.value))
             return
         operation.retry.on_error(error, node_id)
+        # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.
         self._forget_keys(operation.call, keys)
         if not isinstance(error, BrokerUnavailableError):
             # Sent, and the response was lost: an earlier response may no longer describe the key.
@@ -352,6 +353,7 @@ class Requests:
             coordinator = outcome.value
             if outcome.code or coordinator is None:
                 continue
+            # The coordinator may run on a broker that joined after the newest metadata.
             self.client.learn_broker(coordinator.node_id, coordinator.host, coordinator.port)
             before = self._coordinators.get((route, each))
             if before not in (None, coordinator.node_id):

@@ -45,6 +45,7 @@ class Secret:
         return hash(self._text)
 
     def __reduce__(self) -> NoReturn:
+        # Spark pickles what it sends to workers, and may write it to disk.
         raise TypeError("a secret is not pickled: each process resolves its own")
 
 

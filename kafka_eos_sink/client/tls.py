@@ -221,5 +221,5 @@ def tls_error(error: ssl.SSLError, when: str = "") -> OSError:
     if "ALERT" in reason:
         hint = "it may require a client certificate (ssl.keystore.*), or other TLS versions or ciphers"
         concerns_certificate = any(word in reason for word in _CERTIFICATE_ALERTS)
-        return TlsError(f"it refused TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
+        return TlsError(f"it rejected TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
     return TlsError(f"TLS failed ({reason})")

@@ -275,7 +275,7 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
     for shown in ({}, key_stores(foreign)["PEM file"]):
         error = refused({**base, **shown})
         assert error.code == "TLS_FAILED"
-        assert "it refused TLS" in str(error)
+        assert "it rejected TLS" in str(error)
         assert "ssl.keystore" in str(error)
 
 
