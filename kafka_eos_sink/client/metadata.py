@@ -163,8 +163,8 @@ class MetadataUpdater:
 
     def next_request(self, now: int) -> MetadataRequest:
         """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
-        for topic in [name for name, wanted in self._wanted.items() if self._is_idle(wanted, now)]:
-            del self._wanted[topic]
+        oldest = now - self._max_idle_ms
+        self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
         self.in_progress = True
         self._sent += 1
         # The permission to create applies to a whole request. A topic like the commit log must never be created with
@@ -271,9 +271,6 @@ class MetadataUpdater:
 
     def _install(self, **changes: Any) -> None:
         self.snapshot = replace(self.snapshot, version=self.snapshot.version + 1, **changes)
-
-    def _is_idle(self, wanted: _WantedTopic, now: int) -> bool:
-        return now - wanted.last_wanted_at > self._max_idle_ms
 
     def _is_known(self, topic: str) -> bool:
         known = self.snapshot.topics.get(topic)

@@ -117,7 +117,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     where = f"token endpoint {source.token_endpoint_url}"
     try:
         status, body = _https_post(
-            source.token_endpoint_url,
+            source,
             urlencode(form).encode(),
             {
                 "Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(),
@@ -125,8 +125,6 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
                 "Content-Type": "application/x-www-form-urlencoded",
             },
             tls,
-            connect_timeout_ms=source.connect_timeout_ms,
-            read_timeout_ms=source.read_timeout_ms,
         )
     except TlsError as error:
         _fail(f"{where}: {error}")
@@ -150,36 +148,29 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
 
 
 def _https_post(
-    url: str,
-    body: bytes,
-    headers: Mapping[str, str],
-    tls: TlsConfig,
-    *,
-    connect_timeout_ms: int,
-    read_timeout_ms: int,
+    source: ClientCredentials, body: bytes, headers: Mapping[str, str], tls: TlsConfig
 ) -> tuple[int, bytes]:
-    """Send a POST and return status and body of the response; blocks.
+    """Send a POST to the token endpoint and return status and body of the response; blocks.
 
     The client follows no redirect, uses no proxy and shows no certificate. It trusts the authorities of the system
     and those of ``tls``.
 
     Raises:
-        TlsError: the TLS handshake failed.
-        OSError: no connection, no response in time, or a response that is not HTTP.
+        TlsError: The TLS handshake failed.
+        OSError: No connection, no response in time, or a response that is not HTTP.
     """
+    connect_s, read_s = source.connect_timeout_ms / 1000, source.read_timeout_ms / 1000
     context = ssl.create_default_context()
     if tls.trusted_certificates is not None:
         trust(context, tls.trusted_certificates)
-    parts = urlsplit(url)
+    parts = urlsplit(source.token_endpoint_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection = http.client.HTTPSConnection(
-        parts.hostname or "", parts.port, timeout=connect_timeout_ms / 1000, context=context
-    )
+    connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=connect_s, context=context)
     # The socket timeout restarts with every byte, so a slow sender needs a limit on the whole exchange.
-    give_up_at = time.monotonic() + (connect_timeout_ms + read_timeout_ms) / 1000
+    give_up_at = time.monotonic() + connect_s + read_s
     try:
         connection.connect()
-        connection.sock.settimeout(read_timeout_ms / 1000)
+        connection.sock.settimeout(read_s)
         connection.request("POST", target, body, dict(headers))
         response = connection.getresponse()
         received = bytearray()

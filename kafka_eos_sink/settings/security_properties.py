@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.security import (
+    SASL_PROTOCOLS,
+    TLS_PROTOCOLS,
     ClientCredentials,
     PasswordCredentials,
     SaslConfig,
@@ -24,8 +26,6 @@ from kafka_eos_sink.client.security import (
     TokenProvider,
     TokenSource,
     UnsecuredToken,
-    uses_sasl,
-    uses_tls,
 )
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
@@ -85,8 +85,8 @@ class _SecurityReader:
         self._warnings = warnings
         self._protocol = values.get("security.protocol", SECURITY["security.protocol"].default_value)
         self._mechanism = values.get("sasl.mechanism")
-        self._with_tls = uses_tls(self._protocol)
-        self._with_sasl = uses_sasl(self._protocol)
+        self._with_tls = self._protocol in TLS_PROTOCOLS
+        self._with_sasl = self._protocol in SASL_PROTOCOLS
         self._jaas: dict[str, str] = {}
 
     def read(self) -> SecurityConfig | None:
