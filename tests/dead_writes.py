@@ -15,9 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_eos_sink.client.admin import Admin, EndTransaction
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError

@@ -18,8 +18,10 @@ import kafka as kafka_python
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.commit.commit_log import part_record
+from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
 
 PATIENCE_S = 60.0
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -329,3 +331,16 @@ def _held_partitions(bootstrap_servers: str, topics: Collection[str] | None) -> 
 
 def _confluent_admin(bootstrap_servers: str) -> confluent_kafka.admin.AdminClient:
     return confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap_servers})
+
+
+def find_coordinators(admin: Admin, keys: Iterable[str], deadline_ms: int, *, key_type: int = 1) -> dict[str, int]:
+    """The node id of each coordinator; `key_type` is 1 for transactional ids, 0 for groups."""
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=tuple(keys))
+    while True:
+        found = admin.client.call(admin.client.any_node(deadline_ms), request, deadline_ms=deadline_ms).coordinators
+        if not any(each.error_code for each in found):
+            for each in found:
+                admin.client.learn_broker(each.node_id, each.host, each.port)
+            return {each.key: each.node_id for each in found}
+        assert admin.client.clock() < deadline_ms, found
+        admin.client.wait(100, deadline_ms)

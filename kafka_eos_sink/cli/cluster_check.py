@@ -211,10 +211,10 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
 
 
 def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[Finding]:
-    if topic.internal:
+    if topic.is_internal:
         yield Finding(about, "topic", "internal to Kafka", _FAILS, "choose another topic")
     count = len(topic.partitions)
-    leaderless = [partition.index for partition in topic.partitions if partition.leader < 0]
+    leaderless = [partition.partition_index for partition in topic.partitions if partition.leader_id < 0]
     down = (bool(leaderless), f"{leaderless} have no leader", _FAILS, "restart their brokers")
     # A write id hashes to one of LOG_PARTITIONS partitions, whatever number the topic has.
     too_few = (is_commit_log and count < LOG_PARTITIONS, str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}")
@@ -225,7 +225,7 @@ def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterat
 
 
 def _replication_factor(topic: TopicMetadata) -> int:
-    return min((len(partition.replicas) for partition in topic.partitions), default=0)
+    return min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
 
 
 def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool) -> Iterator[Finding]:
@@ -234,7 +234,7 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, meaning)
         return
     insync, factor = int(configs.get("min.insync.replicas", "1")), _replication_factor(topic)
-    below = [partition.index for partition in topic.partitions if len(partition.isr) < insync]
+    below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < insync]
     rejected = "they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"
     yield _rule(

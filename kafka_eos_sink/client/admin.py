@@ -6,36 +6,24 @@ BrokerUnavailableError REQUEST_DEADLINE, which names the last problem.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.topics_admin import (
-    EARLIEST,
-    LATEST,
-    AbortedTransaction,
-    FetchedPartition,
-    Isolation,
-    TopicsAdmin,
-)
-from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult, TransactionsAdmin
+from kafka_eos_sink.client.topics_admin import TopicsAdmin
+from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "AbortedTransaction",
-    "Admin",
-    "EndTransaction",
-    "EndTxnResult",
-    "FetchedPartition",
-    "Isolation",
-    "connected",
-]
+_MAX_IDLE = 4
 
 
 class Admin(TransactionsAdmin, TopicsAdmin):
     """The driver's queries and commands to one cluster, on one `NetworkClient`."""
+
+
+_idle: dict[tuple[int, ClientConfig], Admin] = {}
+"""Kept by `lease_admin`. The process id is part of the key: a forked child must not use its parent's sockets."""
 
 
 @contextmanager
@@ -49,3 +37,35 @@ def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
         cluster = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster), client_id="kafka-eos-cli")
     with NetworkClient(cluster) as client:
         yield Admin(client)
+
+
+@contextmanager
+def lease_admin(config: ClientConfig) -> Iterator[Admin]:
+    """Yield an admin of this cluster, already connected if this process has kept one.
+
+    Planner, commit process and Python workers serve many batches over one set of connections. To connect, agree on versions, and
+    look up metadata and coordinators takes longer than all other requests of a micro-batch.
+
+    The admin is kept for the next caller, unless the block raised or left a request in flight: the next caller must not receive
+    that request's response.
+    """
+    key = (os.getpid(), config)
+    admin = _idle.pop(key, None) or Admin(NetworkClient(config))
+    client = admin.client
+    try:
+        # Notice connections that brokers have closed meanwhile, before a request is sent into one and its response is lost.
+        client.poll(0)
+        yield admin
+    except BaseException:
+        client.close()
+        raise
+    if client.has_unanswered or key in _idle:
+        client.close()
+        return
+    _idle[key] = admin
+    while len(_idle) > _MAX_IDLE:
+        pid, oldest = next(iter(_idle))
+        evicted = _idle.pop((pid, oldest))
+        # A parent's admin is dropped without closing it: the parent still uses the connection behind the shared socket.
+        if pid == os.getpid():
+            evicted.client.close()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from kafka_eos_sink.client.admin import AbortedTransaction, Admin
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.topics_admin import AbortedTransaction
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
@@ -53,7 +54,7 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
     where = f"{topic}-{partition}"
     give_up_at = admin.client.clock() + _PATIENCE_MS
     while first < end:
-        fetched = admin.fetch(topic, partition, first, max_bytes=_FETCH_BYTES, deadline_ms=give_up_at)
+        fetched = admin.fetch((topic, partition), first, give_up_at, max_bytes=_FETCH_BYTES)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise KafkaEosError(
                 "TOPIC_NOT_READ",

@@ -9,9 +9,8 @@ without a socket is DISCONNECTED; CONNECTING lasts until TCP and TLS are set up,
 A broker may limit a session (``connections.max.reauth.ms``, the lifetime of a token). The connection re-authenticates
 before the session expires (KIP-368). No request goes out meanwhile, but responses to earlier requests still arrive.
 
-``send`` puts a request in flight, ``receive_data`` takes bytes from the broker, ``next_event`` decodes them, and
-``data_to_send`` holds the bytes to write. Responses arrive in the order of the requests, because a broker processes
-one request per connection at a time. A correlation id out of order is a protocol error.
+Responses arrive in the order of the requests, because a broker processes one request per connection at a time. A
+correlation id out of order is a protocol error.
 
 This module logs every request and response at DEBUG: names, numbers and error codes, never contents.
 """
@@ -20,14 +19,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.response_errors import describe_errors
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
@@ -37,8 +35,9 @@ from kafka_eos_sink.protocol.schema import Request
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
+# Until the broker is authenticated, a few bytes of a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
-API_VERSIONS_KEY = ApiVersionsRequest.API_KEY
+_NAMES_AT_MOST = 5
 UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
 
@@ -232,11 +231,11 @@ class Connection:
         """Return the next event, None if more bytes are needed.
 
         Raises:
-            ProtocolError: the peer sent bytes that are not Kafka's protocol.
-            BrokerRefusedError: the broker is too old.
-            AuthenticationError: the dialogue rejected the broker, or the broker the client.
+            ProtocolError: The broker sent bytes that are not Kafka's protocol.
+            BrokerRefusedError: The broker is too old.
+            AuthenticationError: The dialogue rejected the broker, or the broker rejected the client.
 
-        After any of them the connection is useless.
+        After any of them, close the connection.
         """
         while (frame := self._frames.next_frame()) is not None:
             if not self._in_flight:
@@ -256,7 +255,7 @@ class Connection:
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return the buffers to write, each once. Record data is not copied into them."""
+        """Return the buffers to write, each once; record data is not copied."""
         output, self._output = self._output, []
         return output
 
@@ -264,7 +263,7 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response, including those of the handshake."""
+        """The number of requests without a response, with those of the handshake."""
         return len(self._in_flight)
 
     @property
@@ -299,6 +298,7 @@ class Connection:
         """Re-authenticate on the open connection until ConnectionReady; raises as ``next_event``."""
         assert self.state is ConnectionState.READY
         self._now = now
+        # READY no more: the broker closes a connection that mixes other requests into the dialogue (KIP-368).
         self.state = ConnectionState.REAUTHENTICATING
         self._begin_authentication()
 
@@ -336,7 +336,7 @@ class Connection:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: a broker that does not know this version of ApiVersions responds in version 0 and lists the
             # versions it knows. A broker that lists none knows only version 0.
-            versions = replace(versions, api_versions={API_VERSIONS_KEY: (0, 0), **versions.api_versions})
+            versions = replace(versions, api_versions={ApiVersionsRequest.API_KEY: (0, 0), **versions.api_versions})
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
                 raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}")
@@ -382,3 +382,35 @@ class Connection:
         self.state = ConnectionState.READY
         self._frames.max_frame_bytes = MAX_FRAME_BYTES
         return ConnectionReady()
+
+
+def describe_errors(response: Any) -> str:
+    """Return ``no error``, or the names of the error codes with their counts: ``NOT_COORDINATOR x 3``.
+
+    Nothing else of the response is in the text, so it can be logged.
+    """
+    counts = Counter(code for code in _error_codes(response) if code)
+    if not counts:
+        return "no error"
+    names = [
+        ErrorCode.of(code).name + (f" x {count}" if count > 1 else "")
+        for code, count in counts.most_common(_NAMES_AT_MOST)
+    ]
+    return ", ".join(names) + (", ..." if len(counts) > _NAMES_AT_MOST else "")
+
+
+def _error_codes(value: Any) -> Iterator[int]:
+    """Walk a struct and the structs and arrays in it; every field named ``*error_code`` is an error code."""
+    if isinstance(value, tuple):
+        for element in value:
+            # An array of numbers or strings holds no codes: its first element shows that.
+            if not is_dataclass(element):
+                return
+            yield from _error_codes(element)
+    elif is_dataclass(value):
+        for each in fields(value):
+            found = getattr(value, each.name)
+            if each.name.endswith("error_code"):
+                yield found
+            else:
+                yield from _error_codes(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -36,33 +35,8 @@ class Broker:
         return f"{name} ({self.host}:{self.port})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMetadata:
-    """One partition; ``leader`` is a node id, -1 without a leader, and ``error`` the partition's own code."""
-
-    index: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...] = ()
-    isr: tuple[int, ...] = ()
-    error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata:
-    """One topic; its partitions are in order of their index, and none are known if ``error`` is not NONE."""
-
-    name: str
-    topic_id: uuid.UUID = ZERO_UUID
-    internal: bool = False
-    error: ErrorCode = ErrorCode.NONE
-    partitions: tuple[PartitionMetadata, ...] = ()
-
-    def partition(self, index: int) -> PartitionMetadata | None:
-        """Return the partition with this index, None if the topic has no such partition."""
-        if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
-            return self.partitions[index]
-        return next((partition for partition in self.partitions if partition.index == index), None)
+TopicMetadata = MetadataResponse.Topic
+PartitionMetadata = TopicMetadata.Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,24 +44,31 @@ class Metadata:
     """A snapshot of the cluster; a change makes a new snapshot with a higher ``version``.
 
     ``brokers`` holds the bootstrap servers (negative ids) until the first response. ``controller`` is the node for
-    administrative requests, -1 if unknown.
+    administrative requests, -1 if unknown. A topic's partitions are in the order of their index.
     """
 
     version: int = 0
     cluster_id: str | None = None
     controller: int = NO_NODE
-    brokers: Mapping[int, Broker] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, TopicMetadata] = field(default_factory=lambda: MappingProxyType({}))
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the node id of the partition's leader, None without a known leader."""
         known = self.partition(topic, partition)
-        return None if known is None or known.leader == NO_NODE else known.leader
+        return None if known is None or known.leader_id == NO_NODE else known.leader_id
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """Return the partition, None if it is unknown."""
         known = self.topics.get(topic)
-        return None if known is None else known.partition(partition)
+        return None if known is None else partition_of(known, partition)
+
+
+def partition_of(topic: TopicMetadata, index: int) -> PartitionMetadata | None:
+    """Return the topic's partition with this index, None if there is none."""
+    if 0 <= index < len(topic.partitions) and topic.partitions[index].partition_index == index:
+        return topic.partitions[index]
+    return next((partition for partition in topic.partitions if partition.partition_index == index), None)
 
 
 @dataclass(slots=True)
@@ -165,6 +146,7 @@ class MetadataUpdater:
         if self.in_progress:
             return NEVER
         if self._failing_since is not None:
+            # First, because new topics and requests for an update do not make an unreachable cluster reachable.
             due_at = self._retry_at
         elif self._never_requested:
             due_at = now
@@ -181,8 +163,8 @@ class MetadataUpdater:
 
     def next_request(self, now: int) -> MetadataRequest:
         """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
-        for topic in [name for name, wanted in self._wanted.items() if self._is_idle(wanted, now)]:
-            del self._wanted[topic]
+        oldest = now - self._max_idle_ms
+        self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
         self.in_progress = True
         self._sent += 1
         # The permission to create applies to a whole request. A topic like the commit log must never be created with
@@ -196,6 +178,7 @@ class MetadataUpdater:
         self._may_create = bool(creatable) and not self._may_create
         topics = creatable if self._may_create else list(self._wanted)
         self._never_requested.difference_update(topics)
+        # An update that is requested from now on needs a later request: the broker may have built this response before.
         self._update_requested = False
         return MetadataRequest(
             topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
@@ -220,6 +203,7 @@ class MetadataUpdater:
             return
         self.in_progress = False
         old = self.snapshot
+        # Leader epochs of another cluster are not comparable. A restored cluster may begin with lower ones.
         same_cluster = old.cluster_id in (None, response.cluster_id)
         received = {
             topic.name: topic_metadata(topic, old.topics.get(topic.name) if same_cluster else None)
@@ -239,6 +223,7 @@ class MetadataUpdater:
             brokers=MappingProxyType({broker.node_id: _broker(broker) for broker in response.brokers}),
             topics=MappingProxyType(topics),
         )
+        # `wait_for_metadata` compares with this number: an older response may not know what the caller has observed.
         self.completed = self._sent
         self._expires_at = now + self._max_age_ms
         self._failing_since = None
@@ -251,15 +236,16 @@ class MetadataUpdater:
         self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
     ) -> bool:
         """Install the leader of a Produce or Fetch response (KIP-951) if its epoch is newer than the known one."""
-        known_topic = self.snapshot.topics.get(topic)
-        known = None if known_topic is None else known_topic.partition(partition)
-        if known_topic is None or known is None or leader < 0 or leader_epoch <= known.leader_epoch:
+        known = self.snapshot.partition(topic, partition)
+        if known is None or leader < 0 or leader_epoch <= known.leader_epoch:
             return False
         brokers = {**self.snapshot.brokers, **{endpoint.node_id: _broker(endpoint) for endpoint in endpoints}}
         if leader not in brokers:
+            # Without an address the client could not connect. The next Metadata response names leader and address.
             return False
-        log.debug("%s-%d: broker %d leads from epoch %d on (KIP-951)", topic, partition, leader, leader_epoch)
-        moved = replace(known, leader=leader, leader_epoch=leader_epoch, error=ErrorCode.NONE)
+        moved = replace(known, leader_id=leader, leader_epoch=leader_epoch, error_code=ErrorCode.NONE.value)
+        _log_leader(topic, moved, " (KIP-951)")
+        known_topic = self.snapshot.topics[topic]
         partitions = tuple(moved if each is known else each for each in known_topic.partitions)
         topics = {**self.snapshot.topics, topic: replace(known_topic, partitions=partitions)}
         self._install(brokers=MappingProxyType(brokers), topics=MappingProxyType(topics))
@@ -286,16 +272,14 @@ class MetadataUpdater:
     def _install(self, **changes: Any) -> None:
         self.snapshot = replace(self.snapshot, version=self.snapshot.version + 1, **changes)
 
-    def _is_idle(self, wanted: _WantedTopic, now: int) -> bool:
-        return now - wanted.last_wanted_at > self._max_idle_ms
-
     def _is_known(self, topic: str) -> bool:
         known = self.snapshot.topics.get(topic)
-        return known is not None and known.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return known is not None and known.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _is_incomplete(topic: TopicMetadata) -> bool:
-    return topic.error.retriable or any(partition.error.retriable for partition in topic.partitions)
+    codes = [topic.error_code, *(partition.error_code for partition in topic.partitions)]
+    return any(ErrorCode.of(code).retriable for code in codes)
 
 
 def _broker(found: Any) -> Broker:
@@ -303,35 +287,24 @@ def _broker(found: Any) -> Broker:
     return Broker(node_id=found.node_id, host=found.host, port=found.port, rack=found.rack)
 
 
-def topic_metadata(found: Any, known: TopicMetadata | None = None) -> TopicMetadata:
-    """Return a topic of a response, with each partition of ``known`` whose leader epoch is newer."""
-    epochs = {}
+def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> TopicMetadata:
+    """Return a response's topic in the order of its partitions, with each one of ``known`` whose leader epoch is newer."""
+    before: dict[int, PartitionMetadata] = {}
     # Topic ids exist since Metadata 10. If either side has none, the name identifies the topic.
     if known is not None and (known.topic_id == found.topic_id or ZERO_UUID in (known.topic_id, found.topic_id)):
-        epochs = {partition.index: partition for partition in known.partitions}
+        before = {partition.partition_index: partition for partition in known.partitions}
     partitions = []
+    # Brokers list partitions in any order.
     for partition in sorted(found.partitions, key=lambda each: int(each.partition_index)):
-        index, leader, leader_epoch = partition.partition_index, partition.leader_id, partition.leader_epoch
-        before = epochs.get(index)
-        if before is not None and before.leader_epoch > leader_epoch:
-            partitions.append(before)
-            continue
-        if before is not None and before.leader != leader:
-            log.debug("%s-%d: broker %d leads from epoch %d on", found.name, index, leader, leader_epoch)
-        partitions.append(
-            PartitionMetadata(
-                index=index,
-                leader=leader,
-                leader_epoch=leader_epoch,
-                replicas=tuple(partition.replica_nodes),
-                isr=tuple(partition.isr_nodes),
-                error=ErrorCode.of(partition.error_code),
-            )
-        )
-    return TopicMetadata(
-        name=found.name,
-        topic_id=found.topic_id,
-        internal=found.is_internal,
-        error=ErrorCode.of(found.error_code),
-        partitions=tuple(partitions),
-    )
+        old = before.get(partition.partition_index, partition)
+        # A lagging broker still names the leader of an older epoch (KAFKA-7738).
+        newest = old if old.leader_epoch > partition.leader_epoch else partition
+        if newest.leader_id != old.leader_id:
+            _log_leader(str(found.name), newest)
+        partitions.append(newest)
+    return replace(found, partitions=tuple(partitions))
+
+
+def _log_leader(topic: str, partition: PartitionMetadata, source: str = "") -> None:
+    where, leader, epoch = f"{topic}-{partition.partition_index}", partition.leader_id, partition.leader_epoch
+    log.debug("%s: broker %d leads from epoch %d on%s", where, leader, epoch, source)

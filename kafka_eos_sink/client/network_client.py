@@ -1,250 +1,43 @@
-"""The client of one cluster: nodes, their connections, and the pump that moves all bytes (Java's NetworkClient)."""
+"""Exchanges requests and responses with the brokers of one cluster."""
 
 from __future__ import annotations
 
-import logging
-import random
-import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.calls import NodeRequest, PipelinedCalls
-from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import (
-    BrokerVersions,
-    Completion,
-    ConnectionLost,
-    ConnectionState,
-    LostAnswer,
-    PendingRequest,
-    RequestTimedOut,
-)
-from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
-from kafka_eos_sink.client.node import Node, Progress, bootstrap_brokers
-from kafka_eos_sink.client.oauth import authentication_for
-from kafka_eos_sink.client.tls import TlsContext
-from kafka_eos_sink.client.transport import Poller
+from kafka_eos_sink.client.connection import ConnectionState, PendingRequest
+from kafka_eos_sink.client.pump import Pump
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataResponse
 from kafka_eos_sink.protocol.schema import Request
-
-__all__ = [
-    "Completion",
-    "ConnectionLost",
-    "LostAnswer",
-    "NetworkClient",
-    "PendingRequest",
-    "RequestTimedOut",
-    "monotonic_ms",
-]
-
-log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+PIPELINE_DEPTH = 64
+"""Requests in flight per node: enough to hide the round trip, few enough that the last one is not overdue."""
 
-def monotonic_ms() -> int:
-    """Return the time of a monotonic clock in ms."""
-    return time.monotonic_ns() // 1_000_000
+NodeRequest = tuple[int, Request[Any], int | None]
+"""Node id, request, and the highest version to use."""
 
 
-class NetworkClient:
-    """Exchanges requests and responses with the brokers of one cluster, from one thread.
+class NetworkClient(Pump):
+    """The client of one cluster, with blocking calls on the pump. It belongs to one thread.
 
-    All I/O happens in ``poll`` and the blocking calls. Responses to ``send`` that arrive during a blocking call wait
-    for the next ``poll``. Both refresh metadata: by age, on request, and when a connection breaks.
+    Responses to `send` that arrive during a blocking call wait for the next `poll`.
 
     Raises:
         ConfigurationError: TLS_SETTINGS, from the constructor, if OpenSSL rejects certificates or keys.
-        BrokerRefusedError: BROKER_TOO_OLD, from ``poll`` and the blocking calls, if a broker lacks a version that the
-            client itself needs.
-        AuthenticationError: from ``poll`` and the blocking calls, if TLS or SASL fails. Another attempt would, too.
+        BrokerRefusedError: BROKER_TOO_OLD, from `poll` and the blocking calls, if a broker lacks a version that the client needs.
+        AuthenticationError: From `poll` and the blocking calls, if TLS or SASL fails. Another attempt would fail, too.
     """
-
-    def __init__(self, config: ClientConfig, clock: Callable[[], int] = monotonic_ms) -> None:
-        self.config = config
-        self.clock = clock
-        self._tls = TlsContext(config.security.tls) if config.security.uses_tls else None
-        self._authentication = authentication_for(config.security)
-        self._poller = Poller()
-        self._nodes: dict[int, Node] = {}
-        self._completions: deque[Completion] = deque()
-        self._metadata_pending: PendingRequest | None = None
-        self.last_error = ""
-        """The newest error of any connection, for messages."""
-        self._features: Mapping[str, int] = MappingProxyType({})
-        self._features_epoch = -1
-        self._updater = MetadataUpdater(
-            bootstrap_brokers(config),
-            backoff=ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
-            max_age_ms=config.metadata_max_age_ms,
-            max_idle_ms=config.metadata_max_idle_ms,
-        )
-
-    # the cluster
-
-    @property
-    def metadata(self) -> Metadata:
-        """The newest snapshot of the cluster."""
-        return self._updater.snapshot
-
-    def want_topics(self, topics: Iterable[str], *, allow_auto_creation: bool = False) -> None:
-        """Keep metadata of these topics; ``metadata.max.idle.ms`` after the last call a topic is dropped.
-
-        With ``allow_auto_creation`` the broker may create a missing topic by its own ``auto.create.topics.enable``, as
-        for the Java producer.
-        """
-        self._updater.want_topics(topics, self.clock(), allow_auto_creation=allow_auto_creation)
-
-    def request_metadata_update(self) -> None:
-        """Request fresh metadata at the next poll, after the retry backoff since the last response."""
-        self._updater.request_update()
-
-    def learn_leader(
-        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
-    ) -> bool:
-        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one.
-
-        ``endpoints`` are the response's ``node_endpoints`` (node_id, host, port, rack).
-        """
-        return self._updater.learn_leader(topic, partition, leader, leader_epoch, endpoints)
-
-    def learn_broker(self, node_id: int, host: str, port: int) -> None:
-        """Learn a broker's address from a FindCoordinator response."""
-        self._updater.learn_broker(Broker(node_id=node_id, host=host, port=port))
-
-    def finalized_features(self, node_id: int | None = None) -> Mapping[str, int]:
-        """Return feature name -> finalized max level, from the node's ApiVersions or the newest of all nodes."""
-        if node_id is None:
-            return self._features
-        connection = self._nodes[node_id].connection if node_id in self._nodes else None
-        return MappingProxyType({}) if connection is None else connection.versions.finalized_features
-
-    def learn_features(self, versions: BrokerVersions) -> None:
-        """Learn the finalized features of an ApiVersions response unless newer ones are known."""
-        # Brokers learn of a feature change one after the other. The epoch shows which broker is ahead.
-        if versions.features_epoch >= self._features_epoch:
-            self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
-
-    # nodes
-
-    @property
-    def nodes(self) -> Mapping[int, Node]:
-        """The nodes used so far, by id; read-only."""
-        return MappingProxyType(self._nodes)
-
-    def node(self, node_id: int) -> Node | None:
-        """Return the node, made on first use; None if metadata does not name it and it has no connection."""
-        node = self._nodes.get(node_id)
-        if node is not None and (node.state is not ConnectionState.DISCONNECTED or node_id in self.metadata.brokers):
-            return node
-        broker = self.metadata.brokers.get(node_id)
-        if broker is None:
-            return None
-        node = self._nodes[node_id] = Node(
-            broker, self.config, self._poller, tls=self._tls, authentication=self._authentication
-        )
-        return node
-
-    def ready(self, node_id: int) -> bool:
-        """Whether a request can be sent to the node now; starts to connect if necessary.
-
-        False while the broker throttles the client (KIP-219), during re-authentication (KIP-368) and backoff, and for
-        a node that metadata does not name, which requests fresh metadata.
-        """
-        now = self.clock()
-        node = self.node(node_id)
-        if node is None:
-            self._updater.request_update()
-            return False
-        if node.is_established:
-            return node.takes_requests(now)
-        if node.can_connect(now):
-            if node.failures > 0:
-                # Right after a broker's death, metadata still names it as leader: refresh until it does not.
-                self._updater.request_update()
-            node.connect(now)
-            self._note_error(node)
-        return False
-
-    def send(
-        self,
-        node_id: int,
-        request: Request[Any],
-        *,
-        timeout_ms: int | None = None,
-        max_version: int | None = None,
-        min_version: int | None = None,
-    ) -> PendingRequest:
-        """Send to a ``ready`` node, in the highest common version between ``min_version`` and ``max_version``.
-
-        ``timeout_ms`` limits the wait for the response; the default is ``request.timeout.ms``.
-
-        Raises:
-            BrokerRefusedError: BROKER_TOO_OLD or NO_COMMON_VERSION.
-        """
-        node = self._nodes.get(node_id)
-        if node is None or not node.is_established:
-            raise RuntimeError(f"node {node_id} is not ready")
-        timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-        return node.send(request, self.clock(), timeout, max_version, min_version)
-
-    def in_flight(self, node_id: int) -> int:
-        """Return the number of requests to the node without a response."""
-        node = self._nodes.get(node_id)
-        return 0 if node is None else node.in_flight
-
-    @property
-    def has_unanswered(self) -> bool:
-        """Whether a response is outstanding or not taken yet, apart from the client's own metadata request."""
-        metadata = 0 if self._metadata_pending is None else 1
-        return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
-
-    def api_version(self, node_id: int, request: type[Request[Any]], max_version: int | None = None) -> int:
-        """Return the version that ``send`` would use for this request class; the node must be connected."""
-        node = self._nodes.get(node_id)
-        if node is None or node.connection is None:
-            raise RuntimeError(f"node {node_id} is not connected")
-        return node.connection.versions.negotiate(request, str(node.broker), max_version=max_version)
-
-    def poll(self, timeout_ms: int) -> tuple[Completion, ...]:
-        """Move bytes once, wait at most ``timeout_ms`` for I/O, and return the requests that ended."""
-        self.pump(0 if self._completions else timeout_ms)
-        completions = tuple(self._completions)
-        self._completions.clear()
-        return completions
-
-    def least_loaded_node(self) -> int | None:
-        """Return the node for a request that any node can handle (Java's leastLoadedNode); None if all back off.
-
-        Ready nodes come first, by requests in flight, then a node that is connecting, then one that may connect.
-        """
-        now = self.clock()
-        node_ids = list(self.metadata.brokers)
-        # Among equals the choice is random, so that clients spread over the brokers.
-        random.shuffle(node_ids)
-        loads = {node_id: load for node_id in node_ids if (node := self.node(node_id)) and (load := node.load(now))}
-        return min(loads, key=loads.__getitem__, default=None)
-
-    def disconnect(self, node_id: int) -> None:
-        """Close the node's connection; requests in flight end as ConnectionLost at the next poll."""
-        node = self._nodes.get(node_id)
-        if node is not None:
-            self._complete(node, node.disconnect(f"{node.broker}: closed by this client", self.clock()))
-
-    # blocking, on the same pump
 
     def call(self, node_id: int, request: Request[R], *, deadline_ms: int, max_version: int | None = None) -> R:
         """Send once and wait for the response until the clock time ``deadline_ms``.
 
         Raises:
-            BrokerUnavailableError: nothing was sent.
-            LostAnswer: the broker may or may not have processed the request.
-            BrokerRefusedError: no common version.
+            BrokerUnavailableError: Nothing was sent.
+            LostAnswer: The broker may or may not have processed the request.
+            BrokerRefusedError: No common version.
         """
         (result,) = self.call_all([(node_id, request, max_version)], deadline_ms)
         if isinstance(result, KafkaEosError):
@@ -255,23 +48,17 @@ class NetworkClient:
     def call_all(
         self, requests: Sequence[NodeRequest], deadline_ms: int, *, exact_versions: bool = False
     ) -> list[Any | KafkaEosError]:
-        """``call`` for many (node id, request, max version): pipelined per node, in order, concurrent over nodes.
+        """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
 
-        With ``exact_versions`` the max version is also the min version, for resends that must be identical. A node
-        that fails at all its addresses fails its requests at once, not at the deadline: the caller may know another.
+        A node that fails at all its addresses fails its requests at once, not at the deadline: the caller may know another node.
+
+        Args:
+            exact_versions: The max version is also the min version, for resends that must be identical.
 
         Returns:
-            The responses in the order of the requests, or errors in their place: BrokerUnavailableError (nothing was
-            sent), LostAnswer (it may have been processed), BrokerRefusedError (no common version).
+            The responses in the order of the requests. An error of `call` takes the place of its response.
         """
-        return PipelinedCalls(self, requests, deadline_ms, exact_versions=exact_versions).run()
-
-    def take(self, requests: Container[PendingRequest]) -> list[Completion]:
-        """Return the completions of these requests; the others stay for the next ``poll``."""
-        taken = [each for each in self._completions if each.pending in requests]
-        if taken:
-            self._completions = deque(each for each in self._completions if each.pending not in requests)
-        return taken
+        return _PipelinedCalls(self, requests, deadline_ms, exact_versions).run()
 
     def any_node(self, deadline_ms: int) -> int:
         """Return a node that is ready.
@@ -310,128 +97,94 @@ class NetworkClient:
             self.pump(left)
         return True
 
-    def close(self) -> None:
-        """Close all connections without waiting for responses."""
-        for node in self._nodes.values():
-            node.close()
-        self._poller.close()
-
     def __enter__(self) -> NetworkClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # the pump
 
-    def pump(self, timeout_ms: int) -> None:
-        """Move bytes once and wait at most ``timeout_ms`` for I/O; completions stay for ``poll`` or ``take``."""
-        now = self.clock()
-        metadata_due = self._send_metadata_request(now)
-        # A session that must be renewed goes first: until then its node takes no request.
-        for node in list(self._nodes.values()):
-            self._accept(node, node.reauthenticate_if_wanted(now))
-        timers = [node.time_to_next_timer(now) for node in self._nodes.values()]
-        for node_id, readable, writable in self._poller.poll(min([timeout_ms, metadata_due, *timers])):
-            self._handle_io(self._nodes[node_id], readable, writable)
-        now = self.clock()
-        for node in list(self._nodes.values()):
-            self._complete(node, node.expire(now))
-            self._note_error(node)
-            self._close_if_idle(node, now)
+class _PipelinedCalls:
+    """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
 
-    def _handle_io(self, node: Node, readable: bool, writable: bool) -> None:
-        now = self.clock()
-        was_established = node.is_established
-        progress = node.handle_io(readable, writable, now)
-        self._accept(node, progress)
-        if not was_established and node.is_established and node.connection is not None:
-            self.last_error = ""
-            self.learn_features(node.connection.versions)
-        if was_established and not node.is_established:
-            # The broker may be going away, and then other brokers lead its partitions.
-            self._updater.request_update()
+    def __init__(
+        self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int, exact_versions: bool
+    ) -> None:
+        self._client = client
+        self._requests = requests
+        self._deadline_ms = deadline_ms
+        self._exact_versions = exact_versions
+        self._results: list[Any | KafkaEosError] = [None] * len(requests)
+        self._queues: dict[int, deque[int]] = {}
+        for position, (node_id, _request, _max_version) in enumerate(requests):
+            self._queues.setdefault(node_id, deque()).append(position)
+        self._in_flight: dict[PendingRequest, int] = {}
+        # Only failures from now on count: the cause of an older one may be gone.
+        self._metadata_version = client.metadata.version
+        self._failed_rounds = {node_id: self._rounds(node_id) for node_id in self._queues}
 
-    def _accept(self, node: Node, progress: Progress) -> None:
-        self._note_error(node)
-        self._complete(node, progress.completions)
-        if progress.fatal is not None:
-            raise progress.fatal
+    def run(self) -> list[Any | KafkaEosError]:
+        while self._queues or self._in_flight:
+            now = self._client.clock()
+            for node_id in list(self._queues):
+                self._send_ready(node_id, now)
+                self._fail_unreachable(node_id, now)
+                if not self._queues[node_id]:
+                    del self._queues[node_id]
+            # A failed send alone can empty both: then no I/O would end the wait.
+            if self._queues or self._in_flight:
+                self._client.pump(max(0, self._deadline_ms - now))
+                self._collect()
+        return self._results
 
-    def _complete(self, node: Node, completions: Iterable[Completion]) -> None:
-        """Keep completions for the caller, and handle those of the client's own metadata requests."""
-        now = self.clock()
-        for completion in completions:
-            if completion.error is not None:
-                self.last_error = completion.error.message
-            elif (throttle_time_ms := getattr(completion.response, "throttle_time_ms", 0)) > 0:
-                # KIP-219: the broker responds at once and expects the client to stop sending for this time.
-                node.throttled_until = max(node.throttled_until, now + throttle_time_ms)
-            if completion.pending is not self._metadata_pending:
-                self._completions.append(completion)
-                continue
-            self._metadata_pending = None
-            if completion.response is None:
-                self._updater.handle_failure(now)
-            else:
-                self._handle_metadata(completion.response, now)
-
-    def _note_error(self, node: Node) -> None:
-        if node.last_error:
-            self.last_error = node.last_error
-
-    def _close_if_idle(self, node: Node, now: int) -> None:
-        if not node.is_established or node.in_flight:
-            return
-        # A bootstrap connection has no use once metadata names the brokers by their ids.
-        forgotten = node.broker.node_id < 0 and node.broker.node_id not in self.metadata.brokers
-        if forgotten or now - node.last_active_at > self.config.connections_max_idle_ms:
-            log.debug("[%s] %s: closing an idle connection", self.config.client_id, node.broker)
-            node.close()
-
-    # metadata
-
-    def _send_metadata_request(self, now: int) -> int:
-        """Send a metadata request if it is due and a node is ready; return the time until it is due in ms."""
-        wait = self._updater.time_to_next_update(now)
-        if self._updater.failing_for_ms(now) > self.config.metadata_recovery_rebootstrap_trigger_ms:
-            self._rebootstrap(now)
-        if wait > 0:
-            return wait
-        node_id = self.least_loaded_node()
-        if node_id is None:
-            # Brokers that back off may still come back; only if each has failed do the bootstrap servers help.
-            if self._all_brokers_are_gone():
-                self._rebootstrap(now)
-            return NEVER
-        if self.ready(node_id):
+    def _send_ready(self, node_id: int, now: int) -> None:
+        """Send the node's queued requests as long as it takes them."""
+        client, queue = self._client, self._queues[node_id]
+        # The check of the deadline comes before `ready`, which starts to connect.
+        while (
+            queue and client.in_flight(node_id) < PIPELINE_DEPTH and now < self._deadline_ms and client.ready(node_id)
+        ):
+            position = queue.popleft()
+            _node_id, request, max_version = self._requests[position]
+            timeout_ms = min(client.config.request_timeout_ms, self._deadline_ms - now)
+            min_version = max_version if self._exact_versions else None
             try:
-                self._metadata_pending = self.send(node_id, self._updater.next_request(now))
-            except KafkaEosError:
-                self._updater.handle_failure(now)
-                raise
-        return NEVER
+                pending = client.send(
+                    node_id, request, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
+                )
+            except KafkaEosError as error:
+                self._results[position] = error
+            else:
+                self._in_flight[pending] = position
 
-    def _handle_metadata(self, response: MetadataResponse, now: int) -> None:
-        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            self._updater.handle_failure(now)
-            self._rebootstrap(now)
-            return
-        self._updater.handle_response(response, now)
-        # A moved broker keeps its connection until that breaks; the next attempt uses the new address.
-        for broker in self.metadata.brokers.values():
-            if broker.node_id in self._nodes:
-                self._nodes[broker.node_id].broker = broker
+    def _fail_unreachable(self, node_id: int, now: int) -> None:
+        """Fail the node's queued requests if it cannot be reached or the deadline has passed."""
+        failure = self._why_unreachable(node_id)
+        if failure is None and now >= self._deadline_ms:
+            reason = self._client.last_error or "no error"
+            failure = BrokerUnavailableError("REQUEST_DEADLINE", f"broker {node_id} was not ready in time; {reason}")
+        queue = self._queues[node_id]
+        while queue and failure is not None:
+            self._results[queue.popleft()] = failure
 
-    def _all_brokers_are_gone(self) -> bool:
-        nodes = [node for node_id in self.metadata.brokers if (node := self.node(node_id)) is not None]
-        return all(node.state is ConnectionState.DISCONNECTED and node.failures > 0 for node in nodes)
+    def _why_unreachable(self, node_id: int) -> BrokerUnavailableError | None:
+        """Return why the node became unreachable since the calls began, None if it may still be reached."""
+        node = self._client.node(node_id)
+        if node is not None:
+            if node.state is ConnectionState.DISCONNECTED and node.failed_rounds > self._failed_rounds[node_id]:
+                return BrokerUnavailableError("BROKER_UNREACHABLE", node.last_error)
+        elif self._client.metadata.version > self._metadata_version:
+            # Newer metadata does not name the broker either, so it has left the cluster.
+            return BrokerUnavailableError(
+                "BROKER_UNREACHABLE", f"broker {node_id} is not part of the cluster (any more)"
+            )
+        return None
 
-    def _rebootstrap(self, now: int) -> None:
-        """Start over from the bootstrap servers: no known broker responds any more (KIP-899)."""
-        if self.config.metadata_recovery_strategy != "rebootstrap" or min(self.metadata.brokers) < 0:
-            return
-        if self._metadata_pending is not None:
-            self.disconnect(self._metadata_pending.node_id)
-        log.info("[%s] metadata: bootstrap again from %s", self.config.client_id, self.config.bootstrap_servers_text)
-        self._updater.rebootstrap(bootstrap_brokers(self.config), now)
+    def _rounds(self, node_id: int) -> int:
+        node = self._client.node(node_id)
+        return 0 if node is None else node.failed_rounds
+
+    def _collect(self) -> None:
+        for completion in self._client.take(self._in_flight):
+            position = self._in_flight.pop(completion.pending)
+            self._results[position] = completion.response if completion.error is None else completion.error

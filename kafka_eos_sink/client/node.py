@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
@@ -30,22 +30,13 @@ _READS_PER_POLL = 16
 """Reads from one connection before the others get their turn."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """The result of one round of I/O: the responses, then the lost requests if the connection broke.
-
-    ``fatal`` is an error that another attempt would meet again: version, TLS or principal. The caller raises it.
-    """
-
-    completions: list[Completion] = field(default_factory=list)
-    fatal: Exception | None = None
-
-
 class Node:
     """A broker's address with its transport and connection.
 
     The node tries all addresses of the host in turn (KIP-302). After all have failed it backs off exponentially
     (``reconnect.backoff.ms``), and gives each further attempt more time (KIP-601).
+
+    Methods that do I/O return completions: the responses, then the lost requests if the connection broke.
     """
 
     def __init__(
@@ -53,12 +44,13 @@ class Node:
         broker: Broker,
         config: ClientConfig,
         poller: Poller,
-        *,
         tls: TlsContext | None = None,
         authentication: Authentication | None = None,
     ) -> None:
         self.broker = broker
         self.connection: Connection | None = None
+        self.fatal: Exception | None = None
+        """An error that another attempt would meet again: version, TLS or principal. The client raises it."""
         self.throttled_until = 0
         self.last_active_at = 0
         self.last_attempt_at = -NEVER
@@ -99,20 +91,15 @@ class Node:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response."""
         return 0 if self.connection is None else self.connection.in_flight
 
     def can_connect(self, now: int) -> bool:
-        """Whether an attempt may begin now."""
         return self._transport is None and now >= self._next_attempt_at
-
-    def is_throttled(self, now: int) -> bool:
-        """Whether the client must not send yet, because the broker throttles it (KIP-219)."""
-        return now < self.throttled_until
 
     def takes_requests(self, now: int) -> bool:
         """Whether a request can be sent now; schedules a re-authentication that must come first."""
-        if self.connection is None or not self.connection.is_established or self.is_throttled(now):
+        # During a throttle the broker does not read from the connection: a request could time out there (KIP-219).
+        if self.connection is None or not self.connection.is_established or now < self.throttled_until:
             return False
         self._reauthentication_wanted |= self.connection.reauthentication_due(now)
         return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
@@ -120,7 +107,7 @@ class Node:
     def load(self, now: int) -> tuple[int, int, int] | None:
         """Rank the node for ``least_loaded_node``, the smallest first; None while it is backing off."""
         if self.is_established:
-            return (2 if self.is_throttled(now) else 0), self.in_flight, 0
+            return (2 if now < self.throttled_until else 0), self.in_flight, 0
         if self._transport is not None:
             return 1, 0, 0
         return (3, 0, self.last_attempt_at) if self.can_connect(now) else None
@@ -134,6 +121,7 @@ class Node:
             times.append(self._setup_expires_at)
         if self.connection is not None and (expires_at := self.connection.expires_at) is not None:
             times.append(expires_at)
+        # The end of a throttle brings no I/O that would wake a caller who waits for the node.
         if self.throttled_until > now:
             times.append(self.throttled_until)
         if self._reauthentication_wanted:
@@ -144,6 +132,7 @@ class Node:
 
     def connect(self, now: int) -> None:
         """Begin an attempt: resolve the host and connect to its first address."""
+        # A name is resolved again in each round: a restarted broker in Kubernetes has another address.
         self.last_attempt_at = self.last_active_at = now
         self._host = self.broker.host
         try:
@@ -157,7 +146,11 @@ class Node:
         while self._addresses:
             address = self._addresses.pop(0)
             try:
-                transport = self._new_transport(address)
+                transport = (
+                    Transport(address, self._config)
+                    if self._tls is None
+                    else TlsTransport(address, self._config, self._tls, self._host)
+                )
             except OSError as error:
                 self.last_error = f"{self.broker}: {error}"
                 continue
@@ -167,11 +160,6 @@ class Node:
             self._setup_expires_at = now + self._setup_timeout.delay_ms(self.failures)
             return
         self._fail_round(self.last_error, now)
-
-    def _new_transport(self, address: Address) -> Transport:
-        if self._tls is None:
-            return Transport(address, self._config)
-        return TlsTransport(address, self._config, self._tls, self._host)
 
     def _fail_round(self, reason: str, now: int) -> None:
         # Only the first failure is INFO: a broker that is down for an hour would fill the log.
@@ -206,32 +194,31 @@ class Node:
             # the break, and then raises the reason.
             return
 
-    def handle_io(self, readable: bool, writable: bool, now: int) -> Progress:
+    def handle_io(self, readable: bool, writable: bool, now: int) -> list[Completion]:
         """Move bytes as far as possible."""
-        progress = Progress()
+        completions: list[Completion] = []
         if self._transport is None:
-            return progress
+            return completions
         try:
             if self.connection is None:
                 if not self._transport.continue_connect(writable):
-                    return progress
+                    return completions
                 self._begin_handshake(now)
             elif writable:
                 self._transport.flush()
             if readable:
-                self._read(progress.completions, now)
+                self._read(completions, now)
         except Exception as error:
-            self._break(error, progress, now)
-        return progress
+            completions += self._break(error, now)
+        return completions
 
-    def reauthenticate_if_wanted(self, now: int) -> Progress:
+    def reauthenticate_if_wanted(self, now: int) -> list[Completion]:
         """Re-authenticate if ``takes_requests`` scheduled it (KIP-368).
 
         The clock alone does not start it: an idle connection may expire with its session.
         """
-        progress = Progress()
         if not self._reauthentication_wanted:
-            return progress
+            return []
         self._reauthentication_wanted = False
         assert self.connection is not None
         log.info("[%s] %s: re-authenticating before the session expires", self._config.client_id, self.broker)
@@ -239,10 +226,10 @@ class Node:
             self.connection.reauthenticate(now)
             self._write()
         except Exception as error:
-            self._break(error, progress, now)
-        return progress
+            return self._break(error, now)
+        return []
 
-    def _break(self, error: Exception, progress: Progress, now: int) -> None:
+    def _break(self, error: Exception, now: int) -> list[Completion]:
         """Disconnect because of ``error``, and decide whether another attempt makes sense."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
@@ -252,12 +239,11 @@ class Node:
             error = AuthenticationError(error.code, f"{where}: {error.message}")
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
-            progress.completions += self.disconnect(f"{where}: {reason}", now)
-            return
+            return self.disconnect(f"{where}: {reason}", now)
         # The host's other addresses lead to the same broker, which would reject version or principal again.
         self._addresses.clear()
-        progress.completions += self.disconnect(str(error), now)
-        progress.fatal = error
+        self.fatal = error
+        return self.disconnect(str(error), now)
 
     def _begin_handshake(self, now: int) -> None:
         self.connection = Connection(
@@ -293,10 +279,7 @@ class Node:
     # ending
 
     def expire(self, now: int) -> list[Completion]:
-        """Disconnect if the connection attempt or a request is overdue.
-
-        Responses come in order. Behind an overdue response no other one can arrive on this connection.
-        """
+        """Disconnect if the connection attempt or a request is overdue."""
         if self.state is ConnectionState.CONNECTING and now >= self._setup_expires_at:
             assert self._transport is not None
             address = self._transport.address
@@ -306,12 +289,14 @@ class Node:
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
             return []
+        # Responses come in the order of requests: behind an overdue one no other can arrive on this connection.
         reason = f"{self.broker}: no response within the request timeout"
         lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 
     def disconnect(self, reason: str, now: int) -> list[Completion]:
         """Close and return the lost requests; a node that was not ready yet tries its next address or backs off."""
+        # The caller resends in this order, so the oldest request is first: a producer's batches must keep their sequence.
         if self._transport is None:
             return []
         was_established, in_flight = self.is_established, self.in_flight
@@ -331,6 +316,7 @@ class Node:
     def close(self) -> None:
         """Close the socket without any effect on later attempts."""
         self.connection = None
+        # A new connection authenticates by itself.
         self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)
@@ -339,7 +325,7 @@ class Node:
 
 
 def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
-    """Return the bootstrap servers as brokers with negative ids, resolved if ``client.dns.lookup`` requires it.
+    """Return the bootstrap servers as brokers with negative ids, by ``client.dns.lookup``.
 
     Raises:
         BrokerUnavailableError: BROKER_UNREACHABLE, if the resolver does not know a name.

@@ -7,17 +7,18 @@ runs many tasks, and each task has its own clients.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 from kafka_eos_sink.client import sasl
 from kafka_eos_sink.client.connection import Authentication
-from kafka_eos_sink.client.https import https_post
 from kafka_eos_sink.client.security import (
     ClientCredentials,
     Secret,
@@ -27,7 +28,7 @@ from kafka_eos_sink.client.security import (
     TokenProvider,
     TokenSource,
 )
-from kafka_eos_sink.client.tls import TlsError
+from kafka_eos_sink.client.tls import TlsError, tls_error, trust
 from kafka_eos_sink.errors import AuthenticationError
 
 REFRESH_AT = 0.8
@@ -36,6 +37,7 @@ UNSECURED_LIFETIME_S = 3_600
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _TEMPORARY_STATUS = (408, 429)
+_MAX_BODY_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +116,8 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     form = {"grant_type": "client_credentials"} | ({} if source.scope is None else {"scope": source.scope})
     where = f"token endpoint {source.token_endpoint_url}"
     try:
-        status, body = https_post(
-            source.token_endpoint_url,
+        status, body = _https_post(
+            source,
             urlencode(form).encode(),
             {
                 "Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(),
@@ -123,8 +125,6 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
                 "Content-Type": "application/x-www-form-urlencoded",
             },
             tls,
-            connect_timeout_ms=source.connect_timeout_ms,
-            read_timeout_ms=source.read_timeout_ms,
         )
     except TlsError as error:
         _fail(f"{where}: {error}")
@@ -145,6 +145,46 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     # Without expires_in the lifetime is unknown, so the token is used only once.
     known = isinstance(lifetime_s, (int, float)) and not isinstance(lifetime_s, bool)
     return token, now + (max(0.0, float(lifetime_s)) if known else 0.0)
+
+
+def _https_post(
+    source: ClientCredentials, body: bytes, headers: Mapping[str, str], tls: TlsConfig
+) -> tuple[int, bytes]:
+    """Send a POST to the token endpoint and return status and body of the response; blocks.
+
+    The client follows no redirect, uses no proxy and shows no certificate. It trusts the authorities of the system
+    and those of ``tls``.
+
+    Raises:
+        TlsError: The TLS handshake failed.
+        OSError: No connection, no response in time, or a response that is not HTTP.
+    """
+    connect_s, read_s = source.connect_timeout_ms / 1000, source.read_timeout_ms / 1000
+    context = ssl.create_default_context()
+    if tls.trusted_certificates is not None:
+        trust(context, tls.trusted_certificates)
+    parts = urlsplit(source.token_endpoint_url)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=connect_s, context=context)
+    # The socket timeout restarts with every byte, so a slow sender needs a limit on the whole exchange.
+    give_up_at = time.monotonic() + connect_s + read_s
+    try:
+        connection.connect()
+        connection.sock.settimeout(read_s)
+        connection.request("POST", target, body, dict(headers))
+        response = connection.getresponse()
+        received = bytearray()
+        while chunk := response.read1(16_384):
+            received += chunk
+            if len(received) > _MAX_BODY_BYTES or time.monotonic() > give_up_at:
+                raise OSError(f"its response is too long or too slow ({len(received)} bytes so far)")
+        return response.status, bytes(received)
+    except ssl.SSLError as error:
+        raise tls_error(error) from None
+    except http.client.HTTPException as error:
+        raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

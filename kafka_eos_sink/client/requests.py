@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
+from kafka_eos_sink.client.connection import api_name
+from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
@@ -97,7 +99,7 @@ class Call(Generic[K, V]):
     def describe(self, keys: Sequence[K]) -> str:
         """Name request and keys, as in "FindCoordinator of group 'g' and 2 more"."""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        return f"{self.api.__name__.removesuffix('Request')} of {self.about(keys[0])}{more}" if keys else ""
+        return f"{api_name(self.api)} of {self.about(keys[0])}{more}" if keys else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,22 +173,6 @@ class Requests:
         """Perform a call that raises every rejection; return each key's value."""
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
 
-    def find_coordinators(
-        self, ids: Iterable[str], deadline_ms: int, route: Route = Route.TRANSACTION_COORDINATOR
-    ) -> dict[str, int]:
-        """Return the node id of each id's coordinator, cached until `forget`.
-
-        The first use of transactions in a cluster creates ``__transaction_state``, which takes seconds.
-
-        Raises:
-            AuthorizationError, BrokerUnavailableError.
-        """
-        wanted = list(dict.fromkeys(ids))
-        missing = [each for each in wanted if self._coordinator(route, each) is None]
-        found = self.perform(_find_call(route, OnCode.RAISE), missing, deadline_ms)
-        self._learn_coordinators(route, found)
-        return {each: self._coordinators[route, each] for each in wanted}
-
     def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
         """Look the coordinators of these ids up again at their next use."""
         # The old node stays in the cache: only so can a move be logged.
@@ -210,7 +196,10 @@ class Requests:
             if len(found) == len(wanted):
                 return found
             missing = next(each for each in wanted if each not in found)
-            self._require_describable(missing[0])
+            known = metadata.topics.get(missing[0])
+            # For example a missing right: waiting for an election would not help.
+            if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
+                raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {missing[0]!r}")
             if not self.client.wait_for_metadata(deadline_ms):
                 raise self.no_leader(*missing)
 
@@ -227,8 +216,8 @@ class Requests:
     def no_leader(self, topic: str, partition: int) -> KafkaEosError:
         """The error for a partition without a leader at the deadline."""
         known = self.client.metadata.topics.get(topic)
-        is_listed = known is not None and (known.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
-        if known is not None and is_listed and known.partition(partition) is None:
+        is_listed = known is not None and (known.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
+        if known is not None and is_listed and partition_of(known, partition) is None:
             size = f"it has {len(known.partitions)} partitions" if known.partitions else "there is no such topic"
             return BrokerRefusedError(
                 "UNKNOWN_TOPIC",
@@ -314,6 +303,7 @@ class Requests:
                 operation.settle(key, Outcome(code=ErrorCode.UNSUPPORTED_VERSION.value))
             return
         operation.retry.on_error(error, node_id)
+        # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.
         self._forget_keys(operation.call, keys)
         if not isinstance(error, BrokerUnavailableError):
             # Sent, and the response was lost: an earlier response may no longer describe the key.
@@ -363,6 +353,7 @@ class Requests:
             coordinator = outcome.value
             if outcome.code or coordinator is None:
                 continue
+            # The coordinator may run on a broker that joined after the newest metadata.
             self.client.learn_broker(coordinator.node_id, coordinator.host, coordinator.port)
             before = self._coordinators.get((route, each))
             if before not in (None, coordinator.node_id):
@@ -373,12 +364,6 @@ class Requests:
     def _forget_keys(self, call: Call[K, V], keys: Iterable[K]) -> None:
         if call.route in _KEY_TYPES:
             self.forget((call.coordinator_key(key) for key in keys), call.route)
-
-    def _require_describable(self, topic: str) -> None:
-        """Raise if the metadata response rejected the topic for good."""
-        known = self.client.metadata.topics.get(topic)
-        if known is not None and known.error and not known.error.retriable:
-            raise refusal(MetadataRequest, known.error, f"Metadata of topic {topic!r}")
 
 
 def single(

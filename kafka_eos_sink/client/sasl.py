@@ -31,6 +31,7 @@ MAX_ITERATIONS = 1_000_000
 """A limit to the work that a server can cause (about a second)."""
 
 SHOWN_CHARACTERS = 500
+_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 Messages = Generator[bytes, bytes, None]
 """A mechanism: yields the client's messages, receives the server's, and ends when the server has proven itself."""
@@ -57,7 +58,8 @@ def authenticate(
         raise _refused_handshake(config.mechanism, handshake)
     if isinstance(config.credentials, PasswordCredentials):
         hidden = [config.credentials.password]
-        messages = _password_mechanism(config.mechanism, config.credentials)
+        password = config.credentials
+        messages = plain(password) if config.mechanism == "PLAIN" else scram(_HASHES[config.mechanism], password)
     else:
         assert token is not None
         hidden = [token()]
@@ -75,12 +77,6 @@ def authenticate(
         except StopIteration:
             # The mechanism has verified the server's last message; only now is the broker authenticated.
             return response.session_lifetime_ms
-
-
-def _password_mechanism(mechanism: str, credentials: PasswordCredentials) -> Messages:
-    if mechanism == "PLAIN":
-        return plain(credentials)
-    return scram({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism], credentials)
 
 
 def _refused_handshake(mechanism: str, handshake: SaslHandshakeResponse) -> AuthenticationError:

@@ -13,14 +13,8 @@ TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 
-def uses_tls(protocol: SecurityProtocol) -> bool:
-    """Return whether connections of this protocol are encrypted."""
-    return protocol in ("SSL", "SASL_SSL")
-
-
-def uses_sasl(protocol: SecurityProtocol) -> bool:
-    """Return whether connections of this protocol authenticate with SASL."""
-    return protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+TLS_PROTOCOLS = ("SSL", "SASL_SSL")
+SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Secret:
@@ -45,6 +39,7 @@ class Secret:
         return hash(self._text)
 
     def __reduce__(self) -> NoReturn:
+        # Spark pickles what it sends to workers, and may write it to disk.
         raise TypeError("a secret is not pickled: each process resolves its own")
 
 
@@ -156,11 +151,11 @@ class SecurityConfig:
 
     @property
     def uses_tls(self) -> bool:
-        return uses_tls(self.protocol)
+        return self.protocol in TLS_PROTOCOLS
 
     @property
     def uses_sasl(self) -> bool:
-        return uses_sasl(self.protocol)
+        return self.protocol in SASL_PROTOCOLS
 
 
 PLAINTEXT = SecurityConfig()

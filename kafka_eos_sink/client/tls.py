@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,9 @@ _SEND_BYTES = 64 * 1024
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
+TlsContext = ssl.SSLContext
+
+
 class TlsError(OSError):
     """The TLS handshake failed: no common version or cipher, or one side does not trust the other.
 
@@ -28,39 +30,28 @@ class TlsError(OSError):
     """
 
 
-class TlsContext:
-    """The settings that all TLS connections of a client share.
+def tls_context(config: TlsConfig) -> TlsContext:
+    """Return the settings that all TLS connections of a client share.
 
     Raises:
         ConfigurationError: TLS_SETTINGS, if OpenSSL rejects certificates, key or cipher suites.
     """
-
-    def __init__(self, config: TlsConfig) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        context.minimum_version = _VERSIONS[config.minimum_version]
-        context.maximum_version = _VERSIONS[config.maximum_version]
-        context.check_hostname = config.verify_host_name
-        trust(context, config.trusted_certificates)
-        if config.cipher_suites:
-            # One by one first: of several names OpenSSL ignores the unknown ones silently if it knows any.
-            for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
-                try:
-                    context.set_ciphers(names)
-                except ssl.SSLError:
-                    raise ConfigurationError("TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}") from None
-        if config.certificate_chain is not None and config.private_key is not None:
-            _load_own_certificate(context, config)
-        self._context = context
-
-    def wrap(self, connected: socket.socket, host: str) -> ssl.SSLSocket:
-        """Return TLS over a connected socket, before the handshake; the peer's certificate must name ``host``."""
-        try:
-            return self._context.wrap_socket(
-                connected, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
-            )
-        except ValueError as error:
-            raise TlsError(f"{host!r} is no host name that a certificate can hold: {error}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.minimum_version = _VERSIONS[config.minimum_version]
+    context.maximum_version = _VERSIONS[config.maximum_version]
+    context.check_hostname = config.verify_host_name
+    trust(context, config.trusted_certificates)
+    if config.cipher_suites:
+        # One by one first: of several names OpenSSL ignores the unknown ones silently if it knows any.
+        for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
+            try:
+                context.set_ciphers(names)
+            except ssl.SSLError:
+                raise ConfigurationError("TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}") from None
+    if config.certificate_chain is not None and config.private_key is not None:
+        _load_own_certificate(context, config)
+    return context
 
 
 def trust(context: ssl.SSLContext, certificates: str | None) -> None:
@@ -96,10 +87,8 @@ def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Make a private file that holds ``text``, because OpenSSL loads private keys only from files.
-
-    The file is in memory on Linux. On other systems it is on disk until the context ends.
-    """
+    """Make a private file that holds ``text``: in memory on Linux, else on disk until the context ends."""
+    # OpenSSL loads private keys only from files.
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("kafka-eos-key")
         try:
@@ -115,7 +104,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return OpenSSL's reason without the line of its source."""
+    # OpenSSL's reason alone: its text ends with a line number of OpenSSL's source.
     return getattr(error, "reason", None) or str(error)
 
 
@@ -144,10 +133,16 @@ class TlsTransport(Transport):
             if not writable:
                 return False
             self._finish_tcp_connect()
-            self._secured = self._socket = self._tls.wrap(self._socket, self._host)
+            try:
+                self._secured = self._socket = self._tls.wrap_socket(
+                    self._socket, server_hostname=self._host, do_handshake_on_connect=False, suppress_ragged_eofs=False
+                )
+            except ValueError as error:
+                raise TlsError(f"{self._host!r} is no host name that a certificate can hold: {error}") from None
         try:
             self._secured.do_handshake()
         except ssl.SSLWantReadError:
+            # An idle socket is always writable: the poller would spin while the broker prepares its part.
             self._handshake_wants_write = False
         except ssl.SSLWantWriteError:
             self._handshake_wants_write = True
@@ -226,5 +221,5 @@ def tls_error(error: ssl.SSLError, when: str = "") -> OSError:
     if "ALERT" in reason:
         hint = "it may require a client certificate (ssl.keystore.*), or other TLS versions or ciphers"
         concerns_certificate = any(word in reason for word in _CERTIFICATE_ALERTS)
-        return TlsError(f"it refused TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
+        return TlsError(f"it rejected TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
     return TlsError(f"TLS failed ({reason})")

@@ -78,7 +78,10 @@ class TopicsAdmin(Requests):
             command = _create_command(self.client.config.bootstrap_servers_text, topic)
             error.message = f"{error.message} To create it by hand: {command}"
             raise
-        self._wait_for_leaders(name, deadline_ms)
+        self.leaders([(name, 0)], deadline_ms)
+        # Metadata that names the first partition's leader names all partitions, also if the broker chose their number.
+        count = len(self.client.metadata.topics[name].partitions)
+        self.leaders([(name, partition) for partition in range(count)], deadline_ms)
         return created
 
     def describe_configs(
@@ -172,21 +175,19 @@ class TopicsAdmin(Requests):
 
     def fetch(
         self,
-        topic: str,
-        partition: int,
+        where: TopicPartition,
         offset: int,
-        *,
         deadline_ms: int,
+        *,
         isolation: Isolation = "read_committed",
         max_wait_ms: int = 500,
-        min_bytes: int = 1,
         max_bytes: int = 4 << 20,
     ) -> FetchedPartition:
         """Fetch records of one partition from its leader.
 
         Args:
             offset: The first offset to fetch.
-            max_wait_ms: For how long the leader may wait for ``min_bytes``.
+            max_wait_ms: For how long the leader may wait for a record.
             max_bytes: The first batch comes whole even if it is larger (KIP-74).
 
         Returns:
@@ -196,7 +197,7 @@ class TopicsAdmin(Requests):
             BrokerRefusedError: UNKNOWN_TOPIC.
             AuthorizationError, BrokerUnavailableError.
         """
-        where = (topic, partition)
+        topic, partition = where
 
         def request(_keys: Sequence[TopicPartition], _node: int) -> m.FetchRequest:
             wanted = m.FetchRequest.Topic.Partition(
@@ -207,7 +208,7 @@ class TopicsAdmin(Requests):
             )
             return m.FetchRequest(
                 max_wait_ms=max(0, min(max_wait_ms, deadline_ms - self.client.clock())),
-                min_bytes=min_bytes,
+                min_bytes=1,
                 max_bytes=max_bytes,
                 isolation_level=_ISOLATION_LEVELS[isolation],
                 topics=(m.FetchRequest.Topic(topic=topic, partitions=(wanted,)),),
@@ -286,15 +287,6 @@ class TopicsAdmin(Requests):
             api=api, route=Route.LEADER, request=request, read=read, about=lambda where: f"{where[0]}-{where[1]}"
         )
         return self.values(call, partitions, deadline_ms)
-
-    def _wait_for_leaders(self, topic: str, deadline_ms: int) -> None:
-        self.client.want_topics([topic])
-        while True:
-            known = self.client.metadata.topics.get(topic)
-            if known is not None and known.partitions and all(each.leader >= 0 for each in known.partitions):
-                return
-            if not self.client.wait_for_metadata(deadline_ms):
-                raise self.no_leader(topic, 0)
 
     def _leader_epoch(self, topic: str, partition: int) -> int:
         # With an epoch the broker rejects a request that older metadata sent to a former leader (KIP-320).

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
+from kafka_eos_sink.client.network_client import NodeRequest
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
@@ -21,10 +22,7 @@ _NAMED_PARTITIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """One EndTxn.
-
-    ``version`` is the API version of every try: 5 in transaction version 2, else 3 or 4.
-    """
+    """One EndTxn. ``version`` is the API version of every try: 5 in transaction version 2, else 3 or 4."""
 
     transactional_id: str
     producer_id: int
@@ -35,24 +33,15 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTxnResult:
-    """The result of an EndTxn.
+    """The result of an EndTxn, with codes as in `Outcome`.
 
-    ``error_code`` is the raw code of the last response, None if it was lost: then the transaction may have ended.
-    ``producer_id`` and ``producer_epoch`` are those of the next transaction (EndTxn 5), else -1. ``earlier_code`` is the code
-    before the lost response. It is for messages only, because the lost try may have changed the transaction.
+    ``producer_id`` and ``producer_epoch`` are those of the next transaction (EndTxn 5), else -1.
     """
 
     error_code: int | None
     producer_id: int = -1
     producer_epoch: int = -1
     earlier_code: int | None = None
-
-    @classmethod
-    def of(cls, outcome: Outcome[m.EndTxnResponse]) -> EndTxnResult:
-        found = outcome.value
-        if found is None:
-            return cls(error_code=outcome.code, earlier_code=outcome.earlier_code)
-        return cls(error_code=outcome.code, producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
 class TransactionsAdmin(Requests):
@@ -78,10 +67,6 @@ class TransactionsAdmin(Requests):
             self.client.learn_features(BrokerVersions.from_response(response))
             self._features_known_at = now
         return self.client.finalized_features().get("transaction.version", 0)
-
-    def find_group_coordinator(self, group: str, deadline_ms: int) -> int:
-        """Return the node id of the group's coordinator, as `find_coordinators`."""
-        return self.find_coordinators([group], deadline_ms, Route.GROUP_COORDINATOR)[group]
 
     def init_producer_id(self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int) -> tuple[int, int]:
         """Return a fresh (producer id, producer epoch).
@@ -136,7 +121,7 @@ class TransactionsAdmin(Requests):
         UNSUPPORTED_VERSION also stands for a broker that does not speak ``version``; nothing was sent then.
         """
 
-        call: Call[EndTransaction, m.EndTxnResponse] = Call(
+        call: Call[EndTransaction, tuple[int, int]] = Call(
             api=m.EndTxnRequest,
             route=Route.TRANSACTION_COORDINATOR,
             # One EndTxn per request: the protocol has no batch of them. `call_all` pipelines instead.
@@ -146,7 +131,7 @@ class TransactionsAdmin(Requests):
                 producer_epoch=ends[0].producer_epoch,
                 committed=ends[0].committed,
             ),
-            read=lambda response, ends: [(ends[0], response.error_code, None, response)],
+            read=lambda found, ends: [(ends[0], found.error_code, None, (found.producer_id, found.producer_epoch))],
             about=lambda end: _transactional_id(end.transactional_id),
             keys_per_request=1,
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
@@ -154,8 +139,19 @@ class TransactionsAdmin(Requests):
             coordinator_key=lambda end: end.transactional_id,
             exact_version=lambda end: end.version,
         )
+        results = []
         outcomes = self.perform(call, transactions, deadline_ms)
-        return [EndTxnResult.of(outcomes[each]) for each in transactions]
+        for outcome in map(outcomes.__getitem__, transactions):
+            producer_id, epoch = outcome.value or (-1, -1)
+            results.append(
+                EndTxnResult(
+                    error_code=outcome.code,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    earlier_code=outcome.earlier_code,
+                )
+            )
+        return results
 
     def list_transactions(
         self, *, states: Sequence[str] = ("Ongoing",), id_pattern: str | None = None, deadline_ms: int
@@ -173,6 +169,7 @@ class TransactionsAdmin(Requests):
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
         retry = Retry(self.client, "ListTransactions", deadline_ms)
+        # Not a `Call`: a broker that is gone must not be retried, because its part of the state has moved to other brokers.
         while True:
             if not self.client.wait_for_metadata(deadline_ms):
                 raise retry.timeout()
@@ -184,44 +181,34 @@ class TransactionsAdmin(Requests):
     def _list_round(
         self, states: Sequence[str], id_pattern: str | None, retry: Retry
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...] | None:
-        """List at all brokers of the snapshot; None if one did not respond."""
-        # This loop is not a `Call`: a broker that is gone must not be retried, its part has moved to others.
-        waiting = [node_id for node_id in self.client.metadata.brokers if node_id >= 0]
+        """List at all brokers of the snapshot; None if one has no complete part of the list."""
+        api = m.ListTransactionsRequest
+        requests: list[NodeRequest] = []
+        filtered: set[int] = set()
+        for node_id in filter(lambda each: each >= 0, self.client.metadata.brokers):
+            # Only a connected broker's version is known. Without one the client filters, which costs a longer response.
+            if id_pattern is None or (self.client.ready(node_id) and self.client.api_version(node_id, api) >= 2):
+                filtered.add(node_id)
+            pattern = id_pattern if node_id in filtered else None
+            requests.append((node_id, api(state_filters=tuple(states), transactional_id_pattern=pattern), None))
         found: dict[str, m.ListTransactionsResponse.Transaction] = {}
-        while waiting:
-            patterns = {node_id: id_pattern if self._filters_by_pattern(node_id) else None for node_id in waiting}
-            requests = [
-                (
-                    node_id,
-                    m.ListTransactionsRequest(state_filters=tuple(states), transactional_id_pattern=pattern),
-                    None,
-                )
-                for node_id, pattern in patterns.items()
-            ]
-            loading: list[int] = []
-            for node_id, result in zip(waiting, self.client.call_all(requests, retry.deadline_ms), strict=True):
-                if isinstance(result, KafkaEosError):
-                    retry.on_error(result, node_id)
-                    return None
-                if result.error_code:
-                    what = f"ListTransactions of broker {node_id}"
-                    if retry.on_code(m.ListTransactionsRequest, result.error_code, what, node_id) not in RETRIES:
-                        raise refusal(m.ListTransactionsRequest, result.error_code, what)
-                    loading.append(node_id)
-                    continue
-                _require_known_states(result, node_id)
-                for line in result.transaction_states:
-                    filtered = id_pattern is None or patterns[node_id] is not None
-                    if filtered or re.fullmatch(id_pattern or "", line.transactional_id) is not None:
-                        found[line.transactional_id] = line
-            waiting = loading
-            if waiting:
-                retry.pause()
-        return tuple(found.values())
-
-    def _filters_by_pattern(self, node_id: int) -> bool:
-        """Whether the node is connected and applies a pattern."""
-        return self.client.ready(node_id) and self.client.api_version(node_id, m.ListTransactionsRequest) >= 2
+        is_complete = True
+        results = self.client.call_all(requests, retry.deadline_ms)
+        for (node_id, *_), result in zip(requests, results, strict=True):
+            if isinstance(result, KafkaEosError):
+                retry.on_error(result, node_id)
+                return None
+            if result.error_code:
+                what = f"ListTransactions of broker {node_id}"
+                if retry.on_code(api, result.error_code, what, node_id) not in RETRIES:
+                    raise refusal(api, result.error_code, what)
+                is_complete = False
+                continue
+            _require_known_states(result, node_id)
+            for line in result.transaction_states:
+                if node_id in filtered or re.fullmatch(id_pattern or "", line.transactional_id) is not None:
+                    found[line.transactional_id] = line
+        return tuple(found.values()) if is_complete else None
 
     def holder(self, transactional_id: str) -> str:
         """Describe, for an error message, which transaction blocks this transactional id.

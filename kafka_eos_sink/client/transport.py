@@ -177,6 +177,7 @@ class Poller:
             if wanted != events:
                 self._selector.modify(transport, wanted, node_id)
                 self._registered[node_id] = transport, wanted
+        # Without sockets the wait is the pause of the caller's back-off.
         if not self._registered and timeout_ms <= 0:
             return []
         return [

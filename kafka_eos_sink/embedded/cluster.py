@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.network_client import LostAnswer, NetworkClient, monotonic_ms
+from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import broker_security, distribution, kept
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity

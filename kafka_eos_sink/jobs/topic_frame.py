@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs.spark_kafka_source import (
     connection_options,
@@ -109,7 +110,7 @@ def _offsets(admin: Admin, topic: str) -> tuple[Offsets, ...]:
     described = admin.topic(topic, deadline)
     if described is None:
         raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or the Describe permission is missing")
-    where = [(topic, partition.index) for partition in described.partitions]
+    where = [(topic, partition.partition_index) for partition in described.partitions]
     first = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     last_stable = admin.list_offsets(where, deadline, isolation="read_committed")
     high_watermark = admin.list_offsets(where, deadline, isolation="read_uncommitted")

@@ -22,9 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from kafka_eos_sink.client.admin import Admin, EndTxnResult
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.backoff import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig

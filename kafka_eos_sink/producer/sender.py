@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.network_client import Completion, LostAnswer, NetworkClient, PendingRequest
+from kafka_eos_sink.client.connection import Completion, LostAnswer, PendingRequest
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors

@@ -84,14 +84,14 @@ class TopicDirectory:
         topic = self._client.metadata.topics.get(name)
         if topic is None:
             return None
-        if topic.internal:
+        if topic.is_internal:
             return self._reject(name, "INTERNAL_TOPIC", "is internal to Kafka and must not be written to")
-        if topic.error is ErrorCode.INVALID_TOPIC_EXCEPTION:
+        if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             reason = "has a name that Kafka does not allow (letters, digits, '.', '_' and '-', at most 249)"
             return self._reject(name, "INVALID_TOPIC", reason)
-        if topic.error in MISSING_RIGHT:
-            raise refusal(MetadataRequest, topic.error, f"Metadata of topic {name}")
+        if topic.error_code in MISSING_RIGHT:
+            raise refusal(MetadataRequest, topic.error_code, f"Metadata of topic {name}")
         if not topic.partitions:
             return None
-        available = [partition.index for partition in topic.partitions if partition.leader >= 0]
+        available = [partition.partition_index for partition in topic.partitions if partition.leader_id >= 0]
         return TopicPartitions(topic=name, count=len(topic.partitions), available=np.array(available, dtype=np.int32))

@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from kafka_eos_sink.client.admin import EndTxnResult
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.network_client import LostAnswer
+from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin, FetchedPartition
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
@@ -114,7 +115,7 @@ class DataProofs:
     def _fetch_one_batch(self, where: TopicPartition, offset: int, wait_ms: int, deadline_ms: int) -> FetchedPartition:
         # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
         return self._admin.fetch(
-            *where, offset, isolation="read_committed", max_wait_ms=wait_ms, max_bytes=1, deadline_ms=deadline_ms
+            where, offset, isolation="read_committed", max_wait_ms=wait_ms, max_bytes=1, deadline_ms=deadline_ms
         )
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, FetchedPartition
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
@@ -230,7 +232,7 @@ class Executor:
 
     def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> FetchedPartition:
         return self.admin.fetch(
-            *self._log,
+            self._log,
             offset,
             isolation="read_uncommitted",
             max_wait_ms=wait_ms,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import parse_key
 from kafka_eos_sink.commit.operator.missing_markers import (
@@ -166,11 +167,11 @@ class NotingExecutor(Executor):
             if known is None:
                 continue
             if topic in topics:
-                wanted = list(dict.fromkeys([*wanted, *((topic, each.index) for each in known.partitions)]))
+                wanted = list(dict.fromkeys([*wanted, *((topic, each.partition_index) for each in known.partitions)]))
             for each in wanted:
-                found = known.partition(each[1])
+                found = partition_of(known, each[1])
                 if found is not None:
-                    (unasked if found.leader < 0 else by_leader.setdefault(found.leader, [])).append(each)
+                    (unasked if found.leader_id < 0 else by_leader.setdefault(found.leader_id, [])).append(each)
         producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
         for of_leader in by_leader.values():
             producers |= self._of_leader(of_leader)
@@ -435,9 +436,7 @@ def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
     An attempt that joined an older transaction would discard that one's rows with its ABORT.
     """
     where, offset = part.where, part.first_offset
-    fetched = admin.fetch(
-        *where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline
-    )
+    fetched = admin.fetch(where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
     if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return None
     first, identity = first_batch_of(fetched.records or b""), part.identity

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.admin_lease import lease_admin
+from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit import decide
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS, LogView

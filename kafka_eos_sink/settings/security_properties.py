@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.security import (
+    SASL_PROTOCOLS,
+    TLS_PROTOCOLS,
     ClientCredentials,
     PasswordCredentials,
     SaslConfig,
@@ -24,10 +26,8 @@ from kafka_eos_sink.client.security import (
     TokenProvider,
     TokenSource,
     UnsecuredToken,
-    uses_sasl,
-    uses_tls,
 )
-from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_object
 from kafka_eos_sink.settings.jaas import parse_jaas
@@ -85,8 +85,8 @@ class _SecurityReader:
         self._warnings = warnings
         self._protocol = values.get("security.protocol", SECURITY["security.protocol"].default_value)
         self._mechanism = values.get("sasl.mechanism")
-        self._with_tls = uses_tls(self._protocol)
-        self._with_sasl = uses_sasl(self._protocol)
+        self._with_tls = self._protocol in TLS_PROTOCOLS
+        self._with_sasl = self._protocol in SASL_PROTOCOLS
         self._jaas: dict[str, str] = {}
 
     def read(self) -> SecurityConfig | None:
@@ -144,7 +144,7 @@ class _SecurityReader:
         )
         if len(self._problems) == before:
             try:
-                TlsContext(config)
+                tls_context(config)
             except ConfigurationError as error:
                 self._problem("security.protocol", f"{self._protocol}: {error.message}")
         return config

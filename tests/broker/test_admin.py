@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, EndTxnResult
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Route
 from kafka_eos_sink.client.retry import Retry
+from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -27,6 +29,7 @@ from kafka_eos_sink.protocol.messages import (
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
+from kafka_testing import find_coordinators
 
 TIMEOUT_MS = 60_000
 
@@ -82,7 +85,7 @@ class Transaction:
         assert set(codes) == {0}
 
     def call(self, request: Any) -> Any:
-        node_id = self.admin.find_coordinators([self.transactional_id], deadline(self.admin))[self.transactional_id]
+        node_id = find_coordinators(self.admin, [self.transactional_id], deadline(self.admin))[self.transactional_id]
         return self.admin.client.call(node_id, request, deadline_ms=deadline(self.admin))
 
     def produce(self, topic: str, partition: int, *values: bytes) -> int:
@@ -183,7 +186,7 @@ def test_init_producer_id_aborts_the_open_transaction(admin: Admin, topic: str, 
     state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
     assert state is not None
     assert state.transaction_state == "Empty"
-    fetched = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin))
+    fetched = admin.fetch((topic, 0), 0, deadline_ms=deadline(admin))
     assert len(fetched.aborted_transactions or ()) == 1
 
 
@@ -311,7 +314,7 @@ def test_fetched_records_carry_their_transaction_outcome(
 ) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.produce(topic, 0, b"a", b"b")
-    held = admin.fetch(topic, 0, 0, deadline_ms=deadline(admin), max_wait_ms=0)
+    held = admin.fetch((topic, 0), 0, deadline_ms=deadline(admin), max_wait_ms=0)
     assert (held.records, held.last_stable_offset, held.high_watermark) == (b"", 0, 2)
     admin.end_transactions([transaction.end(committed)], deadline(admin))
     until = deadline(admin)
@@ -321,7 +324,7 @@ def test_fetched_records_carry_their_transaction_outcome(
     while not batches or batches[-1].last_offset < 2:
         assert admin.client.clock() < until
         position = batches[-1].last_offset + 1 if batches else 0
-        fetched = admin.fetch(topic, 0, position, deadline_ms=deadline(admin))
+        fetched = admin.fetch((topic, 0), position, deadline_ms=deadline(admin))
         batches += read_record_batches(fetched.records or b"")
         aborted |= {(each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ()}
     data, marker = batches
@@ -331,7 +334,7 @@ def test_fetched_records_carry_their_transaction_outcome(
 
 
 def test_fetch_out_of_range_returns_error_code_without_raising(admin: Admin, topic: str) -> None:
-    assert admin.fetch(topic, 0, 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert admin.fetch((topic, 0), 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, topic: str, transactional_id: str) -> None:
@@ -368,7 +371,7 @@ def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int]
     request = OffsetFetchRequest(groups=(asked,), require_stable=True)
     until = deadline(admin)
     while admin.client.clock() < until:
-        node_id = admin.find_group_coordinator(group, until)
+        node_id = find_coordinators(admin, [group], until, key_type=0)[group]
         (answer,) = admin.client.call(node_id, request, deadline_ms=until).groups
         found = [each for found in answer.topics for each in found.partitions]
         codes = {answer.error_code, *(each.error_code for each in found)} - {0}
@@ -397,7 +400,7 @@ def test_group_offsets_are_unstable_until_transaction_ends(admin: Admin, topic: 
     request = TxnOffsetCommitRequest(
         **identity, topics=(TxnOffsetCommitRequest.Topic(name=topic, partitions=(committed,)),)
     )
-    node_id = admin.find_group_coordinator(group, deadline(admin))
+    node_id = find_coordinators(admin, [group], deadline(admin), key_type=0)[group]
     answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))
     assert [each.error_code for each in answer.topics[0].partitions] == [0]
     assert stable_offsets(admin, group, topic) == ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -419,14 +422,14 @@ def test_end_txn_succeeds_after_coordinator_fail_over() -> None:
             for transaction in transactions:
                 transaction.add("survivor", 0, 1, 2)
             ids = [transaction.transactional_id for transaction in transactions]
-            coordinators = admin.find_coordinators(ids, deadline(admin))
+            coordinators = find_coordinators(admin, ids, deadline(admin))
             dying = coordinators[ids[0]]
             assert set(coordinators.values()) != {dying}
             cluster.kill(dying)
             ends = [transaction.end(True) for transaction in transactions]
             results = admin.end_transactions(ends, deadline(admin, 90_000))
             assert [result.error_code for result in results] == [0] * 12
-            assert dying not in admin.find_coordinators(ids, deadline(admin)).values()
+            assert dying not in find_coordinators(admin, ids, deadline(admin)).values()
             assert admin.list_transactions(deadline_ms=deadline(admin, 60_000)) == ()
             states = admin.describe_transactions(ids, deadline(admin, 60_000))
             assert {state.transaction_state for state in states.values() if state} <= {

@@ -135,7 +135,7 @@ def test_compaction_and_restart_keep_commit_log_start_offset() -> None:
             admin = Admin(client)
 
             def first_record() -> int:
-                result = admin.fetch(*where, 0, deadline_ms=client.clock() + 30_000)
+                result = admin.fetch(where, 0, deadline_ms=client.clock() + 30_000)
                 assert result.log_start_offset == 0
                 batches = read_record_batches(result.records)
                 return next(record.offset for batch in batches if not batch.control for record in batch.records)

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.committed_records import read_committed
-from kafka_eos_sink.client.network_client import monotonic_ms
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import READERS, await_markers, create_topic

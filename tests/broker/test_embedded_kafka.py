@@ -14,7 +14,8 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.embedded import cluster
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.node import HOST

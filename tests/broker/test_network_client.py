@@ -16,14 +16,9 @@ import pytest
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import (
-    Completion,
-    ConnectionLost,
-    LostAnswer,
-    NetworkClient,
-    RequestTimedOut,
-    monotonic_ms,
-)
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostAnswer, RequestTimedOut
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError

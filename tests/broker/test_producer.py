@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from kafka_eos_sink.client.admin import Admin, EndTransaction
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig

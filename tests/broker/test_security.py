@@ -22,8 +22,8 @@ from certificates import Authority, Certificate
 from dead_writes import rows_of, tasks, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import Connection
-from kafka_eos_sink.client.network_client import ConnectionLost, NetworkClient
+from kafka_eos_sink.client.connection import Connection, ConnectionLost
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
@@ -275,7 +275,7 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
     for shown in ({}, key_stores(foreign)["PEM file"]):
         error = refused({**base, **shown})
         assert error.code == "TLS_FAILED"
-        assert "it refused TLS" in str(error)
+        assert "it rejected TLS" in str(error)
         assert "ssl.keystore" in str(error)
 
 

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from dead_writes import ROWS
-from kafka_eos_sink.client.admin import Admin, EndTransaction
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import task
 from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import LostAnswer, NetworkClient, RequestTimedOut
+from kafka_eos_sink.client.connection import LostAnswer, RequestTimedOut
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer

@@ -8,7 +8,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
-from kafka_testing import wait_until
+from kafka_testing import find_coordinators, wait_until
 
 NODES = (1, 2, 3)
 PATIENCE_S = 60.0
@@ -56,5 +56,5 @@ def leaderless_everywhere(three: EmbeddedKafka, topic: str, partition: int) -> b
 
 def coordinator(settings: session.WriteSettings, transactional_id: str) -> int:
     with NetworkClient(settings.client) as client:
-        found = Admin(client).find_coordinators([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
+        found = find_coordinators(Admin(client), [transactional_id], client.clock() + int(PATIENCE_S * 1_000))
         return found[transactional_id]

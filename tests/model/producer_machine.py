@@ -21,7 +21,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from kafka_eos_sink.client.admin import Admin, EndTransaction
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows

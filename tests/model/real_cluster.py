@@ -13,6 +13,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.protocol import messages
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import encode_rows, read_record_batches, seal
+from kafka_testing import find_coordinators
 
 from . import simulated_cluster as kafka
 from .simulated_cluster import Identity
@@ -56,7 +57,7 @@ class RealCluster:
             self.admin.client.poll(5)
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
-        self.admin.find_coordinators((transactional_id,), self.deadline)
+        find_coordinators(self.admin, [transactional_id], self.deadline)
         return self.admin.init_producer_id(transactional_id, timeout_ms, self.deadline)
 
     def add_partition(self, identity: Identity, partition: int) -> int:
@@ -169,7 +170,7 @@ class RealCluster:
         offset, end = 0, self._end(partition)
         while offset < end:
             result = self.admin.fetch(
-                self.topic, partition, offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
+                (self.topic, partition), offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
             )
             batches = read_record_batches(result.records)
             assert batches, f"nothing between {offset} and {end}: {result}"
@@ -192,7 +193,7 @@ class RealCluster:
         offset, end = 0, self.last_stable_offsets()[partition]
         while offset < end:
             result = self.admin.fetch(
-                self.topic, partition, offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
+                (self.topic, partition), offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
             )
             found |= {(entry.producer_id, entry.first_offset) for entry in result.aborted_transactions or ()}
             offset = read_record_batches(result.records)[-1].last_offset + 1

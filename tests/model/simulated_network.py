@@ -35,7 +35,7 @@ from faults.fault_proxy import (
 )
 from faults.planned_faults import PlannedFaults
 
-from kafka_eos_sink.client import network_client, node
+from kafka_eos_sink.client import node, pump
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.protocol import messages as m
@@ -78,7 +78,7 @@ class SimulatedNetwork:
 
     def plug_in(self) -> None:
         """Clients connect to this network from here on."""
-        self._patch.setattr(network_client, "Poller", partial(SimulatedPoller, self))
+        self._patch.setattr(pump, "Poller", partial(SimulatedPoller, self))
         self._patch.setattr(node, "Transport", partial(SimulatedTransport, self))
         self._patch.setattr(
             node, "resolve_host", lambda host, port: (Address(family=socket.AF_INET, sockaddr=(host, port)),)

@@ -246,7 +246,9 @@ def visible_rows(admin: Admin, topic: str, partition: int) -> list[bytes]:
     rows: list[bytes] = []
     offset = 0
     while offset < end:
-        result = admin.fetch(topic, partition, offset, isolation="read_committed", max_wait_ms=0, deadline_ms=deadline)
+        result = admin.fetch(
+            (topic, partition), offset, isolation="read_committed", max_wait_ms=0, deadline_ms=deadline
+        )
         aborted = sorted((entry.first_offset, entry.producer_id) for entry in result.aborted_transactions or ())
         for batch in read_record_batches(result.records):
             offset = batch.last_offset + 1

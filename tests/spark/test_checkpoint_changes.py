@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import EndTransaction, connected
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.commit_log import LogView, decision_records
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord

@@ -17,7 +17,8 @@ from pyspark.sql import types as t
 from kafka_eos_sink import KafkaEosDataSource
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient, monotonic_ms
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.commit.transactional_id import batch_write_id, driver_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin, EndTransaction, connected
+from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
@@ -204,7 +205,7 @@ def markers(admin: Admin, write_id: str) -> dict[int, list[tuple[str, int]]]:
     offset, until = 0, admin.client.clock() + 30_000
     where = (COMMIT_LOG, log_partition_of(write_id))
     while True:
-        chunk = admin.fetch(*where, offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=until)
+        chunk = admin.fetch(where, offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=until)
         batches = tuple(read_record_batches(chunk.records))
         for batch in batches:
             kinds = [("COMMIT" if each.type == 1 else "ABORT", batch.producer_epoch) for each in batch.control_records]

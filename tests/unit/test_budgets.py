@@ -14,13 +14,13 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # without the reason in the commit. commit/ gets its budget with its redesign.
 LINES = {
     "protocol": (3_710, 3_200),
-    "client": (4_240, 3_500),
+    "client": (4_080, 3_500),
     "producer": (2_800, 2_800),
     "runtime": (2_010, 1_300),
     "settings": (1_645, 1_000),
     "spark": (1_200, 1_200),
     "jobs": (735, 700),
-    "embedded": (1_508, 1_300),
+    "embedded": (1_512, 1_300),
     "demo": (684, 600),
     "cli": (1_302, 1_200),
 }
@@ -30,7 +30,6 @@ MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 COMMENTS = (0.018, 0.03)
 """Comment lines per line: what there are at least, and what there are to be."""
 LONG_MODULES = {
-    "client/topics_admin.py": 460,
     "commit/decide.py": 581,
     "commit/commit_log.py": 460,
     "commit/operator/resolve.py": 460,
@@ -47,7 +46,6 @@ LONG_FUNCTIONS = {
 MANY_PARAMETERS = {
     "broker": "the options of a command",
     "resolve": "the options of a command",
-    "fetch": "the fields of Fetch",
     "__init__": "of TaskExecutor",
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))

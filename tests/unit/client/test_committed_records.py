@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.client.admin import AbortedTransaction
 from kafka_eos_sink.client.committed_records import committed_batches
+from kafka_eos_sink.client.topics_admin import AbortedTransaction
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, ControlRecord, RecordBatch
 

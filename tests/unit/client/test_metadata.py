@@ -76,7 +76,7 @@ def test_response_makes_new_snapshot_and_keeps_old_one() -> None:
     exchange(made, answer(topic("t", partition(1, 2, 5), partition(0, 1, 5))), 0)
     assert before.topics == {}
     assert made.snapshot.version > before.version
-    assert [each.index for each in made.snapshot.topics["t"].partitions] == [0, 1]
+    assert [each.partition_index for each in made.snapshot.topics["t"].partitions] == [0, 1]
     assert made.snapshot.leader("t", 1) == 2
     assert made.snapshot.leader("t", 2) is None
     assert made.snapshot.leader("other", 0) is None
@@ -87,7 +87,7 @@ def test_older_leader_epoch_never_replaces_newer_one() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 2, 8), partition(1, 1, 3))), 0)
     exchange(made, answer(topic("t", partition(0, 1, 7), partition(1, 2, 4))), 1_000)
-    assert [(each.leader, each.leader_epoch) for each in made.snapshot.topics["t"].partitions] == [(2, 8), (2, 4)]
+    assert [(each.leader_id, each.leader_epoch) for each in made.snapshot.topics["t"].partitions] == [(2, 8), (2, 4)]
 
 
 def test_recreated_topic_starts_with_its_own_epochs() -> None:
@@ -202,7 +202,7 @@ def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponse.Top
 def test_permanent_topic_error_causes_no_retry() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 0)
-    assert made.snapshot.topics["t"].error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert made.snapshot.topics["t"].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert made.time_to_next_update(0) == 300_000
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.admin import Admin, EndTransaction, EndTxnResult
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
 from kafka_eos_sink.client.requests import Call, OnCode, Requests, Route
+from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.client.response_errors import describe_errors
+from kafka_eos_sink.client.connection import describe_errors
 from kafka_eos_sink.protocol.messages import EndTxnResponse, MetadataResponse, SaslAuthenticateResponse
 
 

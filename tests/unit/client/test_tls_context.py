@@ -10,7 +10,7 @@ import pytest
 
 from certificates import Authority
 from kafka_eos_sink.client.security import Secret, TlsConfig
-from kafka_eos_sink.client.tls import TlsContext
+from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.client.transport import resolve_host
 from kafka_eos_sink.errors import ConfigurationError
 
@@ -40,7 +40,7 @@ def test_private_key_is_loaded_and_leaves_no_file(
     if not in_memory:
         monkeypatch.delattr(os, "memfd_create", raising=False)
     before = set(os.listdir("/dev/fd"))
-    TlsContext(config)
+    tls_context(config)
     assert list(folder.iterdir()) == []
     assert set(os.listdir("/dev/fd")) <= before
 
@@ -48,7 +48,7 @@ def test_private_key_is_loaded_and_leaves_no_file(
 @pytest.mark.parametrize("password", [None, Secret(""), Secret("wrong")])
 def test_wrong_key_password_fails_without_prompt(config: TlsConfig, password: Secret | None) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.key\.password must be the key's") as refused:
-        TlsContext(replace(config, private_key_password=password))
+        tls_context(replace(config, private_key_password=password))
     assert refused.value.code == "TLS_SETTINGS"
     assert "wrong" not in str(refused.value)
 
@@ -56,13 +56,13 @@ def test_wrong_key_password_fails_without_prompt(config: TlsConfig, password: Se
 def test_error_names_key_of_another_certificate(config: TlsConfig, tmp_path: Path) -> None:
     other = Authority(tmp_path).issue("client")
     with pytest.raises(ConfigurationError, match="not the one of the first certificate"):
-        TlsContext(replace(config, certificate_chain=other.chain))
+        tls_context(replace(config, certificate_chain=other.chain))
 
 
 def test_unknown_cipher_suite_is_rejected(config: TlsConfig) -> None:
-    TlsContext(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384",)))
+    tls_context(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384",)))
     with pytest.raises(ConfigurationError, match="OpenSSL has no FOO"):
-        TlsContext(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384", "FOO")))
+        tls_context(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384", "FOO")))
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "x..y", "\ud800.example", "nul\0.example"])

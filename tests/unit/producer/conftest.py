@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
-from kafka_eos_sink.client.network_client import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
@@ -44,9 +44,18 @@ class HandDrivenClient:
     def lead(self, leaders: dict[tuple[str, int], int]) -> None:
         topics = {
             name: TopicMetadata(
+                error_code=0,
                 name=name,
                 partitions=tuple(
-                    PartitionMetadata(index=p, leader=leader, leader_epoch=0)
+                    PartitionMetadata(
+                        error_code=0,
+                        partition_index=p,
+                        leader_id=leader,
+                        leader_epoch=0,
+                        replica_nodes=(),
+                        isr_nodes=(),
+                        offline_replicas=(),
+                    )
                     for (topic, p), leader in sorted(leaders.items())
                     if topic == name
                 ),

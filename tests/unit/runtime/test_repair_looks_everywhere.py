@@ -226,8 +226,13 @@ class Leaders:
             raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", name)
         if name == "gone":
             return None
-        partitions = tuple(PartitionMetadata(index=index, leader=1, leader_epoch=0) for index in (0, 1))
-        return TopicMetadata(name=name, partitions=partitions)
+        partitions = tuple(
+            PartitionMetadata(
+                error_code=0, partition_index=index, leader_id=1, replica_nodes=(), isr_nodes=(), offline_replicas=()
+            )
+            for index in (0, 1)
+        )
+        return TopicMetadata(error_code=0, name=name, partitions=partitions)
 
     def describe_producers(self, partitions: Sequence[tuple[str, int]], deadline_ms: int) -> dict[Any, Any]:
         if any(topic in self.down for topic, _ in partitions):
