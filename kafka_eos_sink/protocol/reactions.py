@@ -142,10 +142,6 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.REFRESH_METADATA: _LEADER,
         Reaction.RETRY: "REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     },
-    messages.OffsetFetchRequest: {
-        Reaction.FIND_COORDINATOR: _COORDINATOR,
-        Reaction.RETRY: "COORDINATOR_LOAD_IN_PROGRESS UNSTABLE_OFFSET_COMMIT",
-    },
 }
 
 _STRICTEST: dict[type[Request[Any]], Reaction] = {

@@ -1,45 +1,39 @@
-"""Who is who in the cluster: brokers, topics, leaders and coordinators."""
+"""Brokers, topics, leaders and coordinators: Metadata, DescribeCluster, FindCoordinator."""
 
 from __future__ import annotations
 
 from kafka_eos_sink.protocol.schema import Request, request, struct, versions
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Int8, Int16, Int32, String, Uuid
 
+# The bit field of authorized operations if the request does not include it.
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
-"""The bit field of authorized operations where it was not asked for."""
 
 
 @struct
 class MetadataResponse:
-    """Brokers, controller and topics. `error_code` (version 13): REBOOTSTRAP_REQUIRED (KIP-1102)."""
+    """Brokers, controller and topics."""
 
     @struct
     class Broker:
-        """A broker and where the listener that was asked reaches it."""
-
         node_id: Int32
-        host: String
+        host: String  # of the listener that received the request
         port: Int32
         rack: String | None = None
 
     @struct
     class Topic:
-        """A topic; `name` may be null from version 12 on, where it was asked for by an id that does not exist."""
-
         @struct
         class Partition:
-            """A partition; `leader_id` -1 where there is no leader."""
-
             error_code: Int16
             partition_index: Int32
-            leader_id: Int32
+            leader_id: Int32  # -1: no leader
             leader_epoch: Int32 = -1
             replica_nodes: tuple[Int32, ...]
             isr_nodes: tuple[Int32, ...]
             offline_replicas: tuple[Int32, ...]
 
         error_code: Int16
-        name: String | None = versions(nullable_from=12)
+        name: String | None = versions(nullable_from=12)  # null for a requested id that does not exist
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
         is_internal: Boolean = False
         partitions: tuple[Partition, ...]
@@ -51,19 +45,17 @@ class MetadataResponse:
     controller_id: Int32 = -1
     topics: tuple[Topic, ...]
     cluster_authorized_operations: Int32 = versions(0, 10, default=UNKNOWN_AUTHORIZED_OPERATIONS)
-    error_code: Int16 = versions(13, default=0, ignorable=True)
+    error_code: Int16 = versions(13, default=0, ignorable=True)  # REBOOTSTRAP_REQUIRED (KIP-1102)
 
 
 @request(key=3, versions=range(9, 14))
 class MetadataRequest(Request[MetadataResponse]):
-    """Asks for topics: null for all of them, empty for none."""
+    """Describe topics: null means all topics, an empty array means none."""
 
     @struct
     class Topic:
-        """A topic by name; by id, with a null name, only from version 12 on (earlier brokers do not do it)."""
-
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
-        name: String | None = versions(nullable_from=10)
+        name: String | None = versions(nullable_from=10)  # brokers before version 12 reject a null name with an id
 
     topics: tuple[Topic, ...] | None
     allow_auto_topic_creation: Boolean = True
@@ -73,22 +65,20 @@ class MetadataRequest(Request[MetadataResponse]):
 
 @struct
 class DescribeClusterResponse:
-    """The cluster's id, controller and brokers. `endpoint_type`: 1 brokers, 2 controllers."""
+    """The cluster's id, controller and brokers."""
 
     @struct
     class Broker:
-        """A broker; `is_fenced` only where fenced brokers were asked for (KIP-1073)."""
-
         broker_id: Int32
         host: String
         port: Int32
         rack: String | None = None
-        is_fenced: Boolean = versions(2, default=False)
+        is_fenced: Boolean = versions(2, default=False)  # only if the request includes fenced brokers (KIP-1073)
 
     throttle_time_ms: Int32
     error_code: Int16
     error_message: String | None = None
-    endpoint_type: Int8 = versions(1, default=1)
+    endpoint_type: Int8 = versions(1, default=1)  # 1 brokers, 2 controllers
     cluster_id: String
     controller_id: Int32 = -1
     brokers: tuple[Broker, ...]
@@ -97,7 +87,7 @@ class DescribeClusterResponse:
 
 @request(key=60, versions=range(3))
 class DescribeClusterRequest(Request[DescribeClusterResponse]):
-    """Asks for the cluster (KIP-700)."""
+    """Describe the cluster (KIP-700)."""
 
     include_cluster_authorized_operations: Boolean = False
     endpoint_type: Int8 = versions(1, default=1)
@@ -106,12 +96,8 @@ class DescribeClusterRequest(Request[DescribeClusterResponse]):
 
 @struct
 class FindCoordinatorResponse:
-    """One coordinator per key."""
-
     @struct
     class Coordinator:
-        """The broker that coordinates `key`, or why there is none."""
-
         key: String
         node_id: Int32
         host: String
@@ -125,7 +111,7 @@ class FindCoordinatorResponse:
 
 @request(key=10, versions=range(4, 7))
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Asks who coordinates these keys (KIP-699). `key_type`: 0 group, 1 transaction, 2 share group."""
+    """Find the coordinators of these keys (KIP-699)."""
 
-    key_type: Int8 = 0
+    key_type: Int8 = 0  # 0 group, 1 transaction, 2 share group
     coordinator_keys: tuple[String, ...]

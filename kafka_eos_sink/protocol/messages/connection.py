@@ -1,4 +1,4 @@
-"""What opens a connection: which versions the broker speaks, and who we are (KIP-35, KIP-511, KIP-43, KIP-152)."""
+"""The first requests of a connection: API versions and SASL (KIP-35, KIP-511, KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,25 @@ from kafka_eos_sink.protocol.wire_types import Boolean, Bytes, Int16, Int32, Int
 class ApiVersionsResponse:
     """The APIs and features of a broker.
 
-    Version 0 is here because a broker answers with it, whatever was asked, when it does not know the version of the
-    request; its error code then is UNSUPPORTED_VERSION and `api_keys` tells what it does know (KIP-511).
+    A broker that does not support the version of the request responds in version 0. The error code is then
+    UNSUPPORTED_VERSION, and `api_keys` lists the versions that the broker does support (KIP-511).
     """
 
     @struct
     class ApiVersion:
-        """The versions of one API that the broker speaks, both ends included."""
-
         api_key: Int16
         min_version: Int16
-        max_version: Int16
+        max_version: Int16  # inclusive
 
     @struct
     class SupportedFeature:
-        """The levels of a feature that this broker could run."""
-
         name: String
         min_version: Int16
         max_version: Int16
 
     @struct
     class FinalizedFeature:
-        """The level of a feature that the cluster runs at, such as ``transaction.version`` (KIP-584, KIP-890)."""
+        """The level of a feature, such as ``transaction.version`` (KIP-584, KIP-890)."""
 
         name: String
         max_version_level: Int16
@@ -53,7 +49,7 @@ class ApiVersionsResponse:
 
 @request(key=18, versions=range(3, 5))
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Asks what the broker speaks; the first request on every connection."""
+    """List the APIs of the broker; the first request on every connection."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 3
 
@@ -63,8 +59,6 @@ class ApiVersionsRequest(Request[ApiVersionsResponse]):
 
 @struct
 class SaslHandshakeResponse:
-    """Whether the mechanism is accepted, and the mechanisms that are."""
-
     FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
 
     error_code: Int16
@@ -73,7 +67,7 @@ class SaslHandshakeResponse:
 
 @request(key=17, versions=range(1, 2))
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
-    """Names the SASL mechanism; in version 1 the tokens follow as SaslAuthenticate requests (KIP-152)."""
+    """Select the SASL mechanism; after version 1, tokens travel in SaslAuthenticate requests (KIP-152)."""
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
 
@@ -82,16 +76,16 @@ class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
 
 @struct
 class SaslAuthenticateResponse:
-    """The server's token; `session_lifetime_ms` 0 means that the session does not expire (KIP-368)."""
+    """The server's token."""
 
     error_code: Int16
     error_message: String | None
     auth_bytes: Bytes
-    session_lifetime_ms: Int64 = 0
+    session_lifetime_ms: Int64 = 0  # 0: the session does not expire (KIP-368)
 
 
 @request(key=36, versions=range(2, 3))
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
-    """A token of the mechanism that the handshake named."""
+    """Send a token of the mechanism that the handshake selected."""
 
     auth_bytes: Bytes

@@ -1,4 +1,4 @@
-"""Looking at transactions from outside, and mending those that hang (KIP-664)."""
+"""Inspecting transactions, and ending those that hang (KIP-664)."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from kafka_eos_sink.protocol.wire_types import Boolean, Int8, Int16, Int32, Int6
 
 @struct
 class TransactionState:
-    """A transactional id as its coordinator sees it.
-
-    `transaction_state`: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead,
-    PrepareEpochFence. `transaction_start_time_ms` is -1 where nothing is open.
-    """
+    """A transactional id as its coordinator sees it."""
 
     @struct
     class Topic:
-        """Partitions of one topic that are part of a transaction; once it ends, those still without a marker."""
-
         topic: String
         partitions: tuple[Int32, ...]
 
     error_code: Int16
     transactional_id: String
-    transaction_state: String
+    transaction_state: String  # Empty, Ongoing, Prepare{Commit,Abort,EpochFence}, Complete{Commit,Abort}, Dead
     transaction_timeout_ms: Int32
-    transaction_start_time_ms: Int64
+    transaction_start_time_ms: Int64  # -1: no open transaction
     producer_id: Int64
     producer_epoch: Int16
-    topics: tuple[Topic, ...]
+    topics: tuple[Topic, ...]  # after the end of a transaction: partitions whose marker is still missing
 
     @property
     def partitions(self) -> tuple[tuple[str, int], ...]:
@@ -38,27 +32,23 @@ class TransactionState:
 
 @struct
 class DescribeTransactionsResponse:
-    """One state per transactional id."""
-
     throttle_time_ms: Int32
     transaction_states: tuple[TransactionState, ...]
 
 
 @request(key=65, versions=range(1))
 class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
-    """Asks the coordinator of these transactional ids for their states."""
+    """Describe transactional ids; sent to their coordinator."""
 
     transactional_ids: tuple[String, ...]
 
 
 @struct
 class ListTransactionsResponse:
-    """The transactions of the coordinator that was asked, without those that the principal may not see."""
+    """The transactions of one coordinator that the principal may describe."""
 
     @struct
     class Transaction:
-        """A transaction that one coordinator knows."""
-
         transactional_id: String
         producer_id: Int64
         transaction_state: String
@@ -71,45 +61,32 @@ class ListTransactionsResponse:
 
 @request(key=66, versions=range(3))
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
-    """Asks one coordinator for its transactions; a filter that is empty lets all through.
-
-    `duration_filter`: only those open for longer than this many milliseconds (KIP-994).
-    `transactional_id_pattern`: an RE2 expression for the whole transactional id (KIP-1152).
-    """
+    """List the transactions of one coordinator. An empty filter matches every transaction."""
 
     state_filters: tuple[String, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()
-    duration_filter: Int64 = versions(1, default=-1)
-    transactional_id_pattern: String | None = versions(2, default=None)
+    duration_filter: Int64 = versions(1, default=-1)  # ms; transactions open for longer (KIP-994)
+    transactional_id_pattern: String | None = versions(2, default=None)  # RE2, matches the whole id (KIP-1152)
 
 
 @struct
 class ProducerState:
-    """What a partition leader remembers of a producer.
-
-    `current_txn_start_offset` is -1 where no transaction is open. The epoch is wider here than elsewhere.
-    """
+    """The partition leader's entry for one producer."""
 
     producer_id: Int64
-    producer_epoch: Int32
+    producer_epoch: Int32  # int16 in all other messages
     last_sequence: Int32 = -1
     last_timestamp: Int64 = -1
     coordinator_epoch: Int32
-    current_txn_start_offset: Int64 = -1
+    current_txn_start_offset: Int64 = -1  # -1: no open transaction
 
 
 @struct
 class DescribeProducersResponse:
-    """The producers of the partitions that were asked for."""
-
     @struct
     class Topic:
-        """The producers of the partitions of one topic."""
-
         @struct
         class Partition:
-            """The producers of one partition."""
-
             partition_index: Int32
             error_code: Int16
             error_message: String | None = None
@@ -124,12 +101,10 @@ class DescribeProducersResponse:
 
 @request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
-    """Asks the leader of these partitions which producers it remembers. Needs Read on the topics."""
+    """List the producers that the leader of each partition knows. Requires Read on the topics."""
 
     @struct
     class Topic:
-        """Partitions of one topic."""
-
         name: String
         partition_indexes: tuple[Int32, ...]
 
@@ -138,20 +113,12 @@ class DescribeProducersRequest(Request[DescribeProducersResponse]):
 
 @struct
 class WriteTxnMarkersResponse:
-    """What became of the markers."""
-
     @struct
     class Marker:
-        """What became of the markers of one producer."""
-
         @struct
         class Topic:
-            """What became of the markers for one topic."""
-
             @struct
             class Partition:
-                """What became of the marker for one partition."""
-
                 partition_index: Int32
                 error_code: Int16
 
@@ -166,22 +133,18 @@ class WriteTxnMarkersResponse:
 
 @request(key=27, versions=range(1, 3))
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
-    """Writes markers past the coordinator, to the leader of the partitions. Needs ClusterAction or Alter."""
+    """Write markers at the partition leaders, without the coordinator. Requires ClusterAction or Alter."""
 
     @struct
     class Marker:
-        """The end of one producer's transaction; `transaction_result` is true for COMMIT, false for ABORT."""
-
         @struct
         class Topic:
-            """Partitions of one topic that shall get the marker."""
-
             name: String
             partition_indexes: tuple[Int32, ...]
 
         producer_id: Int64
         producer_epoch: Int16
-        transaction_result: Boolean
+        transaction_result: Boolean  # True: COMMIT
         topics: tuple[Topic, ...]
         coordinator_epoch: Int32
         transaction_version: Int8 = versions(2, default=0, ignorable=True)

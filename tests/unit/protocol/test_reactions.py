@@ -71,7 +71,6 @@ UNHEARD_OF = 9_999
         ("DescribeTransactions", "NOT_COORDINATOR", C),
         ("ListTransactions", "COORDINATOR_LOAD_IN_PROGRESS", R),
         ("WriteTxnMarkers", "TRANSACTION_COORDINATOR_FENCED", X),
-        ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT", R),
     ],
 )
 def test_a_code_is_met_as_its_api_says(api: str, code: str, expected: Reaction) -> None:
