@@ -115,7 +115,7 @@ class Sources:
         """Append a binary array and return the index of its first element. The caller never takes a null element."""
         base = self._length
         if array.null_count:
-            # Without the validity bitmap, Arrow's ``take`` uses its faster path.
+            # No null is ever taken, so ``take`` need not look at validity.
             _, offsets, data = array.buffers()
             buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
             array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
