@@ -9,10 +9,7 @@ A range ends before a change that is of no use to a writer, such as topic ids in
 from __future__ import annotations
 
 from kafka_eos_sink.protocol.messages.cluster import *
-from kafka_eos_sink.protocol.messages.connection import *
 from kafka_eos_sink.protocol.messages.records import *
-from kafka_eos_sink.protocol.messages.topics import *
-from kafka_eos_sink.protocol.messages.transaction_admin import *
 from kafka_eos_sink.protocol.messages.transactions import *
 from kafka_eos_sink.protocol.schema import registered
 

@@ -1,9 +1,11 @@
-"""Brokers, topics, leaders and coordinators: Metadata, DescribeCluster, FindCoordinator."""
+"""Connections, cluster and topics: versions and SASL (KIP-35, KIP-43), coordinators, metadata, configurations."""
 
 from __future__ import annotations
 
-from kafka_eos_sink.protocol.schema import Request, request, struct, versions
-from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Int8, Int16, Int32, String, Uuid
+from typing import ClassVar
+
+from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, request, struct, tagged, versions
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Bytes, Int8, Int16, Int32, Int64, String, Uuid
 
 # The bit field of authorized operations if the request does not include it.
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
@@ -115,3 +117,186 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
 
     key_type: Int8 = 0  # 0 group, 1 transaction, 2 share group
     coordinator_keys: tuple[String, ...]
+
+
+@struct
+class ApiVersionsResponse:
+    """The APIs and features of a broker.
+
+    A broker that does not support the version of the request responds in version 0. The error code is then
+    UNSUPPORTED_VERSION, and `api_keys` lists the versions that the broker does support (KIP-511).
+    """
+
+    @struct
+    class ApiVersion:
+        api_key: Int16
+        min_version: Int16
+        max_version: Int16  # inclusive
+
+    @struct
+    class SupportedFeature:
+        name: String
+        min_version: Int16
+        max_version: Int16
+
+    @struct
+    class FinalizedFeature:
+        """The level of a feature, such as ``transaction.version`` (KIP-584, KIP-890)."""
+
+        name: String
+        max_version_level: Int16
+        min_version_level: Int16
+
+    FIRST_FLEXIBLE: ClassVar[int] = 3
+
+    error_code: Int16
+    api_keys: tuple[ApiVersion, ...]
+    throttle_time_ms: Int32 = versions(1, default=0, ignorable=True)
+    supported_features: tuple[SupportedFeature, ...] = tagged(0, 3, default=(), ignorable=True)
+    finalized_features_epoch: Int64 = tagged(1, 3, default=-1, ignorable=True)
+    finalized_features: tuple[FinalizedFeature, ...] = tagged(2, 3, default=(), ignorable=True)
+    zk_migration_ready: Boolean = tagged(3, 3, default=False, ignorable=True)
+
+
+@request(key=18, versions=range(3, 5))
+class ApiVersionsRequest(Request[ApiVersionsResponse]):
+    """List the APIs of the broker; the first request on every connection."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 3
+
+    client_software_name: String
+    client_software_version: String
+
+
+@struct
+class SaslHandshakeResponse:
+    FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
+
+    error_code: Int16
+    mechanisms: tuple[String, ...]
+
+
+@request(key=17, versions=range(1, 2))
+class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
+    """Select the SASL mechanism; after version 1, tokens travel in SaslAuthenticate requests (KIP-152)."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
+
+    mechanism: String
+
+
+@struct
+class SaslAuthenticateResponse:
+    """The server's token."""
+
+    error_code: Int16
+    error_message: String | None
+    auth_bytes: Bytes
+    session_lifetime_ms: Int64 = 0  # 0: the session does not expire (KIP-368)
+
+
+@request(key=36, versions=range(2, 3))
+class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
+    """Send a token of the mechanism that the handshake selected."""
+
+    auth_bytes: Bytes
+
+
+@struct
+class CreateTopicsResponse:
+    @struct
+    class Topic:
+        @struct
+        class Config:
+            name: String
+            value: String | None
+            read_only: Boolean
+            config_source: Int8 = -1
+            is_sensitive: Boolean
+
+        name: String
+        topic_id: Uuid = versions(7, default=ZERO_UUID, ignorable=True)
+        error_code: Int16
+        error_message: String | None
+        topic_config_error_code: Int16 = tagged(0, default=0)  # why `configs` is null
+        num_partitions: Int32 = -1
+        replication_factor: Int16 = -1
+        configs: tuple[Config, ...] | None
+
+    throttle_time_ms: Int32
+    topics: tuple[Topic, ...]
+
+
+@request(key=19, versions=range(5, 8))
+class CreateTopicsRequest(Request[CreateTopicsResponse]):
+    """Create topics."""
+
+    @struct
+    class Topic:
+        @struct
+        class Assignment:
+            partition_index: Int32
+            broker_ids: tuple[Int32, ...]
+
+        @struct
+        class Config:
+            name: String
+            value: String | None
+
+        name: String
+        num_partitions: Int32  # -1: the broker's default (KIP-464)
+        replication_factor: Int16
+        assignments: tuple[Assignment, ...] = ()
+        configs: tuple[Config, ...] = ()
+
+    topics: tuple[Topic, ...]
+    timeout_ms: Int32 = 60000
+    validate_only: Boolean = False  # check the request, create nothing
+
+
+@struct
+class DescribeConfigsResponse:
+    @struct
+    class Result:
+        @struct
+        class Config:
+            @struct
+            class Synonym:
+                """A source of the value; the first one wins."""
+
+                name: String
+                value: String | None
+                source: Int8
+
+            name: String
+            value: String | None  # null if sensitive
+            read_only: Boolean
+            config_source: Int8 = -1  # 5: Kafka's own default
+            is_sensitive: Boolean
+            synonyms: tuple[Synonym, ...] = ()
+            config_type: Int8 = 0
+            documentation: String | None = None
+
+        error_code: Int16
+        error_message: String | None
+        resource_type: Int8
+        resource_name: String
+        configs: tuple[Config, ...]
+
+    throttle_time_ms: Int32
+    results: tuple[Result, ...]
+
+
+@request(key=32, versions=range(4, 5))
+class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
+    """Describe configurations. Only the broker itself knows the configuration of a broker."""
+
+    @struct
+    class Resource:
+        resource_type: Int8  # 2 topic, 4 broker
+        resource_name: String
+        configuration_keys: tuple[String, ...] | None  # null: all keys
+
+    resources: tuple[Resource, ...]
+    include_synonyms: Boolean = False
+    include_documentation: Boolean = False
