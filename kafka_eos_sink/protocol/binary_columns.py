@@ -19,6 +19,8 @@ Indices = npt.NDArray[np.integer[Any]]
 # Arrow's binary columns and Kafka's batches both count bytes in signed 32-bit numbers.
 MAX_COLUMN_BYTES = 2**31 - 1
 
+_CASTABLE = (pa.types.is_null, pa.types.is_fixed_size_binary, pa.types.is_string_view, pa.types.is_binary_view)
+
 
 def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Convert a column of bytes or text, of any Arrow type and in any number of chunks, to one binary array.
@@ -43,12 +45,7 @@ def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return values.take(column.indices)
     if isinstance(column, pa.ExtensionArray):
         return as_binary(column.storage)
-    if (
-        pa.types.is_null(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
-    ):
+    if any(is_kind(kind) for is_kind in _CASTABLE):
         return column.cast(pa.binary())
     raise TypeError(f"a column of type {kind} cannot be written as bytes; cast it to string or binary")
 
@@ -60,20 +57,15 @@ def _narrowed(column: pa.Array) -> pa.Array:
     offsets = _buffer(column, 1, np.int64)[column.offset : column.offset + len(column) + 1]
     first = int(offsets[0])
     check_column_bytes("the column", int(offsets[-1]) - first)
+    narrow = pa.py_buffer((offsets - first).astype(np.int32))
     data = column.buffers()[2]
+    data = pa.py_buffer(b"") if data is None else data.slice(first)
     validity = None
     if column.null_count:
+        # Arrow's own bitmap may start within a byte if the column is a slice.
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(column),
-        [
-            validity,
-            pa.py_buffer((offsets - first).astype(np.int32)),
-            pa.py_buffer(b"") if data is None else data.slice(first),
-        ],
-    )
+    return pa.Array.from_buffers(pa.binary(), len(column), [validity, narrow, data])
 
 
 def byte_lengths(column: pa.Array) -> Int64Array:

@@ -124,8 +124,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 def _compress_lz4(level: int | None, data: Buffer) -> bytes:
     # Java's default level 9 means its fast compressor; any other level from 1 to 17 means high compression. The frame
     # library uses the fast compressor below level 3, and its highest level is 12.
-    fast = level is None or level == LEVELS[Codec.LZ4].default
-    frame_level = 0 if fast else min(max(level or 0, 3), 12)
+    frame_level = 0 if level in (None, LEVELS[Codec.LZ4].default) else min(max(level, 3), 12)
     frame: bytes = lz4.frame.compress(
         data,
         compression_level=frame_level,

@@ -46,6 +46,9 @@ class Presence(NamedTuple):
     nullable_from: int = 0
     ignorable: bool = False
 
+    def covers(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
 
 ALWAYS = Presence()
 
@@ -144,22 +147,10 @@ def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
     members = []
     for spec in fields(cls):
         presence = spec.metadata.get("presence", ALWAYS)
-        if presence.first <= version <= presence.last:
+        if presence.covers(version):
             codec = codec_for(hints[spec.name], version, flexible, presence.nullable_from)
             members.append(Field(spec.name, codec, presence, spec.default))
     return tuple(members)
-
-
-@cache
-def absent_fields(cls: type, version: int) -> tuple[tuple[str, Any], ...]:
-    """Names and defaults of the fields that `version` lacks, unless their values may be dropped."""
-    return tuple(
-        (spec.name, spec.default)
-        for spec in fields(cls)
-        if (presence := spec.metadata.get("presence", ALWAYS))
-        and not presence.first <= version <= presence.last
-        and not presence.ignorable
-    )
 
 
 @cache
@@ -169,7 +160,11 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
     plain = [(member.name, member.codec) for member in members if member.presence.tag is None]
     tags = {member.presence.tag: member for member in members if member.presence.tag is not None}
     in_tag_order = sorted(tags.items())
-    absent = absent_fields(cls, version)
+    absent = [
+        (spec.name, spec.default)
+        for spec in fields(cls)
+        if not (presence := spec.metadata.get("presence", ALWAYS)).covers(version) and not presence.ignorable
+    ]
 
     def write(out: Output, value: Any) -> None:
         # A caller that sets a field must not get a request without it.
