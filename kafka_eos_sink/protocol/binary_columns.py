@@ -1,4 +1,4 @@
-"""Converts Arrow columns to binary, measures their rows, and gathers rows into one sequence of bytes."""
+"""Arrow columns as binary: conversion, row lengths, rows gathered into one buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CASTABLE = (pa.types.is_null, pa.types.is_fixed_size_binary, pa.types.is_string
 
 
 def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Convert a column of bytes or text, of any Arrow type and in any number of chunks, to one binary array.
+    """Convert a column of bytes or text, also a chunked one, to one binary array.
 
     Raises:
         TypeError: The type is neither bytes nor text.
@@ -80,7 +80,7 @@ def byte_lengths(column: pa.Array) -> Int64Array:
 
 
 def data_bytes(column: pa.Array) -> int:
-    """Bytes between the first and the last offset of a binary array, including bytes under nulls."""
+    """The data bytes of a binary array, including bytes under nulls."""
     if not len(column):
         return 0
     offsets = _buffer(column, 1, np.int32)
@@ -104,10 +104,10 @@ class Sources:
         self._length = 0
 
     def add(self, array: pa.Array) -> int:
-        """Append a binary array and return the index of its first element. The caller never takes a null element."""
+        """Append an array, of which no null is ever taken; return its first index."""
         base = self._length
         if array.null_count:
-            # No null is ever taken, so ``take`` need not look at validity.
+            # ``take`` need not look at the validity of values that are never taken.
             _, offsets, data = array.buffers()
             buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
             array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
@@ -120,7 +120,7 @@ class Sources:
         return self.add(_single(content))
 
     def contents(self, column: pa.Array, lengths: Int64Array) -> Int64Array:
-        """Append the rows of a binary column and return their indices; ``lengths`` below 0 mark null rows."""
+        """Append a column and return its rows' indices; a length below 0 means null."""
         base = self.add(column)
         indices = np.arange(base, base + len(column))
         if column.null_count:
@@ -129,7 +129,7 @@ class Sources:
         return indices
 
     def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
-        """Return per value the index of ``prefix`` + zigzag varint + ``suffix``; a single index if all are equal."""
+        """Indices of ``prefix`` + zigzag varint + ``suffix``; one index if all are equal."""
         lowest, highest = int(values.min()), int(values.max())
         if lowest == highest:
             return self.constant(prefix + encode_varint(lowest) + suffix)

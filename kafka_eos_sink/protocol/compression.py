@@ -57,7 +57,7 @@ class Codec(IntEnum):
 
 
 class LevelRange(NamedTuple):
-    """The values of ``compression.<codec>.level``: ``minimum`` to ``maximum``, and ``default``."""
+    """The values of ``compression.<codec>.level``; ``default`` may be outside."""
 
     minimum: int
     maximum: int
@@ -76,7 +76,7 @@ LEVELS = {
 
 
 def check_level(codec: Codec, level: int | None) -> None:
-    """Raise ``ConfigurationError`` (``COMPRESSION_LEVEL``) if ``codec`` has no such level; ``None`` is the default."""
+    """Raise ``ConfigurationError`` if ``codec`` has no such level."""
     if level is None:
         return
     name = codec.name.lower()
@@ -142,7 +142,7 @@ def _arrow_codec(name: str, level: int | None) -> Any:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
-    """Decompress ``data``. Raises ``ProtocolError`` if it is damaged, incomplete, or larger than ``limit`` bytes."""
+    """Decompress; ``ProtocolError`` if damaged, incomplete or above ``limit`` bytes."""
     try:
         match codec:
             case Codec.NONE:
@@ -173,7 +173,7 @@ def _cut_off(codec: Codec) -> ProtocolError:
 
 
 def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytes:
-    """Decompress consecutive frames; each decompressor has the interface of ``bz2.BZ2Decompressor``."""
+    """Decompress frames in a row, with decompressors like ``bz2.BZ2Decompressor``."""
     out = bytearray()
     rest: Buffer = data
     while len(rest):

@@ -58,7 +58,7 @@ def response_header_version(request_cls: type[Request[Any]], version: int) -> in
 def encode_request(
     request: Request[Any], version: int, correlation_id: int, client_id: str | None
 ) -> list[bytes | memoryview]:
-    """Encode the frame of a request, in pieces in the order of sending; the records of a Produce are not copied.
+    """Encode the frame of a request, in pieces; Produce records are not copied.
 
     Raises `ProtocolError` if this client does not support the version, or if the version cannot express the request.
     """
@@ -101,7 +101,7 @@ class FrameReader:
         return len(self._received)
 
     def next_frame(self) -> memoryview | None:
-        """Return the next frame without its size, or None until the whole frame has been fed."""
+        """Return the next whole frame without its size, or None if it is incomplete."""
         if len(self._received) < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(self._received)

@@ -159,8 +159,6 @@ def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[Error
     return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is action)
 
 
-# Groups of codes that other modules test for
-
 # This identity's transaction is no longer open: it has been committed or aborted before.
 END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
 # Another process has initialised the transactional id in the meantime.

@@ -1,4 +1,4 @@
-"""Record batch v2: seals batches to be written, and reads batches, their records and control records.
+"""Record batch v2: seals batches to write, reads batches and control records.
 
 The layout is that of ``org.apache.kafka.common.record.DefaultRecordBatch`` (KIP-98): a header of 61 bytes, then the
 records, compressed as a whole. Batches of magic 0 and 1 (before Kafka 0.11) are rejected.
@@ -43,7 +43,7 @@ Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
-    """The header of a batch; producer id, epoch and sequence are -1 for a producer without idempotence."""
+    """The header of a batch; without idempotence, id, epoch and sequence are -1."""
 
     base_offset: int
     length: int
@@ -88,7 +88,7 @@ class RecordsBlock:
 def seal(
     block: RecordsBlock, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> list[Buffer]:
-    """Build the bytes of a batch: the header with its CRC-32C, and the records, which are not copied.
+    """Build a batch: the header with its CRC-32C, and the records, not copied.
 
     Without idempotence, producer id, epoch and sequence are -1.
 
@@ -122,7 +122,7 @@ def encode_rows(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> RecordsBlock:
-    """Encode a few rows ``(key, value, headers)`` as one block, all with the timestamp ``timestamp_ms``.
+    """Encode a few rows ``(key, value, headers)`` as one block with one timestamp.
 
     The commit log's records use it. Columns of rows go through ``record_columns``.
     """
@@ -182,7 +182,7 @@ class ControlRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """One batch of a log. Compaction may remove any of its records, but keeps its offsets and producer.
+    """One batch of a log; compaction removes records, but no offsets or producer.
 
     A batch has ``records`` or, if ``control`` is true, ``control_records``. ``base_sequence``, ``producer_id`` and
     ``producer_epoch`` are -1 for a producer without idempotence. Timestamps are in ms. With ``log_append_time``, every
@@ -239,14 +239,12 @@ def read_record_batches(
 
 
 def first_batch_of(data: Buffer) -> BatchHeader | None:
-    """Read the header of the first batch in ``data``, or return None if the header is incomplete.
-
-    A batch from before magic 2 has no producer; of its header only the base offset is read.
-    """
+    """Read the header of the first batch, or return None if it is incomplete."""
     view = memoryview(data).cast("B")
     if len(view) <= _MAGIC_AT:
         return None
     if view[_MAGIC_AT] != _MAGIC:
+        # A batch from before magic 2 has no producer. Only its base offset is read.
         (offset,) = struct.unpack_from(">q", view)
         return BatchHeader(offset, 0, -1, view[_MAGIC_AT], 0, 0, 0, -1, -1, -1, -1, -1, 0)
     if len(view) < BATCH_OVERHEAD:
@@ -301,8 +299,9 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
 
 
 def _control_record(record: Record, where: str) -> ControlRecord:
-    """Read a control record's key ``(version, type)`` and, for markers, value ``(version, coordinator epoch)`` (KIP-98)."""
-    # Later versions only append fields; Kafka's ``EndTransactionMarker`` relies on that too.
+    """Read a control record (KIP-98)."""
+    # The key is (version, type); the value of a marker is (version, coordinator epoch). Later versions only append
+    # fields; Kafka's ``EndTransactionMarker`` relies on that too.
     if record.key is None or len(record.key) < 4:
         raise ProtocolError(f"{where} has a control record at offset {record.offset} without a type")
     version, kind = struct.unpack_from(">hh", record.key)

@@ -1,4 +1,4 @@
-"""Encodes Arrow columns as the records section of a record batch v2, with no Python per row.
+"""Arrow columns to the records section of a batch v2, with no Python per row.
 
 A record is a sequence of byte strings: length, attributes, timestamp delta, offset delta, key length, key, value
 length, value, number of headers, headers. All of them exist in *sources*: the columns themselves, and tables of
@@ -74,7 +74,7 @@ class RecordColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows, including Arrow's offsets and bitmaps. Only the slice of a shared buffer counts."""
+        """Bytes of this slice, including Arrow's offsets and bitmaps."""
         return sum(column.nbytes for column in self._columns() if column is not None)
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
@@ -170,7 +170,7 @@ def _as_milliseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def record_sizes(columns: RecordColumns) -> Int64Array:
-    """An upper bound of each record's bytes in an uncompressed batch, without ``BATCH_OVERHEAD``.
+    """An upper bound of each record's uncompressed bytes.
 
     The offset delta and the timestamp delta depend on the batch. The bound is therefore at most 5 bytes too large, or
     15 bytes with a timestamp column.
@@ -204,7 +204,7 @@ def _field_sizes(lengths: Int64Array) -> Int64Array:
 
 
 def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int | None = None) -> RecordsBlock:
-    """Encode and compress all rows as one batch, ready for ``record_batch.seal``; raises as ``encode_records``."""
+    """Encode and compress all rows as one batch, ready for ``record_batch.seal``."""
     records, base_timestamp, max_timestamp = encode_records(columns, now_ms)
     return RecordsBlock(
         records=compress(codec, level, records),
@@ -261,7 +261,7 @@ def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int
 
 
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
-    """The byte strings of each row's content, as indices into ``sources``, and their bytes per row.
+    """Indices into ``sources`` of each row's byte strings, and their bytes per row.
 
     In order: key length, key, value length, value, number of headers, headers. Without a key column, the length -1
     replaces the first two. Without a header column, the last one is missing.
@@ -310,7 +310,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
-    """The timestamp of each row in ms, ``now_ms`` for null; ``None`` if no row has a timestamp."""
+    """Timestamps in ms, ``now_ms`` for null; ``None`` if no row has one."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return None

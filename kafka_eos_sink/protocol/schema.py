@@ -35,16 +35,13 @@ NEVER_FLEXIBLE = LATEST + 1  # FIRST_FLEXIBLE of a message that has no flexible 
 
 
 class Presence(NamedTuple):
-    """The versions in which a field is present, those in which it may be null, and its tag if it is a tagged field.
-
-    `ignorable`: encoding a version without the field drops the value silently.
-    """
+    """The versions in which a field is present or may be null, and its tag."""
 
     first: int = 0
     last: int = LATEST
     tag: int | None = None
     nullable_from: int = 0
-    ignorable: bool = False
+    ignorable: bool = False  # encoding a version without the field drops its value
 
     def covers(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -56,7 +53,7 @@ ALWAYS = Presence()
 def versions(
     first: int = 0, last: int = LATEST, *, default: Any = MISSING, nullable_from: int = 0, ignorable: bool = False
 ) -> Any:
-    """A field of versions `first` to `last` only, or one that may be null only from `nullable_from` on."""
+    """A field of versions `first` to `last`, or null only from `nullable_from` on."""
     return field(default=default, metadata={"presence": Presence(first, last, None, nullable_from, ignorable)})
 
 
@@ -67,12 +64,12 @@ def tagged(tag: int, first: int = 0, *, default: Any, ignorable: bool = False) -
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
 def struct(cls: type[T]) -> type[T]:
-    """Make a class a protocol struct: a frozen dataclass with slots and keyword arguments only."""
+    """Make a class a protocol struct: a frozen, keyword-only dataclass with slots."""
     return dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
 class Request(Generic[Response]):
-    """A request with its API key, its supported versions and the class of its response."""
+    """A request with its API key, supported versions and response class."""
 
     __slots__ = ()
 
@@ -234,24 +231,21 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
     return Codec(cls.__qualname__, write, read, smallest)
 
 
-# Encoding and decoding
-
-
 def write_message(out: Output, message: Any, version: int) -> None:
-    """Append a message to `out`. Raises `ProtocolError` if this version cannot express the message."""
+    """Append a message; `ProtocolError` if this version cannot express it."""
     cls: type = type(message)
     struct_codec(cls, version, is_flexible(cls, version)).write(out, message)
 
 
 def encode(message: Any, version: int) -> bytes:
-    """Encode a message in one piece. Raises `ProtocolError` if this version cannot express the message."""
+    """Encode a message; `ProtocolError` if this version cannot express it."""
     out = Output()
     write_message(out, message, version)
     return b"".join(out.parts())
 
 
 def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
-    """Decode `data` as one whole message. Raises `ProtocolError`, and nothing else, if it is not one."""
+    """Decode one whole message; raises nothing but `ProtocolError`."""
     value, end = read_message(cls, version, memoryview(data), 0)
     if end != len(data):
         raise ProtocolError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left after the message")

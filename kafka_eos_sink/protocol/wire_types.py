@@ -18,7 +18,7 @@ ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
 
 
 class Output(bytearray):
-    """A message under construction. Record sections are kept beside it with their position, not copied."""
+    """A message under construction; record sections are kept apart, not copied."""
 
     __slots__ = ("sections",)
 
@@ -68,9 +68,6 @@ Make = Callable[[bool, bool], Codec]
 """Makes the codec of a wire type, given whether the version is flexible and whether the value may be null."""
 
 
-# Varints and lengths
-
-
 def write_uvarint(out: bytearray, value: int) -> None:
     """Append an unsigned varint of at most 32 bits."""
     if not 0 <= value <= 0xFFFFFFFF:
@@ -82,7 +79,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the unsigned varint at `at`; return it and the position after it. At most five bytes and 32 bits."""
+    """Read the unsigned varint of at most 32 bits at `at`, and the position after it."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -100,7 +97,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 class Length(NamedTuple):
-    """How the length of a string, of bytes or of an array is written; -1 means null, 0 means empty."""
+    """How the length of a value is written; -1 means null, 0 means empty."""
 
     write: Callable[[bytearray, int], None]
     read: Callable[[memoryview, int], tuple[int, int]]
@@ -137,20 +134,12 @@ INT16_LENGTH = _classic_length("h")
 INT32_LENGTH = _classic_length("i")
 
 
-# Wire types
-
-
 def _same(value: Any) -> Any:
     return value
 
 
 def fixed(name: str, layout: str, dump: Callable[[Any], Any] = _same, load: Callable[[Any], Any] = _same) -> Make:
-    """A value of a fixed width.
-
-    Args:
-        layout: Its character in the `struct` module.
-        dump: Converts the value to what `struct` packs; `load` converts it back.
-    """
+    """A value of a fixed width, converted by `dump` and packed by `struct`."""
     packer = _struct.Struct(">" + layout)
 
     def write(out: Output, value: Any) -> None:
@@ -174,7 +163,7 @@ def _with_length(
     append: Callable[[Output, Any], None],
     load: Callable[[memoryview, int, int], tuple[Any, int]],
 ) -> Codec:
-    """The codec of a value after its length: `append` writes both, `load(data, at, length)` reads the value."""
+    """A value after its length: `append` writes both, `load` reads the value."""
 
     def write(out: Output, value: Any) -> None:
         if value is not None:
@@ -202,7 +191,7 @@ def sized(
     classic: Length,
     compact: Length = COMPACT_LENGTH,
 ) -> Make:
-    """Bytes after their length. `append` writes both, `load` converts the bytes to the value."""
+    """Bytes after their length: `append` writes both, `load` converts the bytes."""
 
     def make(flexible: bool, nullable: bool) -> Codec:
         length_of = compact if flexible else classic

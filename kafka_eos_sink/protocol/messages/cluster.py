@@ -1,4 +1,4 @@
-"""Connections, cluster and topics: versions and SASL (KIP-35, KIP-43), coordinators, metadata, configurations."""
+"""Connections (KIP-35, KIP-43), metadata, coordinators, topics, configurations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 
 @struct
 class MetadataResponse:
-    """Brokers, controller and topics."""
-
     @struct
     class Broker:
         node_id: Int32
@@ -67,8 +65,6 @@ class MetadataRequest(Request[MetadataResponse]):
 
 @struct
 class DescribeClusterResponse:
-    """The cluster's id, controller and brokers."""
-
     @struct
     class Broker:
         broker_id: Int32
@@ -123,8 +119,7 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
 class ApiVersionsResponse:
     """The APIs and features of a broker.
 
-    A broker that does not support the version of the request responds in version 0. The error code is then
-    UNSUPPORTED_VERSION, and `api_keys` lists the versions that the broker does support (KIP-511).
+    A broker that does not support the request's version responds in version 0, with UNSUPPORTED_VERSION (KIP-511).
     """
 
     @struct
@@ -141,8 +136,6 @@ class ApiVersionsResponse:
 
     @struct
     class FinalizedFeature:
-        """The level of a feature, such as ``transaction.version`` (KIP-584, KIP-890)."""
-
         name: String
         max_version_level: Int16
         min_version_level: Int16
@@ -154,6 +147,7 @@ class ApiVersionsResponse:
     throttle_time_ms: Int32 = versions(1, default=0, ignorable=True)
     supported_features: tuple[SupportedFeature, ...] = tagged(0, 3, default=(), ignorable=True)
     finalized_features_epoch: Int64 = tagged(1, 3, default=-1, ignorable=True)
+    # Levels of features, such as ``transaction.version`` (KIP-584, KIP-890).
     finalized_features: tuple[FinalizedFeature, ...] = tagged(2, 3, default=(), ignorable=True)
     zk_migration_ready: Boolean = tagged(3, 3, default=False, ignorable=True)
 
@@ -178,7 +172,7 @@ class SaslHandshakeResponse:
 
 @request(key=17, versions=range(1, 2))
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
-    """Select the SASL mechanism; after version 1, tokens travel in SaslAuthenticate requests (KIP-152)."""
+    """Select the SASL mechanism; SaslAuthenticate requests follow (KIP-152)."""
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
 
@@ -187,8 +181,6 @@ class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
 
 @struct
 class SaslAuthenticateResponse:
-    """The server's token."""
-
     error_code: Int16
     error_message: String | None
     auth_bytes: Bytes
@@ -262,8 +254,6 @@ class DescribeConfigsResponse:
         class Config:
             @struct
             class Synonym:
-                """A source of the value; the first one wins."""
-
                 name: String
                 value: String | None
                 source: Int8
@@ -273,7 +263,7 @@ class DescribeConfigsResponse:
             read_only: Boolean
             config_source: Int8 = -1  # 5: Kafka's own default
             is_sensitive: Boolean
-            synonyms: tuple[Synonym, ...] = ()
+            synonyms: tuple[Synonym, ...] = ()  # sources of the value; the first one wins
             config_type: Int8 = 0
             documentation: String | None = None
 
@@ -289,7 +279,7 @@ class DescribeConfigsResponse:
 
 @request(key=32, versions=range(4, 5))
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
-    """Describe configurations. Only the broker itself knows the configuration of a broker."""
+    """Describe configurations; only a broker itself knows its own."""
 
     @struct
     class Resource:

@@ -25,8 +25,6 @@ class ProduceResponse:
         class Partition:
             @struct
             class RecordError:
-                """A record for which the broker rejected the whole batch (KIP-467)."""
-
                 batch_index: Int32
                 batch_index_error_message: String | None = None
 
@@ -35,7 +33,7 @@ class ProduceResponse:
             base_offset: Int64  # of the first record; -1 on an error
             log_append_time_ms: Int64 = -1
             log_start_offset: Int64 = -1
-            record_errors: tuple[RecordError, ...] = ()
+            record_errors: tuple[RecordError, ...] = ()  # why the broker rejected the whole batch (KIP-467)
             error_message: String | None = None
             current_leader: LeaderIdAndEpoch = tagged(0, 10, default=LeaderIdAndEpoch())
 
@@ -96,8 +94,6 @@ class FetchResponse:
 
             @struct
             class AbortedTransaction:
-                """An aborted transaction with records among those fetched."""
-
                 producer_id: Int64
                 first_offset: Int64
 

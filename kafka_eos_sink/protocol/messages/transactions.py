@@ -1,4 +1,4 @@
-"""Transactions: of a producer (KIP-98, KIP-447, KIP-890), and inspected or ended by an operator (KIP-664)."""
+"""A producer's transactions (KIP-98, 447, 890) and the operator's view (KIP-664)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class InitProducerIdResponse:
 
 @request(key=22, versions=range(4, 6))
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
-    """Get a producer id. With a transactional id, also abort its open transaction and fence older producers.
+    """Get a producer id and epoch.
 
-    Without a transactional id the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE.
+    With a transactional id, the coordinator also aborts its open transaction and fences older producers. Without one,
+    the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE.
     """
 
     transactional_id: String | None
@@ -47,7 +48,7 @@ class AddPartitionsToTxnResponse:
 
 @request(key=24, versions=range(3, 4))
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    """Add partitions to the transaction before their first record (transaction versions 0 and 1)."""
+    """Add partitions before their first record (transaction versions 0 and 1)."""
 
     @struct
     class Topic:
@@ -124,7 +125,7 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
 
 @struct
 class EndTxnResponse:
-    """The outcome is durable at the coordinator if there is no error. Markers may still be in flight."""
+    """Without an error, the outcome is durable; markers may still be in flight."""
 
     throttle_time_ms: Int32
     error_code: Int16
@@ -134,7 +135,7 @@ class EndTxnResponse:
 
 @request(key=26, versions=range(3, 6))
 class EndTxnRequest(Request[EndTxnResponse]):
-    """Commit or abort a transaction. Version 5 bumps the epoch and needs transaction version 2."""
+    """Commit or abort; version 5 bumps the epoch and needs transaction version 2."""
 
     transactional_id: String
     producer_id: Int64
@@ -197,7 +198,7 @@ class ListTransactionsResponse:
 
 @request(key=66, versions=range(3))
 class ListTransactionsRequest(Request[ListTransactionsResponse]):
-    """List the transactions of one coordinator. An empty filter matches every transaction."""
+    """List one coordinator's transactions; an empty filter matches all of them."""
 
     state_filters: tuple[String, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()
@@ -237,7 +238,7 @@ class DescribeProducersResponse:
 
 @request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
-    """List the producers that the leader of each partition knows. Requires Read on the topics."""
+    """List the producers that the leaders know. Requires Read on the topics."""
 
     @struct
     class Topic:
@@ -269,7 +270,7 @@ class WriteTxnMarkersResponse:
 
 @request(key=27, versions=range(1, 3))
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
-    """Write markers at the partition leaders, without the coordinator. Requires ClusterAction or Alter."""
+    """Write markers at the leaders. Requires ClusterAction or Alter on the cluster."""
 
     @struct
     class Marker:
