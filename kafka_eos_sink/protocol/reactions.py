@@ -2,8 +2,7 @@
 
 The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
 A code without a row gets its API's strictest reaction, because a newer broker's code may mean anything. APIs that only
-read, or are idempotent, retry every code that Kafka calls retriable. The sets of codes that other modules test for are
-in this module too.
+read, or are idempotent, retry every code that Kafka calls retriable. Sets of codes that other modules test are here too.
 """
 
 from __future__ import annotations

@@ -329,6 +329,7 @@ class _RecordReader:
         # The count comes from the peer: the loop below must not run longer than the bytes justify.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
             raise self._error(f"claims {header.record_count} records in only {len(self._data)} bytes")
+        base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
         records = []
         previous_delta = -1
         for _ in range(header.record_count):
@@ -340,7 +341,7 @@ class _RecordReader:
             timestamp_delta = self._varint()
             offset_delta = self._varint()
             # Compaction leaves gaps between the deltas, but never changes their order.
-            if not previous_delta < offset_delta <= header.last_offset_delta:
+            if not previous_delta < offset_delta <= last_delta:
                 raise self._error(f"has offset delta {offset_delta} after {previous_delta}")
             key = self._bytes()
             value = self._bytes()
@@ -349,8 +350,8 @@ class _RecordReader:
                 raise self._error("has a record whose length contradicts its content")
             records.append(
                 Record(
-                    offset=header.base_offset + offset_delta,
-                    timestamp=header.base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp,
+                    offset=base_offset + offset_delta,
+                    timestamp=base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp,
                     key=key,
                     value=value,
                     headers=headers,
