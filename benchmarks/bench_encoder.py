@@ -23,7 +23,6 @@ from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
     RecordColumns,
     encode_records,
-    encode_rows_at,
     record_sizes,
 )
 
@@ -71,12 +70,6 @@ def main() -> None:
     for name, columns in tables.items():
         report(f"records section: {name}", partial(encode_records, columns, NOW))
     columns = tables["50-150 byte values, 8-24 byte keys"]
-    order = random.permutation(ROWS).astype(np.int32)
-    places = np.arange(ROWS)
-    report(
-        "records section, rows picked in another order",
-        lambda: encode_rows_at(columns, now_ms=NOW, rows=order, offset_deltas=places, base_timestamp=NOW),
-    )
     report("record_sizes", lambda: record_sizes(columns))
     # The fixed cost of a call, which counts if many partitions get few records each.
     few = columns.slice(0, 10)

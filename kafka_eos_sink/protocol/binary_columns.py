@@ -1,4 +1,4 @@
-"""Arrow columns of bytes: made one type, measured, and their rows gathered into one run of bytes."""
+"""Arrow columns as binary: conversion, row lengths, rows gathered into one buffer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from kafka_eos_sink.protocol.varints import TABLE_VALUES, Int64Array, encode_var
 Int32Array = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.integer[Any]]
 
+# Arrow's binary columns and Kafka's batches both count bytes in signed 32-bit numbers.
 MAX_COLUMN_BYTES = 2**31 - 1
-"""Arrow's binary columns and Kafka's batches both count bytes in 32 bits."""
+
+_CASTABLE = (pa.types.is_null, pa.types.is_fixed_size_binary, pa.types.is_string_view, pa.types.is_binary_view)
 
 
 def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """``column`` as one binary array: strings, large and view types, fixed size, dictionaries, null, slices, chunks.
+    """Convert a column of bytes or text, also a chunked one, to one binary array.
 
-    Raises ``TypeError`` for a type that is not bytes or text, ``ValueError`` when the rows hold 2 GiB or more.
+    Raises:
+        TypeError: The type is neither bytes nor text.
+        ValueError: The rows take 2 GiB or more.
     """
     if isinstance(column, pa.ChunkedArray):
         chunks = [as_binary(chunk) for chunk in column.chunks]
@@ -41,41 +45,31 @@ def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return values.take(column.indices)
     if isinstance(column, pa.ExtensionArray):
         return as_binary(column.storage)
-    if (
-        pa.types.is_null(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
-    ):
+    if any(is_kind(kind) for is_kind in _CASTABLE):
         return column.cast(pa.binary())
     raise TypeError(f"a column of type {kind} cannot be written as bytes; cast it to string or binary")
 
 
 def _narrowed(column: pa.Array) -> pa.Array:
-    """A large_string or large_binary array with 32-bit offsets; only the slice counts, wherever it lies."""
+    """Convert the slice of a large_string or large_binary array to 32-bit offsets."""
     if not len(column):
         return pa.array([], pa.binary())
     offsets = _buffer(column, 1, np.int64)[column.offset : column.offset + len(column) + 1]
     first = int(offsets[0])
     check_column_bytes("the column", int(offsets[-1]) - first)
+    narrow = pa.py_buffer((offsets - first).astype(np.int32))
     data = column.buffers()[2]
+    data = pa.py_buffer(b"") if data is None else data.slice(first)
     validity = None
     if column.null_count:
+        # Arrow's own bitmap may start within a byte if the column is a slice.
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.binary(),
-        len(column),
-        [
-            validity,
-            pa.py_buffer((offsets - first).astype(np.int32)),
-            pa.py_buffer(b"") if data is None else data.slice(first),
-        ],
-    )
+    return pa.Array.from_buffers(pa.binary(), len(column), [validity, narrow, data])
 
 
 def byte_lengths(column: pa.Array) -> Int64Array:
-    """Bytes of each row of a binary array, -1 for null."""
+    """The length in bytes of each row of a binary array; -1 for null."""
     if not len(column):
         return np.zeros(0, np.int64)
     offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
@@ -86,7 +80,7 @@ def byte_lengths(column: pa.Array) -> Int64Array:
 
 
 def data_bytes(column: pa.Array) -> int:
-    """Bytes between the first and last offset of a binary array, those under nulls included."""
+    """The data bytes of a binary array, including bytes under nulls."""
     if not len(column):
         return 0
     offsets = _buffer(column, 1, np.int32)
@@ -103,16 +97,17 @@ def check_column_bytes(what: str, size: int) -> None:
 
 
 class Sources:
-    """Binary arrays laid end to end, from which ``gather`` takes byte strings by index."""
+    """Binary arrays laid end to end; ``gather`` takes byte strings from them by index."""
 
     def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
         self._length = 0
 
     def add(self, array: pa.Array) -> int:
-        """Append a binary array whose nulls, if any, are never taken; returns the index of its first element."""
+        """Append an array, of which no null is ever taken; return its first index."""
         base = self._length
         if array.null_count:
+            # ``take`` need not look at the validity of values that are never taken.
             _, offsets, data = array.buffers()
             buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
             array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
@@ -121,20 +116,20 @@ class Sources:
         return base
 
     def constant(self, content: bytes) -> int:
-        """The index of ``content``."""
+        """Append ``content`` and return its index."""
         return self.add(_single(content))
 
-    def contents(self, column: pa.Array, lengths: Int64Array, rows: Indices | None = None) -> Int64Array:
-        """The indices of the column's rows, or of ``rows`` of it; ``lengths`` are theirs, below 0 for null."""
+    def contents(self, column: pa.Array, lengths: Int64Array) -> Int64Array:
+        """Append a column and return its rows' indices; a length below 0 means null."""
         base = self.add(column)
-        indices = np.arange(base, base + len(column)) if rows is None else rows.astype(np.int64) + base
+        indices = np.arange(base, base + len(column))
         if column.null_count:
-            # Arrow allows bytes under a null.
+            # Arrow allows bytes under a null; a record must not contain them.
             indices[lengths < 0] = self.constant(b"")
         return indices
 
     def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
-        """For each value the index of ``prefix``, its zigzag varint, ``suffix``; one index if all values are equal."""
+        """Indices of ``prefix`` + zigzag varint + ``suffix``; one index if all are equal."""
         lowest, highest = int(values.min()), int(values.max())
         if lowest == highest:
             return self.constant(prefix + encode_varint(lowest) + suffix)
@@ -152,7 +147,11 @@ class Sources:
     def gather(
         self, fields: Sequence[Int64Array | int], count: int, *, tail: bytes = b""
     ) -> tuple[memoryview, Int32Array]:
-        """Row by row the byte strings of all ``fields``, then ``tail``; and the ``count * len(fields)`` + 1 offsets."""
+        """Concatenate the byte strings of all ``fields``, row by row, then ``tail``.
+
+        Returns:
+            The bytes, and the offset of each of the ``count * len(fields)`` byte strings and of ``tail``.
+        """
         tail_index = self.constant(tail)
         total = count * len(fields)
         indices = np.empty(total + 1, np.int32)

@@ -1,15 +1,14 @@
-"""The five codecs of record batches, as Kafka's Java client writes and reads them.
+"""The five codecs of record batches, compatible with Kafka's Java client.
 
-What is written can be read by the Java, librdkafka and kafka-python consumers:
+The Java, librdkafka and kafka-python consumers can read the written forms:
 
 - gzip: one gzip member.
 - snappy: xerial framing (the stream format of snappy-java), blocks of 64 KiB.
-- lz4: the LZ4 frame format with independent blocks; Java's reader refuses linked ones
-  (``org.apache.kafka.common.compress.Lz4BlockInputStream``).
+- lz4: the LZ4 frame format with independent blocks.
 - zstd: one frame.
 
-What is read may be any of the forms that these clients write, also snappy without framing and frames that follow one
-another. Decompression never yields more than the caller's limit, so a crafted batch cannot exhaust memory.
+The readers accept every form that these clients write, including snappy without framing and several frames in a row.
+Decompression never returns more than the caller's limit, so a crafted batch cannot exhaust memory.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import lz4.frame
 import pyarrow as pa
@@ -34,6 +32,7 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 64 * 1024
 
 _READ_CHUNK_BYTES = 1 << 20
+_SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
 
 
 class Codec(IntEnum):
@@ -47,7 +46,7 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, name: str) -> Codec:
-        """The codec called ``name`` (``none``, ``gzip``, ``snappy``, ``lz4``, ``zstd``) as in ``compression.type``."""
+        """Return the codec of a ``compression.type``."""
         try:
             return cls[name.upper()]
         except KeyError:
@@ -57,31 +56,27 @@ class Codec(IntEnum):
             ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelRange:
-    """The levels that ``compression.<codec>.level`` takes: ``minimum`` to ``maximum``, and ``default``."""
+class LevelRange(NamedTuple):
+    """The values of ``compression.<codec>.level``; ``default`` may be outside."""
 
     minimum: int
     maximum: int
     default: int
 
-    def __contains__(self, level: int) -> bool:
-        return level == self.default or self.minimum <= level <= self.maximum
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and (level == self.default or self.minimum <= level <= self.maximum)
 
 
-LEVELS: dict[Codec, LevelRange] = {
+# Ranges and defaults of the Java client (KIP-390). none and snappy have no levels.
+LEVELS = {
     Codec.GZIP: LevelRange(minimum=1, maximum=9, default=-1),
     Codec.LZ4: LevelRange(minimum=1, maximum=17, default=9),
     Codec.ZSTD: LevelRange(minimum=-131072, maximum=22, default=3),
 }
-"""Ranges and defaults of the Java client (KIP-390). none and snappy have no levels."""
-
-_LZ4_HIGHEST_LEVEL = 12
-_LZ4_LOWEST_HIGH_COMPRESSION_LEVEL = 3
 
 
 def check_level(codec: Codec, level: int | None) -> None:
-    """Raise ``ConfigurationError`` (``COMPRESSION_LEVEL``) when ``codec`` has no such level; ``None`` is a default."""
+    """Raise ``ConfigurationError`` if ``codec`` has no such level."""
     if level is None:
         return
     name = codec.name.lower()
@@ -97,24 +92,27 @@ def check_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(codec: Codec, level: int | None, data: Buffer) -> bytes | memoryview:
-    """``data`` compressed with ``codec`` at ``level`` (``None``: the default of the Java client).
+    """Compress ``data`` at ``level`` (``None``: the Java client's default).
 
-    For lz4 the default, 9, means the fast compressor, exactly as in Java; every other level 1 to 17 means the slower
-    high compression. Raises ``ConfigurationError`` for a level that the codec does not have.
+    Raises ``ConfigurationError`` if the codec does not have the level.
     """
     check_level(codec, level)
-    return _COMPRESSORS[codec](level, data)
+    match codec:
+        case Codec.NONE:
+            return memoryview(data)
+        case Codec.GZIP:
+            # 31: the gzip container (16) with the largest window (15).
+            return zlib.compress(data, LEVELS[codec].default if level is None else level, wbits=31)
+        case Codec.SNAPPY:
+            return _compress_snappy(data)
+        case Codec.LZ4:
+            return _compress_lz4(level, data)
+        case Codec.ZSTD:
+            compressor = _arrow_codec("zstd", LEVELS[codec].default if level is None else level)
+            return compressor.compress(data, asbytes=True)  # type: ignore[no-any-return]
 
 
-def _keep(level: int | None, data: Buffer) -> bytes | memoryview:
-    return memoryview(data)
-
-
-def _compress_gzip(level: int | None, data: Buffer) -> bytes:
-    return zlib.compress(data, LEVELS[Codec.GZIP].default if level is None else level, wbits=31)
-
-
-def _compress_snappy(level: int | None, data: Buffer) -> bytes:
+def _compress_snappy(data: Buffer) -> bytes:
     codec, view = _arrow_codec("snappy", None), memoryview(data)
     parts = [XERIAL_HEADER]
     for start in range(0, len(view), XERIAL_BLOCK_BYTES):
@@ -124,26 +122,18 @@ def _compress_snappy(level: int | None, data: Buffer) -> bytes:
 
 
 def _compress_lz4(level: int | None, data: Buffer) -> bytes:
-    if level is None or level == LEVELS[Codec.LZ4].default:
-        frame_level = 0
-    else:
-        # lz4's frame library takes levels below 3 for the fast compressor and stops at 12; Java's go from 1 to 17.
-        frame_level = min(max(level, _LZ4_LOWEST_HIGH_COMPRESSION_LEVEL), _LZ4_HIGHEST_LEVEL)
+    # Java's default level 9 means its fast compressor; any other level from 1 to 17 means high compression. The frame
+    # library uses the fast compressor below level 3, and its highest level is 12.
+    frame_level = 0 if level in (None, LEVELS[Codec.LZ4].default) else min(max(level, 3), 12)
     frame: bytes = lz4.frame.compress(
         data,
         compression_level=frame_level,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
+        block_linked=False,  # Java's ``Lz4BlockInputStream`` rejects linked blocks
         content_checksum=False,
         store_size=False,
     )
     return frame
-
-
-def _compress_zstd(level: int | None, data: Buffer) -> bytes:
-    codec = _arrow_codec("zstd", LEVELS[Codec.ZSTD].default if level is None else level)
-    compressed: bytes = codec.compress(data, asbytes=True)
-    return compressed
 
 
 @lru_cache(maxsize=16)
@@ -152,13 +142,25 @@ def _arrow_codec(name: str, level: int | None) -> Any:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
-    """``data`` decompressed; ``ProtocolError`` when it is damaged, cut off or would exceed ``limit`` bytes."""
+    """Decompress; ``ProtocolError`` if damaged, incomplete or above ``limit`` bytes."""
     try:
-        return _DECOMPRESSORS[codec](data, limit)
+        match codec:
+            case Codec.NONE:
+                if len(data) > limit:
+                    raise _too_large(limit)
+                return data
+            case Codec.GZIP:
+                return _decompress_frames(codec, lambda: zlib.decompressobj(wbits=31), data, limit)
+            case Codec.SNAPPY:
+                return _decompress_snappy(data, limit)
+            case Codec.LZ4:
+                return _decompress_frames(codec, lz4.frame.LZ4FrameDecompressor, data, limit)
+            case Codec.ZSTD:
+                return _decompress_zstd(data, limit)
     except ProtocolError:
         raise
     except (OSError, RuntimeError, EOFError, ValueError, zlib.error) as error:
-        # OSError and ValueError cover pyarrow's ArrowIOError and ArrowInvalid, RuntimeError is lz4's.
+        # pyarrow's ArrowIOError is an OSError, its ArrowInvalid a ValueError. lz4 raises RuntimeError.
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch is damaged: {error}") from error
 
 
@@ -170,18 +172,13 @@ def _cut_off(codec: Codec) -> ProtocolError:
     return ProtocolError(f"the {codec.name.lower()} data of a record batch ends early")
 
 
-def _check_kept(data: Buffer, limit: int) -> Buffer:
-    if len(data) > limit:
-        raise _too_large(limit)
-    return data
-
-
 def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytes:
-    """Frames that follow one another, each by a decompressor with the interface of ``bz2.BZ2Decompressor``."""
+    """Decompress frames in a row, with decompressors like ``bz2.BZ2Decompressor``."""
     out = bytearray()
     rest: Buffer = data
     while len(rest):
         frame = new_decompressor()
+        # One byte above the limit is enough to detect that the frame exceeds it.
         out += frame.decompress(rest, limit - len(out) + 1)
         if len(out) > limit:
             raise _too_large(limit)
@@ -189,14 +186,6 @@ def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: 
             raise _cut_off(codec)
         rest = frame.unused_data or b""
     return bytes(out)
-
-
-def _decompress_gzip(data: Buffer, limit: int) -> bytes:
-    return _decompress_frames(Codec.GZIP, lambda: zlib.decompressobj(wbits=31), data, limit)
-
-
-def _decompress_lz4(data: Buffer, limit: int) -> bytes:
-    return _decompress_frames(Codec.LZ4, lz4.frame.LZ4FrameDecompressor, data, limit)
 
 
 def _decompress_snappy(data: Buffer, limit: int) -> bytes:
@@ -220,7 +209,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
 
 
 def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
-    """One snappy block into the ``room`` that is left of ``limit``."""
+    """Decompress one snappy block into the remaining ``room`` of ``limit``."""
     size = shift = 0
     for byte in view[:5]:
         size |= (byte & 0x7F) << shift
@@ -232,14 +221,10 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
     if size > room:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(view):
-        # The length is only a claim; memory is not set aside for one that the compressed bytes cannot hold.
+        # The peer claims this size. No memory is allocated for a size that the compressed bytes cannot yield.
         raise _cut_off(Codec.SNAPPY)
     out: bytes = _arrow_codec("snappy", None).decompress(view, decompressed_size=size, asbytes=True)
     return out
-
-
-_SNAPPY_MAX_RATIO = 64
-"""A snappy element makes at most 64 bytes out of at least two."""
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytes:
@@ -250,20 +235,3 @@ def _decompress_zstd(data: Buffer, limit: int) -> bytes:
             if len(out) > limit:
                 raise _too_large(limit)
     return bytes(out)
-
-
-_COMPRESSORS: dict[Codec, Callable[[int | None, Buffer], bytes | memoryview]] = {
-    Codec.NONE: _keep,
-    Codec.GZIP: _compress_gzip,
-    Codec.SNAPPY: _compress_snappy,
-    Codec.LZ4: _compress_lz4,
-    Codec.ZSTD: _compress_zstd,
-}
-
-_DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], Buffer]] = {
-    Codec.NONE: _check_kept,
-    Codec.GZIP: _decompress_gzip,
-    Codec.SNAPPY: _decompress_snappy,
-    Codec.LZ4: _decompress_lz4,
-    Codec.ZSTD: _decompress_zstd,
-}

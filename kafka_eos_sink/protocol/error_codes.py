@@ -8,11 +8,11 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """An error code as brokers send it (``org.apache.kafka.common.protocol.Errors``).
 
-    `retriable` is Kafka's own word: the exception of the Java client extends RetriableException. What this client does
-    about a code depends on the API and on what may have happened; it is written where the API is used.
+    `retriable` means that the Java client's exception extends RetriableException. The reaction of this client depends on
+    the API; see `reactions`.
 
-    A code that is not listed here comes from a newer broker. `of` keeps it as a member of its own, named
-    ``UNKNOWN_CODE_<n>`` and not retriable, so that it can be told and reacted to; iteration leaves it out.
+    A newer broker may send a code that is not in this list. `of` then makes a member ``UNKNOWN_CODE_<n>``, which is not
+    retriable and not part of the iteration.
     """
 
     retriable: bool
@@ -27,7 +27,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The error of a code, whether it is known or not."""
+        """Return the member of a code, known or not."""
         return cls(code)  # type: ignore[call-arg]
 
     @classmethod
@@ -38,16 +38,11 @@ class ErrorCode(IntEnum):
         member._name_ = f"UNKNOWN_CODE_{value}".replace("-", "MINUS_")
         member._value_ = value
         member.retriable = False
-        member.message = "The broker is newer than this client and sent a code that it does not know."
-        # One member per code: `is` works as for the others, and there are at most 2^16 of them.
+        member.message = "A newer broker sent a code that this client does not know."
+        # One member per code, so that `is` works as for known codes. There are at most 2^16 of them.
         return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
-    @property
-    def known(self) -> bool:
-        """Whether the code is in this list."""
-        return self._name_ in type(self)._member_map_
-
-    UNKNOWN_SERVER_ERROR = -1, False, "The broker met an error that it did not expect; its log says more."
+    UNKNOWN_SERVER_ERROR = -1, False, "The broker had an unexpected error; see its log."
     NONE = 0, False, "No error."
     OFFSET_OUT_OF_RANGE = 1, False, "The offset is outside the log of the partition."
     CORRUPT_MESSAGE = 2, True, "The batch failed its checksum, its size or key is not allowed, or it is damaged."
@@ -55,24 +50,20 @@ class ErrorCode(IntEnum):
     INVALID_FETCH_SIZE = 4, False, "The fetch size is not allowed."
     LEADER_NOT_AVAILABLE = 5, True, "The partition has no leader at the moment."
     NOT_LEADER_OR_FOLLOWER = 6, True, "The broker is not the leader, or not a replica, of the partition."
-    REQUEST_TIMED_OUT = 7, True, "The broker could not do it in time."
+    REQUEST_TIMED_OUT = 7, True, "The broker did not complete the request in time."
     BROKER_NOT_AVAILABLE = 8, False, "The broker is not available."
     REPLICA_NOT_AVAILABLE = 9, True, "The replica of the partition is not available."
     MESSAGE_TOO_LARGE = 10, False, "The batch is larger than the topic or the broker allows."
     STALE_CONTROLLER_EPOCH = 11, False, "The controller has moved."
     OFFSET_METADATA_TOO_LARGE = 12, False, "The metadata of the committed offset is too large."
-    NETWORK_EXCEPTION = 13, True, "The connection ended before the answer came."
+    NETWORK_EXCEPTION = 13, True, "The connection ended before the response."
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "The coordinator is still loading its state."
     COORDINATOR_NOT_AVAILABLE = 15, True, "The coordinator is not available."
     NOT_COORDINATOR = 16, True, "The broker is not the coordinator."
-    INVALID_TOPIC_EXCEPTION = 17, False, "The topic name is not allowed, or the topic must not be written."
+    INVALID_TOPIC_EXCEPTION = 17, False, "The topic name is not allowed, or clients must not write to the topic."
     RECORD_LIST_TOO_LARGE = 18, False, "The batch is larger than a log segment."
-    NOT_ENOUGH_REPLICAS = 19, True, "Fewer replicas are in sync than min.insync.replicas asks for; nothing was written."
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
-        20,
-        True,
-        "Written, but to fewer replicas than min.insync.replicas asks for.",
-    )
+    NOT_ENOUGH_REPLICAS = 19, True, "Fewer replicas are in sync than min.insync.replicas; nothing was appended."
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "Appended, but to fewer than min.insync.replicas replicas."
     INVALID_REQUIRED_ACKS = 21, False, "The value of acks is not allowed."
     ILLEGAL_GENERATION = 22, False, "The group has moved on to another generation."
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "The group does not share the member's protocol."
@@ -81,76 +72,72 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26, False, "The session timeout is outside the broker's limits."
     REBALANCE_IN_PROGRESS = 27, False, "The group is rebalancing."
     INVALID_COMMIT_OFFSET_SIZE = 28, False, "The offsets to commit are too large."
-    TOPIC_AUTHORIZATION_FAILED = 29, False, "The principal may not do this to the topic."
-    GROUP_AUTHORIZATION_FAILED = 30, False, "The principal may not do this to the group."
-    CLUSTER_AUTHORIZATION_FAILED = 31, False, "The principal may not do this to the cluster."
-    INVALID_TIMESTAMP = 32, False, "The timestamp is outside what the topic accepts."
+    TOPIC_AUTHORIZATION_FAILED = 29, False, "The principal lacks a permission on the topic."
+    GROUP_AUTHORIZATION_FAILED = 30, False, "The principal lacks a permission on the group."
+    CLUSTER_AUTHORIZATION_FAILED = 31, False, "The principal lacks a permission on the cluster."
+    INVALID_TIMESTAMP = 32, False, "The timestamp is outside the topic's limits."
     UNSUPPORTED_SASL_MECHANISM = 33, False, "The broker does not offer the SASL mechanism."
     ILLEGAL_SASL_STATE = 34, False, "The request does not fit the state of the SASL exchange."
-    UNSUPPORTED_VERSION = 35, False, "The broker does not speak this version of the API."
+    UNSUPPORTED_VERSION = 35, False, "The broker does not support this version of the API."
     TOPIC_ALREADY_EXISTS = 36, False, "The topic exists already."
     INVALID_PARTITIONS = 37, False, "The number of partitions is not allowed."
     INVALID_REPLICATION_FACTOR = 38, False, "The replication factor is below one or beyond the number of brokers."
     INVALID_REPLICA_ASSIGNMENT = 39, False, "The assignment of replicas is not allowed."
     INVALID_CONFIG = 40, False, "The configuration is not allowed."
     NOT_CONTROLLER = 41, True, "The broker is not the controller."
-    INVALID_REQUEST = 42, False, "The broker cannot make sense of the request."
+    INVALID_REQUEST = 42, False, "The broker cannot interpret the request."
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "The log's message format is too old for the request."
-    POLICY_VIOLATION = 44, False, "A policy of the broker forbids it."
+    POLICY_VIOLATION = 44, False, "A policy of the broker forbids the request."
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, False, "The sequence number does not follow the last one of the producer."
-    DUPLICATE_SEQUENCE_NUMBER = 46, False, "The batch was written before."
+    DUPLICATE_SEQUENCE_NUMBER = 46, False, "The batch has already been appended."
     INVALID_PRODUCER_EPOCH = 47, False, "The producer's epoch is old."
-    INVALID_TXN_STATE = 48, False, "The transaction's state does not allow it."
+    INVALID_TXN_STATE = 48, False, "The transaction's state does not allow the request."
     INVALID_PRODUCER_ID_MAPPING = 49, False, "The producer id does not belong to the transactional id."
     INVALID_TRANSACTION_TIMEOUT = 50, False, "The transaction timeout is longer than transaction.max.timeout.ms."
     CONCURRENT_TRANSACTIONS = 51, True, "The last operation on the transaction is not finished."
     TRANSACTION_COORDINATOR_FENCED = 52, False, "The marker comes from a coordinator that was replaced."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "The principal may not use the transactional id."
     SECURITY_DISABLED = 54, False, "The broker has no security configured."
-    OPERATION_NOT_ATTEMPTED = 55, False, "Not tried, because another part of the request failed."
+    OPERATION_NOT_ATTEMPTED = 55, False, "Not attempted, because another part of the request failed."
     KAFKA_STORAGE_ERROR = 56, True, "The broker's disk failed."
     LOG_DIR_NOT_FOUND = 57, False, "The broker has no such log directory."
-    SASL_AUTHENTICATION_FAILED = 58, False, "The broker did not accept the credentials."
-    UNKNOWN_PRODUCER_ID = 59, False, "The broker remembers nothing of the producer."
+    SASL_AUTHENTICATION_FAILED = 58, False, "The broker rejected the credentials."
+    UNKNOWN_PRODUCER_ID = 59, False, "The broker has no state of the producer."
     REASSIGNMENT_IN_PROGRESS = 60, False, "The partition is being reassigned."
-    DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "Delegation tokens are switched off."
+    DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "Delegation tokens are disabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, False, "The broker does not know the delegation token."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, False, "The delegation token belongs to another principal."
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
-        64,
-        False,
-        "Delegation tokens are not given out over such a connection.",
-    )
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, False, "The principal may not do this to the delegation token."
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, False, "Delegation tokens need another kind of connection."
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, False, "The principal lacks a permission on the delegation token."
     DELEGATION_TOKEN_EXPIRED = 66, False, "The delegation token has expired."
     INVALID_PRINCIPAL_TYPE = 67, False, "The type of the principal is not supported."
     NON_EMPTY_GROUP = 68, False, "The group still has members."
     GROUP_ID_NOT_FOUND = 69, False, "There is no such group."
     FETCH_SESSION_ID_NOT_FOUND = 70, True, "The broker does not know the fetch session."
     INVALID_FETCH_SESSION_EPOCH = 71, True, "The epoch of the fetch session is wrong."
-    LISTENER_NOT_FOUND = 72, True, "The leader has no listener of the name that was asked."
-    TOPIC_DELETION_DISABLED = 73, False, "Deleting topics is switched off."
+    LISTENER_NOT_FOUND = 72, True, "The leader has no listener of the requested name."
+    TOPIC_DELETION_DISABLED = 73, False, "Topic deletion is disabled."
     FENCED_LEADER_EPOCH = 74, True, "The leader epoch of the request is older than the broker's."
     UNKNOWN_LEADER_EPOCH = 75, True, "The leader epoch of the request is newer than the broker's."
     UNSUPPORTED_COMPRESSION_TYPE = 76, False, "The peer does not support the compression type."
-    STALE_BROKER_EPOCH = 77, False, "The broker has registered again since."
-    OFFSET_NOT_AVAILABLE = 78, True, "The new leader does not know yet how far the log is replicated."
-    MEMBER_ID_REQUIRED = 79, False, "The member has to join with the id that it was given."
+    STALE_BROKER_EPOCH = 77, False, "The broker has registered again in the meantime."
+    OFFSET_NOT_AVAILABLE = 78, True, "The new leader does not know yet how much of the log is replicated."
+    MEMBER_ID_REQUIRED = 79, False, "The member must join with the id that it received."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, True, "The preferred leader is not available."
     GROUP_MAX_SIZE_REACHED = 81, False, "The group is full."
-    FENCED_INSTANCE_ID = 82, False, "Another member took over the group instance id."
+    FENCED_INSTANCE_ID = 82, False, "Another member now uses the group instance id."
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, "No replica may become leader."
-    ELECTION_NOT_NEEDED = 84, True, "The partition has the leader that was asked for."
-    NO_REASSIGNMENT_IN_PROGRESS = 85, False, "No reassignment is under way."
+    ELECTION_NOT_NEEDED = 84, True, "The partition already has the requested leader."
+    NO_REASSIGNMENT_IN_PROGRESS = 85, False, "No reassignment is in progress."
     GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "The group still reads the topic."
-    INVALID_RECORD = 87, False, "The broker found a record invalid and refused its batch."
+    INVALID_RECORD = 87, False, "The broker rejected the batch because of an invalid record."
     UNSTABLE_OFFSET_COMMIT = 88, True, "Offsets of the group are part of an open transaction."
-    THROTTLING_QUOTA_EXCEEDED = 89, True, "The quota is used up; try after the throttle time."
+    THROTTLING_QUOTA_EXCEEDED = 89, True, "The quota is used up; retry after the throttle time."
     PRODUCER_FENCED = 90, False, "A newer producer uses the transactional id."
     RESOURCE_NOT_FOUND = 91, False, "The request names a resource that does not exist."
     DUPLICATE_RESOURCE = 92, False, "The request names a resource twice."
     UNACCEPTABLE_CREDENTIAL = 93, False, "The credential does not meet the broker's criteria."
-    INCONSISTENT_VOTER_SET = 94, False, "Sender or receiver is no voter of the quorum."
+    INCONSISTENT_VOTER_SET = 94, False, "The sender or the receiver is not a voter of the quorum."
     INVALID_UPDATE_VERSION = 95, False, "The version to update to is not allowed."
     FEATURE_UPDATE_FAILED = 96, False, "The features could not be updated."
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, False, "The forwarded principal could not be read."
@@ -159,8 +146,8 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100, True, "The broker does not know the topic id."
     DUPLICATE_BROKER_REGISTRATION = 101, False, "Another broker uses the broker id."
     BROKER_ID_NOT_REGISTERED = 102, False, "The broker id is not registered."
-    INCONSISTENT_TOPIC_ID = 103, True, "The topic id is not that of the log."
-    INCONSISTENT_CLUSTER_ID = 104, False, "The cluster id is not that of the broker."
+    INCONSISTENT_TOPIC_ID = 103, True, "The topic id differs from the log's."
+    INCONSISTENT_CLUSTER_ID = 104, False, "The cluster id differs from the broker's."
     TRANSACTIONAL_ID_NOT_FOUND = 105, False, "The coordinator does not know the transactional id."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, True, "The fetch session mixes topic ids and names."
     INELIGIBLE_REPLICA = 107, False, "A replica may not join the in-sync replicas."
@@ -169,31 +156,23 @@ class ErrorCode(IntEnum):
     FENCED_MEMBER_EPOCH = 110, False, "The group coordinator fenced the member."
     UNRELEASED_INSTANCE_ID = 111, False, "Another member still holds the group instance id."
     UNSUPPORTED_ASSIGNOR = 112, False, "The group does not support the assignor."
-    STALE_MEMBER_EPOCH = 113, False, "The member's epoch is old; it has to take the new one."
+    STALE_MEMBER_EPOCH = 113, False, "The member's epoch is old; the member must use the new one."
     MISMATCHED_ENDPOINT_TYPE = 114, False, "The endpoint is of another type, broker or controller."
     UNSUPPORTED_ENDPOINT_TYPE = 115, False, "The endpoint type is not supported."
     UNKNOWN_CONTROLLER_ID = 116, False, "The controller id is not known."
     UNKNOWN_SUBSCRIPTION_ID = 117, False, "The telemetry subscription is not known."
     TELEMETRY_TOO_LARGE = 118, False, "The telemetry is larger than the broker accepts."
-    INVALID_REGISTRATION = 119, False, "The controller refused the broker's registration."
-    TRANSACTION_ABORTABLE = (
-        120,
-        False,
-        "The transaction must be aborted; its transactional id stays usable.",
-    )
+    INVALID_REGISTRATION = 119, False, "The controller rejected the broker's registration."
+    TRANSACTION_ABORTABLE = 120, False, "The transaction must be aborted; its transactional id stays usable."
     INVALID_RECORD_STATE = 121, False, "The record's delivery cannot be acknowledged in its state."
     SHARE_SESSION_NOT_FOUND = 122, True, "The broker does not know the share session."
     INVALID_SHARE_SESSION_EPOCH = 123, True, "The epoch of the share session is wrong."
     FENCED_STATE_EPOCH = 124, False, "The epoch of the share group's state is old."
-    INVALID_VOTER_KEY = 125, False, "The voter's key is not that of the replica."
+    INVALID_VOTER_KEY = 125, False, "The voter's key differs from the replica's."
     DUPLICATE_VOTER = 126, False, "The voter is in the quorum already."
     VOTER_NOT_FOUND = 127, False, "The voter is not in the quorum."
     INVALID_REGULAR_EXPRESSION = 128, False, "The regular expression is not allowed."
-    REBOOTSTRAP_REQUIRED = (
-        129,
-        False,
-        "The client's metadata is too old; begin again at the bootstrap servers.",
-    )
+    REBOOTSTRAP_REQUIRED = 129, False, "The client's metadata is too old; start again at the bootstrap servers."
     STREAMS_INVALID_TOPOLOGY = 130, False, "The streams topology is not allowed."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The epoch of the streams topology is not allowed."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The epoch of the streams topology is old."

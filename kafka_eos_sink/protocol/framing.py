@@ -1,8 +1,7 @@
-"""Frames and headers: what stands around a message on the connection.
+"""Frames and headers, which enclose each message on a connection.
 
-A frame is a size in four bytes and as many bytes. Requests carry header version 2 where they are flexible and 1 where
-not; responses carry header version 1 and 0, except ApiVersions, whose response always has version 0: the client cannot
-know yet what the broker speaks (KIP-511).
+A frame is a size in four bytes, followed by that many bytes: a header and a message. The header of a flexible request
+has version 2, otherwise 1. The header of a flexible response has version 1, otherwise 0.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from kafka_eos_sink.protocol.wire_types import ClassicString, Int16, Int32, Outp
 R = TypeVar("R")
 
 SIZE = _struct.Struct(">i")
-ERROR_CODE = _struct.Struct(">h")
+UNSUPPORTED_VERSION = _struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
-LARGEST_FRAME = 2**31 - 1
-"""What the size in front of a frame can say."""
+LARGEST_FRAME = 2**31 - 1  # the size is a signed int32
 
 
 @struct
 class RequestHeader:
-    """What stands before a request. The client id keeps its old form in version 2."""
+    """The header of a request. In version 2, too, the client id has a classic length."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -39,7 +37,7 @@ class RequestHeader:
 
 @struct
 class ResponseHeader:
-    """What stands before a response: the correlation id of its request."""
+    """The header of a response, with the correlation id of its request."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 
@@ -47,39 +45,37 @@ class ResponseHeader:
 
 
 def request_header_version(request_cls: type[Request[Any]], version: int) -> int:
-    """The version of the header before a request."""
+    """Return the version of a request's header."""
     return 2 if is_flexible(request_cls, version) else 1
 
 
 def response_header_version(request_cls: type[Request[Any]], version: int) -> int:
-    """The version of the header before the answer to a request."""
+    """Return the version of the header of the response to a request."""
+    # An ApiVersions response has header version 0 always: its reader may not know the broker's versions yet (KIP-511).
     return 1 if is_flexible(request_cls, version) and request_cls is not ApiVersionsRequest else 0
 
 
 def encode_request(
     request: Request[Any], version: int, correlation_id: int, client_id: str | None
 ) -> list[bytes | memoryview]:
-    """The frame of a request, in pieces to be sent one after the other; the records of a Produce are not copied.
+    """Encode the frame of a request, in pieces; Produce records are not copied.
 
-    Raises `ProtocolError` where we do not speak the version or the request cannot be said in it.
+    Raises `ProtocolError` if this client does not support the version, or if the version cannot express the request.
     """
     cls = type(request)
     if version not in cls.VERSIONS:
-        spoken = f"{cls.VERSIONS.start} to {cls.VERSIONS.stop - 1}"
-        raise ProtocolError(f"{cls.__name__} is spoken in versions {spoken}, not in {version}")
+        supported = f"{cls.VERSIONS.start} to {cls.VERSIONS.stop - 1}"
+        raise ProtocolError(f"this client supports {cls.__name__} in versions {supported}, not in {version}")
     header = RequestHeader(
-        request_api_key=cls.API_KEY,
-        request_api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
+        request_api_key=cls.API_KEY, request_api_version=version, correlation_id=correlation_id, client_id=client_id
     )
     out = Output()
-    out += bytes(SIZE.size)
+    out += bytes(SIZE.size)  # overwritten below, when the size is known
     write_message(out, header, request_header_version(cls, version))
     write_message(out, request, version)
     size = out.total_bytes() - SIZE.size
     if size > LARGEST_FRAME:
-        raise ProtocolError(f"{cls.__name__} takes {size} bytes; a frame holds {LARGEST_FRAME}")
+        raise ProtocolError(f"{cls.__name__} takes {size} bytes, but a frame has at most {LARGEST_FRAME}")
     SIZE.pack_into(out, 0, size)
     return out.parts()
 
@@ -87,9 +83,8 @@ def encode_request(
 class FrameReader:
     """Cuts the bytes of a connection into frames; no I/O.
 
-    Feed it what was received, then take frames until there is none. `max_frame_bytes` may be changed between calls:
-    before a peer is authenticated it deserves less. A size beyond it ends the connection: `next_frame` raises
-    `ProtocolError` then and ever after.
+    Feed the received bytes, then take frames until there is none. `max_frame_bytes` may change between calls: before
+    authentication a smaller limit is enough. After a frame that exceeds it, every `next_frame` raises `ProtocolError`.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -97,24 +92,24 @@ class FrameReader:
         self._received = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take over received bytes; they are copied."""
+        """Append received bytes; they are copied."""
         self._received += data
 
     @property
     def buffered(self) -> int:
-        """How many bytes were fed and not yet taken as frames."""
+        """The number of bytes fed and not yet returned as frames."""
         return len(self._received)
 
     def next_frame(self) -> memoryview | None:
-        """The next frame without its size, or None until all of it was fed."""
+        """Return the next whole frame without its size, or None if it is incomplete."""
         if len(self._received) < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(self._received)
         if not 0 <= size <= self.max_frame_bytes:
-            # The size comes from the peer: nothing is set aside for it before the bytes are here.
+            # The size comes from the peer: no memory is allocated for it before the bytes arrive.
             raise ProtocolError(
-                f"frame of {size} bytes where at most {self.max_frame_bytes} are allowed, beginning with "
-                f"{bytes(self._received[:16]).hex()}; the peer is no Kafka broker, or it expects another "
+                f"frame of {size} bytes, but at most {self.max_frame_bytes} are allowed; it begins with "
+                f"{bytes(self._received[:16]).hex()}. The peer is not a Kafka broker, or it expects another "
                 "security.protocol on this port"
             )
         end = SIZE.size + size
@@ -128,29 +123,25 @@ class FrameReader:
 def decode_response_header(
     request_cls: type[Request[Any]], version: int, frame: bytes | memoryview
 ) -> tuple[int, memoryview]:
-    """The correlation id of a response and what follows its header."""
+    """Return the correlation id of a response and the bytes after its header."""
     data = memoryview(frame)
     header, at = read_message(ResponseHeader, response_header_version(request_cls, version), data, 0)
     return header.correlation_id, data[at:]
 
 
 def decode_response(request_cls: type[Request[R]], version: int, frame: bytes | memoryview, correlation_id: int) -> R:
-    """The answer to the request with this correlation id.
+    """Decode the response to the request with this correlation id.
 
-    Raises `ProtocolError` where the frame is the answer to another request or none at all.
+    Raises `ProtocolError` if the frame is the response to another request, or not a response.
     """
-    answered, body = decode_response_header(request_cls, version, frame)
-    if answered != correlation_id:
+    received, body = decode_response_header(request_cls, version, frame)
+    if received != correlation_id:
         raise ProtocolError(
-            f"answer to correlation id {answered} where {request_cls.__name__} v{version} with correlation id "
-            f"{correlation_id} is next"
+            f"response with correlation id {received}, but the next one belongs to {request_cls.__name__} v{version} "
+            f"with correlation id {correlation_id}"
         )
-    if request_cls is ApiVersionsRequest and _is_unsupported_version(body):
+    if request_cls is ApiVersionsRequest and body[:2] == UNSUPPORTED_VERSION:
+        # A broker that does not know the version of an ApiVersions request responds in version 0 (KIP-511).
         version = 0
     response: R = decode(request_cls.RESPONSE, version, body)
     return response
-
-
-def _is_unsupported_version(body: memoryview) -> bool:
-    """A broker that does not know the version of an ApiVersions request answers in version 0 (KIP-511)."""
-    return len(body) >= 2 and ERROR_CODE.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION

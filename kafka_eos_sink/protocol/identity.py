@@ -1,4 +1,4 @@
-"""Names that client, producer and commit share: a partition, a producer, and the marker that ends a transaction."""
+"""Partitions, producers and transaction markers, as all packages name them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ProducerIdAndEpoch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """A transactional id under one producer id and epoch, and its transaction version (KIP-890: 2)."""
+    """A transactional id under one producer id and epoch."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    transaction_version: int
+    transaction_version: int  # 2 under KIP-890
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMarker:
-    """A marker to write by hand on one partition (WriteTxnMarkers); its epochs come from DescribeProducers."""
+    """A marker for WriteTxnMarkers, with the epochs of DescribeProducers."""
 
     topic: str
     partition: int

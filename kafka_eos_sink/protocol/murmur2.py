@@ -1,4 +1,4 @@
-"""Kafka's hash of keys, murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``), of one value and of a whole column."""
+"""Kafka's hash of keys, murmur2, of one value and of a whole column."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy.typing as npt
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
-_FEW_ROWS: Final = 8
-"""Below this many rows a numpy pass costs more than the same word in plain Python."""
+_FEW_ROWS: Final = 8  # with fewer rows, a numpy pass costs more than plain Python
 
 
 def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """Murmur2 as in Kafka's ``Utils.murmur2`` of each value of a binary column.
+    """Hash each value of a binary column as Kafka's ``Utils.murmur2`` does.
 
-    ``offsets`` holds one more entry than there are values; value i is ``data[offsets[i]:offsets[i + 1]]``. The hash
-    is what Java has as a signed int, here unsigned.
+    Value i is ``data[offsets[i]:offsets[i + 1]]``. The hash is unsigned here, but a signed int in Java.
     """
     length = np.diff(offsets).astype(np.uint32)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -25,7 +23,7 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
     hashes = np.uint32(_SEED) ^ length
     if not len(length):
         return hashes
-    # Every four bytes as a word, at any address: one gather per word of the keys instead of four.
+    # A view of the four bytes at every address as one word: one gather per word of the keys instead of four.
     padded = np.concatenate([data[first:last], np.zeros(4, np.uint8)])
     words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
     m = np.uint32(_M)
@@ -56,7 +54,7 @@ def _mixed(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _resumed(hashed: int, value: bytes, word: int) -> int:
-    """The hash after all whole words of ``value``, given it after the first ``word`` of them."""
+    """Continue a hash from the given word of ``value`` to its last whole word."""
     for at in range(4 * word, len(value) - 3, 4):
         k = int.from_bytes(value[at : at + 4], "little") * _M & 0xFFFFFFFF
         k = (k ^ (k >> 24)) * _M & 0xFFFFFFFF
@@ -65,7 +63,7 @@ def _resumed(hashed: int, value: bytes, word: int) -> int:
 
 
 def murmur2_bytes(value: bytes) -> int:
-    """Murmur2 as in Kafka's ``Utils.murmur2`` of one value, unsigned."""
+    """Hash one value as Kafka's ``Utils.murmur2`` does, unsigned."""
     hashed = _resumed(_SEED ^ len(value), value, 0)
     if rest := len(value) & 3:
         hashed = (hashed ^ int.from_bytes(value[-rest:], "little")) * _M & 0xFFFFFFFF

@@ -1,9 +1,8 @@
 """The one table of reactions to error codes, for admin, producer and commit.
 
-The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row is an API, a reaction, and the codes with that reaction. A code
-without a row gets its API's strictest reaction, because a new code of a newer broker may mean anything. APIs that only read or
-are idempotent by themselves retry every code that Kafka calls retriable. Sets of codes that other modules test for are derived
-from the rows here, or stand here as a group of their own.
+The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
+A code without a row gets its API's strictest reaction, because a newer broker's code may mean anything. APIs that only
+read, or are idempotent, retry every code that Kafka calls retriable. Sets of codes that other modules test are here too.
 """
 
 from __future__ import annotations
@@ -11,13 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from kafka_eos_sink.errors import (
-    AuthorizationError,
-    BrokerRefusedError,
-    FencedError,
-    KafkaEosError,
-    TransactionAbortedError,
-)
+from kafka_eos_sink import errors
 from kafka_eos_sink.protocol import messages
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.schema import Request
@@ -42,14 +35,14 @@ class Reaction(Enum):
 
 
 RETRIES = frozenset({Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR})
-COMPLETES = frozenset({Reaction.SUCCESS, Reaction.NOT_FOUND, Reaction.OUT_OF_RANGE})
-"""The code is itself the result of the request."""
+COMPLETES = frozenset({Reaction.SUCCESS, Reaction.NOT_FOUND, Reaction.OUT_OF_RANGE})  # the code is the result
 CONFIGURATION = frozenset({Reaction.CONFIGURATION, Reaction.ABORT_CONFIGURATION})
 
 
 _MOVED = """NOT_LEADER_OR_FOLLOWER UNKNOWN_TOPIC_ID LEADER_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH
     KAFKA_STORAGE_ERROR NETWORK_EXCEPTION REPLICA_NOT_AVAILABLE"""
 _LEADER = _MOVED + " UNKNOWN_TOPIC_OR_PARTITION"
+_OTHER_PRODUCER = "INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING"
 _COORDINATOR = "COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR"
 _AUTHORIZATION = """TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED"""
@@ -72,8 +65,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.FIND_COORDINATOR: _COORDINATOR,
         Reaction.ABORT: "OPERATION_NOT_ATTEMPTED UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE",
         Reaction.ABORT_CONFIGURATION: "TOPIC_AUTHORIZATION_FAILED",
-        Reaction.FENCED: """INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE
-            TRANSACTIONAL_ID_AUTHORIZATION_FAILED""",
+        Reaction.FENCED: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED " + _OTHER_PRODUCER,
     },
     messages.ProduceRequest: {
         Reaction.SUCCESS: "DUPLICATE_SEQUENCE_NUMBER",
@@ -81,8 +73,8 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.RETRY: """REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND CORRUPT_MESSAGE
             COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS NOT_COORDINATOR CONCURRENT_TRANSACTIONS""",
         Reaction.RETRY_WHILE_EARLIER_UNANSWERED: "OUT_OF_ORDER_SEQUENCE_NUMBER",
-        Reaction.ABORT: """UNKNOWN_PRODUCER_ID INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE
-            INVALID_PRODUCER_ID_MAPPING TRANSACTION_ABORTABLE""",
+        # Only the coordinator knows whether an identity is fenced. A leader may also have lost the producer's state.
+        Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.SPLIT: "MESSAGE_TOO_LARGE",
         Reaction.CONFIGURATION: """RECORD_LIST_TOO_LARGE INVALID_RECORD INVALID_TIMESTAMP INVALID_TOPIC_EXCEPTION
             INVALID_REQUIRED_ACKS UNSUPPORTED_FOR_MESSAGE_FORMAT UNSUPPORTED_COMPRESSION_TYPE POLICY_VIOLATION """
@@ -92,8 +84,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.FIND_COORDINATOR: "REQUEST_TIMED_OUT " + _COORDINATOR,
         Reaction.RETRY: "COORDINATOR_LOAD_IN_PROGRESS CONCURRENT_TRANSACTIONS UNKNOWN_TOPIC_OR_PARTITION",
         Reaction.ABORT_CONFIGURATION: "GROUP_AUTHORIZATION_FAILED",
-        Reaction.FENCED: """INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING
-            TRANSACTIONAL_ID_AUTHORIZATION_FAILED""",
+        Reaction.FENCED: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED " + _OTHER_PRODUCER,
         Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE",
     },
     messages.TxnOffsetCommitRequest: {
@@ -102,15 +93,14 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.ABORT_CONFIGURATION: """GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED ILLEGAL_GENERATION
             UNKNOWN_MEMBER_ID FENCED_INSTANCE_ID FENCED_MEMBER_EPOCH STALE_MEMBER_EPOCH GROUP_ID_NOT_FOUND
             OFFSET_METADATA_TOO_LARGE""",
-        Reaction.FENCED: """INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE INVALID_PRODUCER_ID_MAPPING
-            TRANSACTIONAL_ID_AUTHORIZATION_FAILED""",
+        Reaction.FENCED: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED " + _OTHER_PRODUCER,
         Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE",
     },
     messages.EndTxnRequest: {
         Reaction.RETRY: "CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT",
         Reaction.FIND_COORDINATOR: _COORDINATOR,
-        Reaction.UNKNOWN: """INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE
-            UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE""",
+        # A retry after a lost response gets these codes too: the first request may have ended the transaction.
+        Reaction.UNKNOWN: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.CONFIGURATION: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION",
     },
     messages.MetadataRequest: {
@@ -142,10 +132,6 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.REFRESH_METADATA: _LEADER,
         Reaction.RETRY: "REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     },
-    messages.OffsetFetchRequest: {
-        Reaction.FIND_COORDINATOR: _COORDINATOR,
-        Reaction.RETRY: "COORDINATOR_LOAD_IN_PROGRESS UNSTABLE_OFFSET_COMMIT",
-    },
 }
 
 _STRICTEST: dict[type[Request[Any]], Reaction] = {
@@ -158,30 +144,29 @@ _STRICTEST: dict[type[Request[Any]], Reaction] = {
     messages.EndTxnRequest: Reaction.UNKNOWN,
 }
 
+# (API, code) -> reaction, for the codes that have a row.
 REACTIONS: dict[tuple[type[Request[Any]], ErrorCode], Reaction] = {
     (request, ErrorCode[name]): action
     for request, rows in _ROWS.items()
     for action, names in rows.items()
     for name in names.split()
 }
-"""(API, code) -> reaction, for the codes that have a row."""
 
 
 def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[ErrorCode]:
-    """The codes that have a row with this reaction."""
+    """Return the codes whose row has this reaction."""
     return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is action)
 
 
-# Groups of codes that other modules test for
-
+# This identity's transaction is no longer open: it has been committed or aborted before.
 END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
-"""EndTxn is rejected because the transaction is no longer open under this identity: it was ended before, either way."""
+# Another process has initialised the transactional id in the meantime.
 FENCED_BY_NEWER_OWNER = codes_with(messages.InitProducerIdRequest, Reaction.FENCED)
-"""Another process has initialised the transactional id since."""
+# Errors of Produce after which the leader's log may contain the batch nevertheless.
 MAY_HAVE_BEEN_APPENDED = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
-"""Errors of Produce after which the batch may stand in the log nevertheless."""
+# Errors of Produce after which an idempotent producer without transactions continues with its next epoch (KIP-360).
 RESTARTS_SEQUENCES = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -190,7 +175,6 @@ RESTARTS_SEQUENCES = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Errors of Produce after which an idempotent producer without transactions continues under its next epoch (KIP-360)."""
 
 
 def reaction(request: type[Request[Any]], code: int) -> Reaction:
@@ -220,7 +204,9 @@ _OWN_CODE = {
 }
 
 
-def refusal(request: type[Request[Any]], code: int, what: str, broker_message: str | None = None) -> KafkaEosError:
+def refusal(
+    request: type[Request[Any]], code: int, what: str, broker_message: str | None = None
+) -> errors.KafkaEosError:
     """Build the error for a code that no retry can mend.
 
     Args:
@@ -235,10 +221,10 @@ def refusal(request: type[Request[Any]], code: int, what: str, broker_message: s
     error = ErrorCode.of(code)
     failure = f"{what} returned {error.name}: {broker_message or error.message}"
     if error in MISSING_RIGHT:
-        return AuthorizationError(error.name, f"{failure} The principal lacks {MISSING_RIGHT[error]}: grant it.")
+        return errors.AuthorizationError(error.name, f"{failure} The principal lacks {MISSING_RIGHT[error]}: grant it.")
     action = reaction(request, code)
     if action is Reaction.FENCED:
-        return FencedError("PRODUCER_FENCED", f"{failure} Another process has taken over the transactional id.")
+        return errors.FencedError("PRODUCER_FENCED", f"{failure} Another process has taken over the transactional id.")
     if action is Reaction.ABORT:
-        return TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
-    return BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)
+        return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
+    return errors.BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)

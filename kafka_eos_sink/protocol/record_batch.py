@@ -1,7 +1,7 @@
-"""Record batch v2: header, attributes, CRC and control records; sealing what is to be written, reading what was.
+"""Record batch v2: seals batches to write, reads batches and control records.
 
 The layout is that of ``org.apache.kafka.common.record.DefaultRecordBatch`` (KIP-98): a header of 61 bytes, then the
-records, compressed as one piece. Batches of magic 0 and 1 (before Kafka 0.11) are refused.
+records, compressed as a whole. Batches of magic 0 and 1 (before Kafka 0.11) are rejected.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -16,27 +17,19 @@ from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
 from kafka_eos_sink.protocol.varints import encode_varint
 
-BATCH_OVERHEAD = 61
-"""Bytes of the header of a record batch."""
-
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-"""How much ``read_record_batches`` decompresses in all, unless it is told otherwise."""
-
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_COORDINATOR_EPOCH = -1
+BATCH_OVERHEAD = 61  # bytes of the header
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # default limit of ``read_record_batches``, for all batches together
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
 _MAGIC = 2
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
+# The CRC covers everything after itself. The leader may therefore set base offset and leader epoch without a new CRC.
 _BEFORE_CRC = struct.Struct(">qiibI")
-_LOG_OVERHEAD = 12
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_LOG_OVERHEAD = 12  # base offset and length; the length does not count these bytes
 _MAGIC_AT = 16
-_CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _MAX_BATCH_BYTES = 2**31 - 1
 _MIN_RECORD_BYTES = 7
@@ -49,12 +42,34 @@ _CONTROL = 0x20
 Header = tuple[str, bytes | None]
 
 
+class BatchHeader(NamedTuple):
+    """The header of a batch; without idempotence, id, epoch and sequence are -1."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    checksum: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record that the batch had before compaction."""
+        return self.base_offset + self.last_offset_delta
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBlock:
-    """The records of one batch before it has a producer, epoch and sequence: what a retry keeps.
+    """The encoded records of one batch, without producer, epoch and sequence.
 
-    ``records`` are compressed with ``compression`` already. Timestamps are in ms; ``uncompressed_bytes`` is the size of
-    the records section before compression.
+    ``records`` are already compressed with ``compression``. Timestamps are in ms.
     """
 
     records: Buffer
@@ -73,13 +88,15 @@ class RecordsBlock:
 def seal(
     block: RecordsBlock, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> list[Buffer]:
-    """The batch as it goes on the wire: the header with its CRC-32C, and the records, which are not copied.
+    """Build a batch: the header with its CRC-32C, and the records, not copied.
 
-    A batch without idempotence has -1 for all three numbers. Raises ``ValueError`` when the batch is empty or does
-    not fit the 2 GiB that its length field can say.
+    Without idempotence, producer id, epoch and sequence are -1.
+
+    Raises:
+        ValueError: The batch is empty, or larger than the 2 GiB of its length field.
     """
     if block.record_count < 1:
-        raise ValueError("a batch to be written needs at least one record")
+        raise ValueError("a batch needs at least one record")
     if block.size_in_bytes - _LOG_OVERHEAD > _MAX_BATCH_BYTES:
         raise ValueError(f"a record batch of {block.size_in_bytes} bytes is larger than 2 GiB; split it")
     after_crc = _AFTER_CRC.pack(
@@ -93,7 +110,7 @@ def seal(
         block.record_count,
     )
     checksum = crc32c(block.records, crc32c(after_crc))
-    # The broker assigns the base offset; the leader epoch (-1) is outside the CRC because the leader writes it.
+    # The broker replaces base offset 0 and leader epoch -1.
     before_crc = _BEFORE_CRC.pack(0, block.size_in_bytes - _LOG_OVERHEAD, -1, _MAGIC, checksum)
     return [before_crc + after_crc, block.records]
 
@@ -105,14 +122,14 @@ def encode_rows(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> RecordsBlock:
-    """A few rows ``(key, value, headers)`` as one block, all with the timestamp ``timestamp_ms``.
+    """Encode a few rows ``(key, value, headers)`` as one block with one timestamp.
 
-    For the commit log's own records; columns of rows go through ``record_columns``.
+    The commit log's records use it. Columns of rows go through ``record_columns``.
     """
     records = bytearray()
     count = 0
     for count, (key, value, headers) in enumerate(rows, start=1):
-        body = bytearray(b"\x00\x00")
+        body = bytearray(b"\x00\x00")  # attributes and timestamp delta
         body += encode_varint(count - 1)
         _append_bytes(body, key)
         _append_bytes(body, value)
@@ -153,9 +170,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRecord:
-    """A marker that a coordinator wrote: ``type`` 0 is ABORT, 1 is COMMIT, others are not about transactions.
+    """A control record; ``type`` 0 is an ABORT marker, 1 a COMMIT marker.
 
-    ``coordinator_epoch`` is -1 where ``type`` is neither of the two.
+    Other types do not concern transactions; their ``coordinator_epoch`` is -1.
     """
 
     offset: int
@@ -165,11 +182,11 @@ class ControlRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """One batch of a log. Compaction may have taken some or all of its records; its offsets and producer stay.
+    """One batch of a log; compaction removes records, but no offsets or producer.
 
-    A batch has ``records`` or, when ``control`` is true, ``control_records``. ``base_sequence``, ``producer_id`` and
-    ``producer_epoch`` are -1 for a producer without idempotence. Timestamps are in ms; with ``log_append_time`` every
-    record has the one of the broker, ``max_timestamp``.
+    A batch has ``records`` or, if ``control`` is true, ``control_records``. ``base_sequence``, ``producer_id`` and
+    ``producer_epoch`` are -1 for a producer without idempotence. Timestamps are in ms. With ``log_append_time``, every
+    record has the broker's timestamp, ``max_timestamp``.
     """
 
     base_offset: int
@@ -192,11 +209,11 @@ class RecordBatch:
 def read_record_batches(
     data: Buffer, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> tuple[RecordBatch, ...]:
-    """The batches in ``data``, as a Fetch answer or a log segment holds them.
+    """Read the batches of a Fetch response or of a log segment.
 
-    A batch that is cut off at the end is dropped: brokers cut answers at their size limit. Raises ``ProtocolError`` for
-    a wrong CRC, a magic other than 2, a codec that does not exist, lengths that contradict each other, or when all
-    batches together hold more than ``max_decompressed_bytes`` of records.
+    Raises:
+        ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or more than
+            ``max_decompressed_bytes`` of records in all batches together.
     """
     view = memoryview(data).cast("B")
     batches: list[RecordBatch] = []
@@ -210,8 +227,9 @@ def read_record_batches(
             )
         base_offset, length = struct.unpack_from(">qi", view, at)
         if length < BATCH_OVERHEAD - _LOG_OVERHEAD:
-            raise ProtocolError(f"the batch at byte {at} (offset {base_offset}) says a length of {length}")
+            raise ProtocolError(f"the batch at byte {at} (offset {base_offset}) has the impossible length {length}")
         if length > len(view) - at - _LOG_OVERHEAD:
+            # Brokers cut a Fetch response at its size limit, so the last batch may be incomplete.
             break
         batch, used = _read_batch(view[at : at + _LOG_OVERHEAD + length], budget)
         budget -= used
@@ -220,85 +238,59 @@ def read_record_batches(
     return tuple(batches)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
-    """Whose a batch is; producer id and epoch are -1 without idempotence, and in a batch from before magic 2."""
-
-    base_offset: int
-    last_offset: int
-    producer_id: int
-    producer_epoch: int
-
-
 def first_batch_of(data: Buffer) -> BatchHeader | None:
-    """The header of the first batch in ``data``, whose records are not looked at; None where there is no whole header."""
+    """Read the header of the first batch, or return None if it is incomplete."""
     view = memoryview(data).cast("B")
     if len(view) <= _MAGIC_AT:
         return None
     if view[_MAGIC_AT] != _MAGIC:
+        # A batch from before magic 2 has no producer. Only its base offset is read.
         (offset,) = struct.unpack_from(">q", view)
-        return BatchHeader(offset, offset, -1, -1)
+        return BatchHeader(offset, 0, -1, view[_MAGIC_AT], 0, 0, 0, -1, -1, -1, -1, -1, 0)
     if len(view) < BATCH_OVERHEAD:
         return None
-    base_offset, _, _, _, _, _, last_offset_delta, _, _, producer_id, producer_epoch, _, _ = _HEADER.unpack_from(view)
-    return BatchHeader(base_offset, base_offset + last_offset_delta, producer_id, producer_epoch)
+    return BatchHeader._make(_HEADER.unpack_from(view))
 
 
 def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
-    """One whole batch, and how many bytes of records it took from the budget."""
-    (
-        base_offset,
-        _,
-        leader_epoch,
-        _,
-        checksum,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    ) = _HEADER.unpack_from(view)
-    where = f"the batch at offset {base_offset}"
+    """Read one whole batch; also return how many bytes of ``budget`` its records took."""
+    header = BatchHeader._make(_HEADER.unpack_from(view))
+    where = f"the batch at offset {header.base_offset}"
     actual = crc32c(view[_ATTRIBUTES_AT:])
-    if checksum != actual:
-        raise ProtocolError(f"{where} is damaged: its CRC-32C is {checksum:#010x}, its bytes give {actual:#010x}")
-    if base_offset < 0 or last_offset_delta < 0 or record_count < 0:
+    if header.checksum != actual:
         raise ProtocolError(
-            f"{where} has last offset delta {last_offset_delta} and {record_count} records; none can be negative"
+            f"{where} is damaged: its CRC-32C is {header.checksum:#010x}, its bytes give {actual:#010x}"
+        )
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
+        raise ProtocolError(
+            f"{where} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
+            "none can be negative"
         )
     try:
-        codec = Codec(attributes & _CODEC_MASK)
+        codec = Codec(header.attributes & _CODEC_MASK)
     except ValueError:
-        raise ProtocolError(f"{where} is compressed with codec {attributes & _CODEC_MASK}, which is unknown") from None
-    control = bool(attributes & _CONTROL)
-    log_append_time = bool(attributes & _LOG_APPEND_TIME)
+        raise ProtocolError(f"{where} has the unknown compression codec {header.attributes & _CODEC_MASK}") from None
+    control = bool(header.attributes & _CONTROL)
+    log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
     section: Buffer = b""
-    if record_count or len(view) > BATCH_OVERHEAD:
+    # Compaction may leave a bare header. Its empty section is not valid compressed data, so it is not decompressed.
+    if header.record_count or len(view) > BATCH_OVERHEAD:
         section = decompress(codec, view[BATCH_OVERHEAD:], budget)
-        records = _RecordReader(section, where).read(
-            record_count,
-            base_offset,
-            last_offset_delta,
-            base_timestamp,
-            fixed_timestamp=max_timestamp if log_append_time else None,
-        )
+        records = _RecordReader(section, where).read(header, header.max_timestamp if log_append_time else None)
     batch = RecordBatch(
-        base_offset=base_offset,
-        last_offset=base_offset + last_offset_delta,
-        partition_leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=bool(attributes & _TRANSACTIONAL),
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        partition_leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=bool(header.attributes & _TRANSACTIONAL),
         control=control,
         compression=codec,
         log_append_time=log_append_time,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
         size_in_bytes=len(view),
         records=() if control else records,
         control_records=tuple(_control_record(record, where) for record in records) if control else (),
@@ -307,25 +299,24 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
 
 
 def _control_record(record: Record, where: str) -> ControlRecord:
-    """KIP-98's key ``(version, type)`` and, for end markers, value ``(version, coordinator epoch)``.
-
-    Later versions only append fields, as ``EndTransactionMarker`` assumes too.
-    """
+    """Read a control record (KIP-98)."""
+    # The key is (version, type); the value of a marker is (version, coordinator epoch). Later versions only append
+    # fields; Kafka's ``EndTransactionMarker`` relies on that too.
     if record.key is None or len(record.key) < 4:
-        raise ProtocolError(f"{where} holds a control record at offset {record.offset} without a type")
+        raise ProtocolError(f"{where} has a control record at offset {record.offset} without a type")
     version, kind = struct.unpack_from(">hh", record.key)
     if version < 0:
-        raise ProtocolError(f"{where} holds a control record of version {version}")
+        raise ProtocolError(f"{where} has a control record of version {version}")
     if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
-        return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=NO_COORDINATOR_EPOCH)
+        return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=-1)
     if record.value is None or len(record.value) < 6:
-        raise ProtocolError(f"{where} holds an end marker at offset {record.offset} without a coordinator epoch")
+        raise ProtocolError(f"{where} has a marker at offset {record.offset} without a coordinator epoch")
     _, coordinator_epoch = struct.unpack_from(">hi", record.value)
     return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=coordinator_epoch)
 
 
 class _RecordReader:
-    """A cursor over one records section; every read is bounded by it."""
+    """A cursor over one records section; no read goes beyond the section."""
 
     __slots__ = ("_at", "_data", "_where")
 
@@ -334,34 +325,29 @@ class _RecordReader:
         self._at = 0
         self._where = where
 
-    def read(
-        self,
-        count: int,
-        base_offset: int,
-        last_offset_delta: int,
-        base_timestamp: int,
-        *,
-        fixed_timestamp: int | None,
-    ) -> tuple[Record, ...]:
-        if count * _MIN_RECORD_BYTES > len(self._data):
-            raise self._error(f"says {count} records but has only {len(self._data)} bytes of them")
+    def read(self, header: BatchHeader, fixed_timestamp: int | None) -> tuple[Record, ...]:
+        # The count comes from the peer: the loop below must not run longer than the bytes justify.
+        if header.record_count * _MIN_RECORD_BYTES > len(self._data):
+            raise self._error(f"claims {header.record_count} records in only {len(self._data)} bytes")
+        base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
         records = []
         previous_delta = -1
-        for _ in range(count):
+        for _ in range(header.record_count):
             length = self._varint()
             end = self._at + length
             if length < 0 or end > len(self._data):
-                raise self._error(f"holds a record with length {length}")
+                raise self._error(f"has a record of length {length}")
             self._at += 1  # attributes, unused
             timestamp_delta = self._varint()
             offset_delta = self._varint()
-            if not previous_delta < offset_delta <= last_offset_delta:
-                raise self._error(f"holds offset delta {offset_delta} after {previous_delta}")
+            # Compaction leaves gaps between the deltas, but never changes their order.
+            if not previous_delta < offset_delta <= last_delta:
+                raise self._error(f"has offset delta {offset_delta} after {previous_delta}")
             key = self._bytes()
             value = self._bytes()
             headers = self._headers()
             if self._at != end:
-                raise self._error("holds a record whose length contradicts its content")
+                raise self._error("has a record whose length contradicts its content")
             records.append(
                 Record(
                     offset=base_offset + offset_delta,
@@ -379,16 +365,16 @@ class _RecordReader:
     def _headers(self) -> tuple[Header, ...]:
         count = self._varint()
         if count < 0 or 2 * count > len(self._data) - self._at:
-            raise self._error(f"holds a record with {count} headers")
+            raise self._error(f"has a record with {count} headers")
         headers = []
         for _ in range(count):
             key = self._bytes()
             if key is None:
-                raise self._error("holds a header without a key")
+                raise self._error("has a header without a key")
             try:
                 name = key.decode()
             except UnicodeDecodeError:
-                raise self._error("holds a header key that is not UTF-8") from None
+                raise self._error("has a header key that is not UTF-8") from None
             headers.append((name, self._bytes()))
         return tuple(headers)
 
@@ -398,7 +384,7 @@ class _RecordReader:
             return None
         start = self._at
         if not 0 <= length <= len(self._data) - start:
-            raise self._error(f"holds a field of {length} bytes")
+            raise self._error(f"has a field of {length} bytes")
         self._at = start + length
         return self._data[start : self._at]
 
@@ -414,7 +400,7 @@ class _RecordReader:
                     break
                 shift += 7
                 if shift > 63:
-                    raise self._error("holds a varint longer than ten bytes")
+                    raise self._error("has a varint longer than ten bytes")
         except IndexError:
             raise self._error("ends within a record") from None
         self._at = at

@@ -1,10 +1,10 @@
-"""Arrow columns to the records section of a record batch v2, with no Python per row.
+"""Arrow columns to the records section of a batch v2, with no Python per row.
 
-A record is a run of short and long byte strings: its length, attributes, timestamp delta, offset delta, key length,
-key, value length, value, number of headers, headers. All of them lie ready in *sources*: the columns themselves and
-tables of pre-computed varints. One Arrow ``take`` over the concatenated sources, with one index per byte string, writes
-the whole section; numpy computes the indices. Tried beside it: joining the columns element by element
-(``binary_join_element_wise``) and scattering bytes with numpy, both two to three times slower.
+A record is a sequence of byte strings: length, attributes, timestamp delta, offset delta, key length, key, value
+length, value, number of headers, headers. All of them exist in *sources*: the columns themselves, and tables of
+pre-computed varints. numpy computes one index per byte string. One Arrow ``take`` over the concatenated sources then
+writes the whole section. Two alternatives were two to three times slower: ``binary_join_element_wise``, and scattering
+bytes with numpy.
 """
 
 from __future__ import annotations
@@ -18,37 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import InvalidRowError
-from kafka_eos_sink.protocol.binary_columns import (
-    MAX_COLUMN_BYTES,
-    Indices,
-    Sources,
-    as_binary,
-    byte_lengths,
-    check_column_bytes,
-    data_bytes,
-)
+from kafka_eos_sink.protocol import binary_columns as binary
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.varints import Int64Array, encode_varint, varint_sizes
 
-__all__ = [
-    "HEADERS_TYPE",
-    "MAX_COLUMN_BYTES",
-    "EncodedRecords",
-    "RecordColumns",
-    "as_binary",
-    "encode_block",
-    "encode_records",
-    "encode_rows_at",
-    "encoded_headers",
-    "record_sizes",
-]
-
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 NO_HEADERS = encode_varint(0)
-NULL_FIELD = encode_varint(-1)
-_ATTRIBUTES = b"\x00"
+NULL_FIELD = encode_varint(-1)  # a length of -1 stands for null: Kafka keeps null and empty apart
+_ATTRIBUTES = b"\x00"  # of one record; Kafka defines none
 _NO_TIMESTAMP_DELTA = encode_varint(0)
 _MAX_OFFSET_DELTA_SIZE = 5
 _MAX_TIMESTAMP_DELTA_SIZE = 10
@@ -56,15 +35,19 @@ _MAX_TIMESTAMP_DELTA_SIZE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """What records are made of: columns of equal length, one row per record.
+    """The columns of records: equal length, one row per record.
 
-    ``value`` and ``key`` may be given as anything that ``as_binary`` takes; ``headers`` as a list of structs with a
-    string ``key`` and a binary or string ``value``; ``timestamp`` as int64 ms or an Arrow timestamp. They are kept as
-    binary, ``HEADERS_TYPE`` and int64 ms. ``key`` ``None`` means null keys throughout, ``headers`` ``None`` no headers;
-    ``timestamp`` ``None``, or null in a row, means the time of writing. A null list of headers is an empty one.
+    Args:
+        value: Any type that ``as_binary`` accepts; kept as binary.
+        key: As ``value``; ``None`` means that all keys are null.
+        headers: A list of structs with a string ``key`` and a binary or string ``value``; kept as ``HEADERS_TYPE``.
+            ``None`` or a null list means no headers.
+        timestamp: int64 ms or an Arrow timestamp; kept as int64 ms. ``None`` or null means the time of writing.
 
-    Raises ``TypeError`` for other types, ``ValueError`` for columns of unequal length or 2 GiB and more, and
-    ``InvalidRowError`` (``INVALID_HEADER``) for a header whose key is null.
+    Raises:
+        TypeError: Another type.
+        ValueError: Columns of unequal length, or a column of 2 GiB or more.
+        InvalidRowError: ``INVALID_HEADER``: the key of a header is null.
     """
 
     value: pa.Array
@@ -74,8 +57,8 @@ class RecordColumns:
 
     def __post_init__(self) -> None:
         normalised = (
-            ("value", as_binary(self.value)),
-            ("key", None if self.key is None else as_binary(self.key)),
+            ("value", binary.as_binary(self.value)),
+            ("key", None if self.key is None else binary.as_binary(self.key)),
             ("headers", None if self.headers is None else _as_headers(self.headers)),
             ("timestamp", None if self.timestamp is None else _as_milliseconds(self.timestamp)),
         )
@@ -86,26 +69,26 @@ class RecordColumns:
 
     @property
     def num_rows(self) -> int:
-        """Rows, hence records."""
+        """The number of rows, which is the number of records."""
         return len(self.value)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns' rows, with Arrow's own offsets and bitmaps; shared buffers count by the slice."""
+        """Bytes of this slice, including Arrow's offsets and bitmaps."""
         return sum(column.nbytes for column in self._columns() if column is not None)
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
-        """The rows from ``offset`` on, at most ``length`` of them, without copying."""
+        """Return at most ``length`` rows from ``offset`` on, without copying."""
         return self._map(lambda column: column.slice(offset, length))
 
-    def take(self, indices: pa.Array | Indices) -> RecordColumns:
-        """The rows at ``indices``, in their order, copied."""
+    def take(self, indices: pa.Array | binary.Indices) -> RecordColumns:
+        """Return a copy of the rows at ``indices``, in that order."""
         picked = indices if isinstance(indices, pa.Array) else pa.array(indices)
         return self._map(lambda column: column.take(picked))
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """The rows of all ``parts`` one after the other; a column that only some of them have is null in the others."""
+        """Concatenate ``parts``. A column that a part lacks is null in its rows."""
         if not parts:
             return cls(value=pa.array([], pa.binary()))
         if len(parts) == 1:
@@ -120,8 +103,8 @@ class RecordColumns:
                 for part, column in zip(parts, columns, strict=True)
             )
 
-        check_column_bytes("value", sum(data_bytes(part.value) for part in parts))
-        check_column_bytes("key", sum(data_bytes(part.key) for part in parts if part.key is not None))
+        binary.check_column_bytes("value", sum(binary.data_bytes(part.value) for part in parts))
+        binary.check_column_bytes("key", sum(binary.data_bytes(part.key) for part in parts if part.key is not None))
         return cls(
             value=joined("value", pa.binary()),
             key=joined("key", pa.binary()),
@@ -137,10 +120,14 @@ class RecordColumns:
         return RecordColumns(value=value, key=key, headers=headers, timestamp=timestamp)
 
 
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    array = column
-    if isinstance(column, pa.ChunkedArray):
-        array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    array = _one_array(column)
     if array.type != HEADERS_TYPE:
         try:
             array = array.cast(HEADERS_TYPE)
@@ -151,7 +138,7 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
             ) from error
     entries = array.values
     if entries.null_count or entries.field(0).null_count:
-        # The children may hold nulls outside this slice or under null lists, which do not matter.
+        # Arrow's children may hold nulls outside this slice or under null lists. Those are in no record.
         keys = array.flatten().flatten()[0]
         if keys.null_count:
             entry = int(np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))[0])
@@ -161,9 +148,7 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _as_milliseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    array = column
-    if isinstance(column, pa.ChunkedArray):
-        array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    array = _one_array(column)
     if array.type == pa.int64():
         return array
     if pa.types.is_null(array.type):
@@ -180,15 +165,15 @@ def _as_milliseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pc.multiply_checked(ticks, pa.scalar(1000, pa.int64()))
     per_ms = {"us": 1000, "ns": 1_000_000}[unit]
     mask = ticks.is_null().to_numpy(zero_copy_only=False) if ticks.null_count else None
-    # numpy rounds down before 1970 as well, Arrow's division would round towards it.
+    # numpy rounds down before 1970 as well; Arrow's division rounds towards zero.
     return pa.array(ticks.fill_null(0).to_numpy() // per_ms, mask=mask)
 
 
 def record_sizes(columns: RecordColumns) -> Int64Array:
-    """An upper bound of the bytes that each record takes in an uncompressed batch, beside ``BATCH_OVERHEAD``.
+    """An upper bound of each record's uncompressed bytes.
 
-    It differs from the real size only in the offset delta and timestamp delta, which depend on the batch: at most 5
-    bytes too many, 15 with a column of timestamps.
+    The offset delta and the timestamp delta depend on the batch. The bound is therefore at most 5 bytes too large, or
+    15 bytes with a timestamp column.
     """
     sizes = 1 + _MAX_OFFSET_DELTA_SIZE + _body_sizes(columns)
     sizes += 1 if columns.timestamp is None else _MAX_TIMESTAMP_DELTA_SIZE
@@ -196,9 +181,9 @@ def record_sizes(columns: RecordColumns) -> Int64Array:
 
 
 def _body_sizes(columns: RecordColumns) -> Int64Array:
-    """Bytes of key, value and headers with their lengths, per row."""
-    sizes = _field_sizes(byte_lengths(columns.value))
-    sizes += len(NULL_FIELD) if columns.key is None else _field_sizes(byte_lengths(columns.key))
+    """Bytes per row of key, value and headers, including their lengths."""
+    sizes = _field_sizes(binary.byte_lengths(columns.value))
+    sizes += len(NULL_FIELD) if columns.key is None else _field_sizes(binary.byte_lengths(columns.key))
     if columns.headers is None:
         sizes += len(NO_HEADERS)
     else:
@@ -211,40 +196,15 @@ def _body_sizes(columns: RecordColumns) -> Int64Array:
 
 def _header_sizes(entries: pa.Array) -> Int64Array:
     keys, values = entries.flatten()
-    return _field_sizes(byte_lengths(as_binary(keys))) + _field_sizes(byte_lengths(values))
+    return _field_sizes(binary.byte_lengths(binary.as_binary(keys))) + _field_sizes(binary.byte_lengths(values))
 
 
 def _field_sizes(lengths: Int64Array) -> Int64Array:
     return varint_sizes(lengths) + np.maximum(lengths, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedRecords:
-    """Records one after the other, uncompressed: record ``i`` is ``data[ends[i - 1]:ends[i]]``."""
-
-    data: memoryview
-    ends: Int64Array
-
-
-def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int, int]:
-    """The records section of one batch with all rows: ``(records, base_timestamp, max_timestamp)``, uncompressed.
-
-    Offset deltas run from 0. The base timestamp is the first row's, as in Java. Raises ``ValueError`` when there are no
-    rows or the section would take 2 GiB or more; ``record_sizes`` tells where to split.
-    """
-    if not columns.num_rows:
-        raise ValueError("a batch to be written needs at least one record")
-    timestamps = _timestamps(columns, now_ms)
-    if timestamps is None:
-        base = highest = now_ms
-    else:
-        base, highest = int(timestamps[0]), int(timestamps.max())
-    encoded = encode_rows_at(columns, now_ms=now_ms, offset_deltas=np.arange(columns.num_rows), base_timestamp=base)
-    return encoded.data, base, highest
-
-
 def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int | None = None) -> RecordsBlock:
-    """``encode_records``, compressed: what ``record_batch.seal`` takes."""
+    """Encode and compress all rows as one batch, ready for ``record_batch.seal``."""
     records, base_timestamp, max_timestamp = encode_records(columns, now_ms)
     return RecordsBlock(
         records=compress(codec, level, records),
@@ -256,103 +216,92 @@ def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int |
     )
 
 
-def encode_rows_at(
-    columns: RecordColumns,
-    *,
-    now_ms: int,
-    offset_deltas: Indices,
-    base_timestamp: int | Int64Array,
-    rows: Indices | None = None,
-) -> EncodedRecords:
-    """Rows encoded for places in batches that the caller keeps, possibly several at once.
+def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int, int]:
+    """Encode all rows as the records section of one batch.
 
-    ``rows`` picks and orders the rows (default: all); ``offset_deltas`` holds the place of each picked row in its batch
-    and ``base_timestamp`` the base of that batch, one for all or one per picked row. So the rows of many partitions can
-    be encoded in one call, sorted by partition, and cut at ``ends``. Raises ``ValueError`` at 2 GiB.
+    Returns:
+        The section, uncompressed; the base timestamp, which is the first row's as in Java; the largest timestamp.
+
+    Raises:
+        ValueError: There are no rows, or the section takes 2 GiB or more. ``record_sizes`` shows where to split.
     """
-    timestamps = _timestamps(columns, now_ms)
-    if timestamps is not None and rows is not None:
-        timestamps = timestamps[rows]
-    count = columns.num_rows if rows is None else len(rows)
+    count = columns.num_rows
     if not count:
-        return EncodedRecords(data=memoryview(b""), ends=np.zeros(0, np.int64))
-    places = offset_deltas.astype(np.int64, copy=False)
-    # Without a column the rows carry the time of writing; a batch begun earlier has another base.
-    deltas = (now_ms if timestamps is None else timestamps) - np.asarray(base_timestamp, np.int64)
-    all_at_base = not deltas.any()
-
-    sources = Sources()
-    fields, sizes = _row_fields(sources, columns, rows)
+        raise ValueError("a batch needs at least one record")
+    timestamps = _timestamps(columns, now_ms)
+    base = highest = now_ms
+    if timestamps is not None:
+        base, highest = int(timestamps[0]), int(timestamps.max())
+    sources = binary.Sources()
+    fields, sizes = _row_fields(sources, columns)
     prefix = b""
     if columns.headers is None:
-        # The zero that counts a record's headers is written with the next record's length; the first one is cut off
-        # and the last one added. It saves a byte string per record.
+        # The header count 0 of a record joins the byte string of the next record's length: one byte string less per
+        # record. The first such 0 is cut off below, and the last record's 0 follows as the tail.
         fields = fields[:-1]
         prefix = NO_HEADERS
+    places = np.arange(count)
     sizes += len(_ATTRIBUTES) + varint_sizes(places)
     offset_suffix = b""
     if columns.key is None:
         fields = fields[1:]
         offset_suffix = NULL_FIELD
     offsets = sources.varints(places, suffix=offset_suffix)
-    if all_at_base:
+    deltas = None if timestamps is None else timestamps - base
+    if deltas is None or not deltas.any():
         sizes += len(_NO_TIMESTAMP_DELTA)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES + _NO_TIMESTAMP_DELTA), offsets]
     else:
-        deltas = np.broadcast_to(deltas, count)
         sizes += varint_sizes(deltas)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES), sources.varints(deltas), offsets]
-    ends = np.cumsum(sizes + varint_sizes(sizes))
-    check_column_bytes("the records section", int(ends[-1]) + len(prefix))
+    # Checked before Arrow gathers, because its offsets have 32 bits.
+    binary.check_column_bytes("the records section", int((sizes + varint_sizes(sizes)).sum()) + len(prefix))
     data, _ = sources.gather([*heads, *fields], count, tail=prefix)
-    return EncodedRecords(data=data[len(prefix) :], ends=ends)
+    return data[len(prefix) :], base, highest
 
 
-def _row_fields(
-    sources: Sources, columns: RecordColumns, rows: Indices | None = None
-) -> tuple[list[Int64Array | int], Int64Array]:
-    """The byte strings that say what a row holds, as indices into ``sources``, and their bytes per row.
+def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
+    """Indices into ``sources`` of each row's byte strings, and their bytes per row.
 
-    They are: key length, key, value length, value, number of headers, and the headers if there is a column of them;
-    without a column of keys, the length of null takes the place of the first two. Unambiguous read from the left.
+    In order: key length, key, value length, value, number of headers, headers. Without a key column, the length -1
+    replaces the first two. Without a header column, the last one is missing.
     """
     fields: list[Int64Array | int] = []
-    count = columns.num_rows if rows is None else len(rows)
-    sizes = np.zeros(count, np.int64)
+    sizes = np.zeros(columns.num_rows, np.int64)
     if columns.key is None:
         fields.append(sources.constant(NULL_FIELD))
         sizes += len(NULL_FIELD)
     for column in (columns.key, columns.value):
         if column is not None:
-            lengths = _picked(byte_lengths(column), rows)
-            fields += (sources.varints(lengths), sources.contents(column, lengths, rows))
+            lengths = binary.byte_lengths(column)
+            fields += (sources.varints(lengths), sources.contents(column, lengths))
             sizes += _field_sizes(lengths)
     if columns.headers is None:
         fields.append(sources.constant(NO_HEADERS))
         sizes += len(NO_HEADERS)
     else:
-        counts = _picked(_list_lengths(columns.headers), rows)
+        counts = _list_lengths(columns.headers)
         encoded = encoded_headers(columns.headers)
-        lengths = _picked(byte_lengths(encoded), rows)
-        fields += (sources.varints(counts), sources.contents(encoded, lengths, rows))
+        lengths = binary.byte_lengths(encoded)
+        fields += (sources.varints(counts), sources.contents(encoded, lengths))
         sizes += varint_sizes(counts) + lengths
     return fields, sizes
 
 
 def encoded_headers(headers: pa.Array) -> pa.Array:
-    """One binary per row: its headers as they stand in a record, after their number."""
+    """One binary value per row: its headers as in a record, without their number."""
     counts = _list_lengths(headers)
     row_ends = np.concatenate(([0], np.cumsum(counts)))
     entries = headers.flatten()
     if not len(entries):
         offsets, data = np.zeros(1, np.int32), memoryview(b"")
     else:
-        sources = Sources()
+        sources = binary.Sources()
         fields: list[Int64Array | int] = []
-        for column in map(as_binary, entries.flatten()):
-            lengths = byte_lengths(column)
-            fields += (sources.varints(lengths), sources.contents(column, lengths, None))
-        check_column_bytes("the headers", int(_header_sizes(entries).sum()))
+        for column in map(binary.as_binary, entries.flatten()):
+            lengths = binary.byte_lengths(column)
+            fields += (sources.varints(lengths), sources.contents(column, lengths))
+        binary.check_column_bytes("the headers", int(_header_sizes(entries).sum()))
         data, offsets = sources.gather(fields, len(entries))
         offsets = offsets[:: len(fields)]
     return pa.Array.from_buffers(
@@ -361,7 +310,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
-    """The time of each row in ms, ``now_ms`` where it has none; ``None`` when no row has one."""
+    """Timestamps in ms, ``now_ms`` for null; ``None`` if no row has one."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return None
@@ -372,7 +321,3 @@ def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
 def _list_lengths(column: pa.Array) -> Int64Array:
     lengths: Int64Array = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
     return lengths
-
-
-def _picked(values: Int64Array, rows: Indices | None) -> Int64Array:
-    return values if rows is None else values[rows]

@@ -1,7 +1,7 @@
 """Declares Kafka protocol structs as dataclasses, and encodes and decodes them.
 
-One class serves all versions of a message that this client speaks. The annotation of a field is its wire type, and
-`versions` or `tagged` say where it is present::
+One class serves all supported versions of a message. The annotation of a field is its wire type, and `versions` or
+`tagged` give the versions that have the field::
 
     @struct
     class EndTxnResponse:
@@ -9,9 +9,9 @@ One class serves all versions of a message that this client speaks. The annotati
         error_code: Int16
         producer_id: Int64 = versions(5, default=-1)
 
-Flexible versions (KIP-482) have compact lengths and tagged fields. The few messages that begin earlier say so with
-``FIRST_FLEXIBLE``. What is decoded comes from a peer that may be broken or hostile: whatever the bytes are, `decode`
-answers with a value or with `ProtocolError`, and allocates no more than the bytes at hand can justify.
+Flexible versions (KIP-482) have compact lengths and tagged fields. A message that also has older versions names its
+first flexible one in ``FIRST_FLEXIBLE``. The peer may be broken or hostile: for any bytes, `decode` returns a value or
+raises `ProtocolError`, and allocates no more than the bytes justify.
 """
 
 from __future__ import annotations
@@ -25,67 +25,51 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.wire_types import (
-    Codec,
-    Output,
-    Wire,
-    array_of,
-    nullable_struct,
-    read_uvarint,
-    write_uvarint,
-)
+from kafka_eos_sink.protocol.wire_types import Codec, Make, Output, array_of, read_uvarint, write_uvarint
 
 T = TypeVar("T")
 Response = TypeVar("Response", covariant=True)
 
-LATEST = 32767
-"""The largest version number that an int16 can carry."""
-
-NEVER_FLEXIBLE = LATEST + 1
-"""``FIRST_FLEXIBLE`` of a message that has no flexible version."""
+LATEST = 32767  # the largest int16
+NEVER_FLEXIBLE = LATEST + 1  # FIRST_FLEXIBLE of a message that has no flexible version
 
 
 class Presence(NamedTuple):
-    """Where a field is present and may be null, and its tag if it is a tagged field.
-
-    `ignorable`: a value may be dropped silently when it is encoded in a version that lacks the field.
-    """
+    """The versions in which a field is present or may be null, and its tag."""
 
     first: int = 0
     last: int = LATEST
     tag: int | None = None
     nullable_from: int = 0
-    ignorable: bool = False
+    ignorable: bool = False  # encoding a version without the field drops its value
+
+    def covers(self, version: int) -> bool:
+        return self.first <= version <= self.last
 
 
 ALWAYS = Presence()
 
 
 def versions(
-    first: int = 0,
-    last: int = LATEST,
-    *,
-    default: Any = MISSING,
-    nullable_from: int = 0,
-    ignorable: bool = False,
+    first: int = 0, last: int = LATEST, *, default: Any = MISSING, nullable_from: int = 0, ignorable: bool = False
 ) -> Any:
-    """A field that only versions `first` to `last` have, or that may be null only from `nullable_from` on."""
+    """A field of versions `first` to `last`, or null only from `nullable_from` on."""
     return field(default=default, metadata={"presence": Presence(first, last, None, nullable_from, ignorable)})
 
 
 def tagged(tag: int, first: int = 0, *, default: Any, ignorable: bool = False) -> Any:
-    """A tagged field (KIP-482): sent only where its value is not the default."""
+    """A tagged field (KIP-482): sent only if its value is not the default."""
     return field(default=default, metadata={"presence": Presence(first, LATEST, tag, 0, ignorable)})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
 def struct(cls: type[T]) -> type[T]:
-    """Makes a class a protocol struct: a frozen dataclass with slots and keyword arguments only."""
+    """Make a class a protocol struct: a frozen, keyword-only dataclass with slots."""
     return dataclass(frozen=True, kw_only=True, slots=True)(cls)
 
 
 class Request(Generic[Response]):
-    """A request, with what is needed to send it and to decode its response."""
+    """A request with its API key, supported versions and response class."""
 
     __slots__ = ()
 
@@ -96,8 +80,7 @@ class Request(Generic[Response]):
 
 R = TypeVar("R", bound=Request[Any])
 
-registered: list[type[Request[Any]]] = []
-"""All classes that ``@request`` has made, in the order of their imports."""
+registered: list[type[Request[Any]]] = []  # the classes of ``@request``, in the order of their imports
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
@@ -112,8 +95,7 @@ def request(*, key: int, versions: range) -> Callable[[type[R]], type[R]]:
     """
 
     def register(cls: type[R]) -> type[R]:
-        # A dataclass with slots is a copy of the class that it decorates, so only the copy may be registered:
-        # ``__init_subclass__`` would see both.
+        # A dataclass with slots is a copy of the decorated class. ``__init_subclass__`` would register both.
         made = struct(cls)
         (base,) = vars(made)["__orig_bases__"]
         made.API_KEY, made.VERSIONS, (made.RESPONSE,) = key, versions, typing.get_args(base)
@@ -124,7 +106,7 @@ def request(*, key: int, versions: range) -> Callable[[type[R]], type[R]]:
 
 
 class Field(NamedTuple):
-    """A field of a struct at one version."""
+    """A field of a struct in one version."""
 
     name: str
     codec: Codec
@@ -133,61 +115,56 @@ class Field(NamedTuple):
 
 
 def is_flexible(cls: type, version: int) -> bool:
-    """Whether a message has compact lengths and tagged fields at this version."""
+    """Return True if a message has compact lengths and tagged fields in this version."""
     first: int = getattr(cls, "FIRST_FLEXIBLE", 0)
     return version >= first
 
 
 def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nullable: bool = False) -> Codec:
-    """The codec of an annotation."""
+    """Make the codec of an annotation."""
     origin = typing.get_origin(hint)
-    if origin is Annotated and isinstance(hint.__metadata__[0], Wire):
-        return hint.__metadata__[0].make(flexible, nullable)
+    if origin is Annotated:
+        make: Make = hint.__metadata__[0]
+        return make(flexible, nullable)
     if origin is tuple:
         item = codec_for(typing.get_args(hint)[0], version, flexible, nullable_from)
         return array_of(item, flexible, nullable)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
         return codec_for(inner, version, flexible, nullable_from, version >= nullable_from)
-    codec = struct_codec(hint, version, flexible)
-    return nullable_struct(codec) if nullable else codec
+    if nullable:
+        raise TypeError(f"{hint.__qualname__}: no supported message has a struct that may be null")
+    return struct_codec(hint, version, flexible)
 
 
 @cache
 def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
-    """The fields of `cls` at `version`, in wire order."""
+    """Return the fields of `cls` in `version`, in wire order."""
     hints = typing.get_type_hints(cls, include_extras=True)
     members = []
     for spec in fields(cls):
         presence = spec.metadata.get("presence", ALWAYS)
-        if presence.first <= version <= presence.last:
+        if presence.covers(version):
             codec = codec_for(hints[spec.name], version, flexible, presence.nullable_from)
             members.append(Field(spec.name, codec, presence, spec.default))
     return tuple(members)
 
 
 @cache
-def absent_fields(cls: type, version: int) -> tuple[tuple[str, Any], ...]:
-    """Names and defaults of the fields that `version` lacks and whose values must not be lost silently."""
-    return tuple(
-        (spec.name, spec.default)
-        for spec in fields(cls)
-        if (presence := spec.metadata.get("presence", ALWAYS))
-        and not presence.first <= version <= presence.last
-        and not presence.ignorable
-    )
-
-
-@cache
 def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
-    """The codec of a struct at one version."""
+    """Make the codec of a struct in one version."""
     members = layout(cls, version, flexible)
     plain = [(member.name, member.codec) for member in members if member.presence.tag is None]
     tags = {member.presence.tag: member for member in members if member.presence.tag is not None}
     in_tag_order = sorted(tags.items())
-    absent = absent_fields(cls, version)
+    absent = [
+        (spec.name, spec.default)
+        for spec in fields(cls)
+        if not (presence := spec.metadata.get("presence", ALWAYS)).covers(version) and not presence.ignorable
+    ]
 
     def write(out: Output, value: Any) -> None:
+        # A caller that sets a field must not get a request without it.
         for name, default in absent:
             if getattr(value, name) != default:
                 raise ProtocolError(
@@ -228,7 +205,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
         except ProtocolError as error:
             raise ProtocolError(f"{cls.__qualname__}.{name}: {error.message}") from None
         except (_struct.error, IndexError):
-            raise ProtocolError(f"{cls.__qualname__}.{name}: the data ends before the value does") from None
+            raise ProtocolError(f"{cls.__qualname__}.{name}: the data ends within the value") from None
         return cls(**values), at
 
     def read_tagged_fields(data: memoryview, at: int, values: dict[str, Any]) -> int:
@@ -241,12 +218,12 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
             if tag <= previous:
                 raise ProtocolError(f"tag {tag} after tag {previous}")
             if end > len(data):
-                raise ProtocolError(f"tag {tag} of {size} bytes where {len(data) - at} are left")
+                raise ProtocolError(f"tag {tag} of {size} bytes, but only {len(data) - at} bytes are left")
             if (member := tags.get(tag)) is not None:
                 values[member.name], used = member.codec.read(data[at:end], 0)
                 if used != size:
-                    raise ProtocolError(f"tag {tag} has {size} bytes, its value {used}")
-            # A tag that we do not know comes from a newer broker and is skipped.
+                    raise ProtocolError(f"tag {tag} has {size} bytes, but its value has {used}")
+            # An unknown tag comes from a newer broker and is skipped (KIP-482).
             previous, at = tag, end
         return at
 
@@ -254,32 +231,21 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
     return Codec(cls.__qualname__, write, read, smallest)
 
 
-# Encoding and decoding
-
-
-def encode_parts(message: Any, version: int) -> list[bytes | memoryview]:
-    """The bytes of a message in pieces to be sent one after the other; records are not copied.
-
-    Raises `ProtocolError` where the message cannot be said in this version.
-    """
-    out = Output()
-    write_message(out, message, version)
-    return out.parts()
-
-
 def write_message(out: Output, message: Any, version: int) -> None:
-    """Append a message to `out`."""
+    """Append a message; `ProtocolError` if this version cannot express it."""
     cls: type = type(message)
     struct_codec(cls, version, is_flexible(cls, version)).write(out, message)
 
 
 def encode(message: Any, version: int) -> bytes:
-    """The bytes of a message in one piece. Raises `ProtocolError` where it cannot be said in this version."""
-    return b"".join(encode_parts(message, version))
+    """Encode a message; `ProtocolError` if this version cannot express it."""
+    out = Output()
+    write_message(out, message, version)
+    return b"".join(out.parts())
 
 
 def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
-    """The message that `data` holds, all of it. Raises `ProtocolError`, and nothing else, where it holds none."""
+    """Decode one whole message; raises nothing but `ProtocolError`."""
     value, end = read_message(cls, version, memoryview(data), 0)
     if end != len(data):
         raise ProtocolError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left after the message")
@@ -287,7 +253,7 @@ def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
 
 
 def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple[T, int]:
-    """The message at `at` and the place after it."""
+    """Decode the message at `at`; return it and the position after it."""
     plain_cls: type = cls
     try:
         value, end = struct_codec(plain_cls, version, is_flexible(cls, version)).read(data, at)

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 Int64Array = npt.NDArray[np.int64]
 
-TABLE_VALUES = 1 << 16
-"""``varint_table`` holds -1 and everything below this; what is larger is encoded when it is met."""
+TABLE_VALUES = 1 << 16  # ``varint_table`` has all values from -1 to below this; larger ones are encoded on use
 
 
 def encode_varint(value: int) -> bytes:
@@ -27,7 +26,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint_sizes(values: npt.NDArray[np.signedinteger[Any]]) -> Int64Array:
-    """How many bytes the zigzag varint of each signed integer takes."""
+    """The size in bytes of each integer's zigzag varint."""
     sizes = np.ones(len(values), np.int64)
     if len(values):
         lowest, highest = int(values.min()), int(values.max())
@@ -42,7 +41,7 @@ def varint_sizes(values: npt.NDArray[np.signedinteger[Any]]) -> Int64Array:
 
 
 def encode_varints(values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
-    """A binary array: for each value ``prefix``, its zigzag varint, ``suffix``."""
+    """A binary array with ``prefix`` + zigzag varint + ``suffix`` of each value."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
@@ -63,5 +62,5 @@ def encode_varints(values: Int64Array, prefix: bytes = b"", suffix: bytes = b"")
 
 @lru_cache(maxsize=16)
 def varint_table(prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
-    """``encode_varints`` of -1 to ``TABLE_VALUES`` - 1, made once: entry ``i`` is the one of ``i - 1``."""
+    """The varints of -1 to ``TABLE_VALUES`` - 1; entry ``i`` is that of ``i - 1``."""
     return encode_varints(np.arange(-1, TABLE_VALUES, dtype=np.int64), prefix, suffix)

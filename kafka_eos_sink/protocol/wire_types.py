@@ -1,8 +1,8 @@
-"""The types that Kafka's wire format is made of: how each is written and read.
+"""The types of Kafka's wire format, and how each is written and read.
 
-What is read comes from a peer that may be broken or hostile. A reader either raises - `ProtocolError`, or `IndexError`
-and `struct.error` where the bytes end too soon, which the struct around it turns into `ProtocolError` - or it stays
-within the bytes that it was given, and allocates no more than they can justify.
+The peer may be broken or hostile. A reader therefore stays within the bytes at hand, and allocates no more than they
+justify. It raises `ProtocolError`, or `IndexError` and `struct.error` if the bytes end too early; the codec of the
+enclosing struct turns these two into `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Annotated, Any, NamedTuple
 
 from kafka_eos_sink.errors import ProtocolError
 
-ZERO_UUID = uuid.UUID(int=0)
-"""What Kafka sends where there is no UUID."""
+ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
 
 
 class Output(bytearray):
-    """The bytes of a message under construction; record sections are only noted with their place, not copied."""
+    """A message under construction; record sections are kept apart, not copied."""
 
     __slots__ = ("sections",)
 
@@ -28,11 +27,11 @@ class Output(bytearray):
         self.sections: list[tuple[int, memoryview]] = []
 
     def total_bytes(self) -> int:
-        """The length of the message, record sections included."""
+        """The length of the message including record sections."""
         return len(self) + sum(len(section) for _, section in self.sections)
 
     def parts(self) -> list[bytes | memoryview]:
-        """The message in pieces that are to be sent one after the other."""
+        """The message in pieces, in the order of sending."""
         if not self.sections:
             return [bytes(self)]
         whole = memoryview(bytes(self))
@@ -55,7 +54,7 @@ Read = Callable[[memoryview, int], tuple[Any, int]]
 class Codec(NamedTuple):
     """How one wire type is written and read.
 
-    `name` is its name in Kafka's message definitions, `minimum` the smallest number of bytes that a value takes.
+    `name` is its name in Kafka's message definitions; `minimum` is the size of its smallest value in bytes.
     """
 
     name: str
@@ -65,13 +64,8 @@ class Codec(NamedTuple):
     nullable: bool = False
 
 
-class Wire(NamedTuple):
-    """A wire type before it is known whether it is used in a flexible version and whether it may be null."""
-
-    make: Callable[[bool, bool], Codec]
-
-
-# Varints and lengths
+Make = Callable[[bool, bool], Codec]
+"""Makes the codec of a wire type, given whether the version is flexible and whether the value may be null."""
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -85,7 +79,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """The unsigned varint at `at` and the place after it; at most five bytes and 32 bits."""
+    """Read the unsigned varint of at most 32 bits at `at`, and the position after it."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -103,7 +97,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 class Length(NamedTuple):
-    """How the length of a string, of bytes or of an array is written; -1 stands for null."""
+    """How the length of a value is written; -1 means null, 0 means empty."""
 
     write: Callable[[bytearray, int], None]
     read: Callable[[memoryview, int], tuple[int, int]]
@@ -111,6 +105,7 @@ class Length(NamedTuple):
 
 
 def _write_compact_length(out: bytearray, length: int) -> None:
+    # A compact length is unsigned, so it is sent as length + 1 and null as 0 (KIP-482).
     write_uvarint(out, length + 1)
 
 
@@ -128,7 +123,7 @@ def _classic_length(layout: str) -> Length:
     def read(data: memoryview, at: int) -> tuple[int, int]:
         length: int = packer.unpack_from(data, at)[0]
         if length < -1:
-            raise ProtocolError(f"length {length}")
+            raise ProtocolError(f"negative length {length}")
         return length, at + packer.size
 
     return Length(write, read, packer.size)
@@ -139,25 +134,54 @@ INT16_LENGTH = _classic_length("h")
 INT32_LENGTH = _classic_length("i")
 
 
-# Wire types
+def _same(value: Any) -> Any:
+    return value
 
 
-def fixed(name: str, layout: str) -> Wire:
-    """A number of a fixed width; `layout` is its character in the `struct` module."""
+def fixed(name: str, layout: str, dump: Callable[[Any], Any] = _same, load: Callable[[Any], Any] = _same) -> Make:
+    """A value of a fixed width, converted by `dump` and packed by `struct`."""
     packer = _struct.Struct(">" + layout)
 
     def write(out: Output, value: Any) -> None:
-        out += packer.pack(value)
+        out += packer.pack(dump(value))
 
     def read(data: memoryview, at: int) -> tuple[Any, int]:
-        return packer.unpack_from(data, at)[0], at + packer.size
+        return load(packer.unpack_from(data, at)[0]), at + packer.size
 
     def make(flexible: bool, nullable: bool) -> Codec:
         if nullable:
-            raise TypeError(f"{name} has no null")
+            raise TypeError(f"{name} cannot be null")
         return Codec(name, write, read, packer.size)
 
-    return Wire(make)
+    return make
+
+
+def _with_length(
+    name: str,
+    length_of: Length,
+    nullable: bool,
+    append: Callable[[Output, Any], None],
+    load: Callable[[memoryview, int, int], tuple[Any, int]],
+) -> Codec:
+    """A value after its length: `append` writes both, `load` reads the value."""
+
+    def write(out: Output, value: Any) -> None:
+        if value is not None:
+            append(out, value)
+        elif nullable:
+            length_of.write(out, -1)
+        else:
+            raise ProtocolError("must not be null in this version")
+
+    def read(data: memoryview, at: int) -> tuple[Any, int]:
+        length, at = length_of.read(data, at)
+        if length >= 0:
+            return load(data, at, length)
+        if not nullable:
+            raise ProtocolError(f"null instead of a value of type {name}")
+        return None, at
+
+    return Codec(name, write, read, length_of.size, nullable)
 
 
 def sized(
@@ -166,34 +190,46 @@ def sized(
     load: Callable[[memoryview], Any],
     classic: Length,
     compact: Length = COMPACT_LENGTH,
-) -> Wire:
-    """A value with its length in front. `append` writes length and value."""
+) -> Make:
+    """Bytes after their length: `append` writes both, `load` converts the bytes."""
 
     def make(flexible: bool, nullable: bool) -> Codec:
         length_of = compact if flexible else classic
 
         def write(out: Output, value: Any) -> None:
-            if value is None:
-                if not nullable:
-                    raise ProtocolError("must not be null in this version")
-                length_of.write(out, -1)
-            else:
-                append(out, length_of, value)
+            append(out, length_of, value)
 
-        def read(data: memoryview, at: int) -> tuple[Any, int]:
-            length, at = length_of.read(data, at)
-            if length < 0:
-                if not nullable:
-                    raise ProtocolError(f"null where a {name} must be")
-                return None, at
+        def read(data: memoryview, at: int, length: int) -> tuple[Any, int]:
             end = at + length
             if end > len(data):
-                raise ProtocolError(f"{name} of {length} bytes where {len(data) - at} are left")
+                raise ProtocolError(f"{name} of {length} bytes, but only {len(data) - at} bytes are left")
             return load(data[at:end]), end
 
-        return Codec(name, write, read, length_of.size, nullable)
+        return _with_length(name, length_of, nullable, write, read)
 
-    return Wire(make)
+    return make
+
+
+def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
+    """The codec of an array, which is a tuple of values."""
+    length_of = COMPACT_LENGTH if flexible else INT32_LENGTH
+
+    def write(out: Output, values: Any) -> None:
+        length_of.write(out, len(values))
+        for value in values:
+            item.write(out, value)
+
+    def read(data: memoryview, at: int, length: int) -> tuple[Any, int]:
+        # The length comes from the peer: reject it before a loop or a list grows with it.
+        if length * item.minimum > len(data) - at:
+            raise ProtocolError(f"array of {length} values, but only {len(data) - at} bytes are left")
+        values = []
+        for _ in range(length):
+            value, at = item.read(data, at)
+            values.append(value)
+        return tuple(values), at
+
+    return _with_length("[]" + item.name, length_of, nullable, write, read)
 
 
 def _append_string(out: Output, length: Length, value: str) -> None:
@@ -222,92 +258,19 @@ def _append_record_parts(out: Output, length: Length, value: bytes | memoryview 
     out.sections += [(len(out), view) for view in views if len(view)]
 
 
-def _make_uuid(flexible: bool, nullable: bool) -> Codec:
-    if nullable:
-        raise TypeError("uuid has no null")
-
-    def write(out: Output, value: Any) -> None:
-        out += value.bytes
-
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
-        end = at + 16
-        if end > len(data):
-            raise ProtocolError(f"uuid where {len(data) - at} bytes are left")
-        return uuid.UUID(bytes=bytes(data[at:end])), end
-
-    return Codec("uuid", write, read, 16)
-
-
 Boolean = Annotated[bool, fixed("bool", "?")]
 Int8 = Annotated[int, fixed("int8", "b")]
 Int16 = Annotated[int, fixed("int16", "h")]
-UInt16 = Annotated[int, fixed("uint16", "H")]
 Int32 = Annotated[int, fixed("int32", "i")]
 Int64 = Annotated[int, fixed("int64", "q")]
-Uuid = Annotated[uuid.UUID, Wire(_make_uuid)]
+Uuid = Annotated[uuid.UUID, fixed("uuid", "16s", lambda value: value.bytes, lambda raw: uuid.UUID(bytes=raw))]
 String = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH)]
-# The client id of a request header keeps its old form in flexible versions too: an old broker must be able to read the
-# header of an ApiVersions request that is newer than itself.
+# The client id of a request header has an int16 length in flexible versions too: an old broker must be able to read the
+# header of an ApiVersions request whose version it does not know (KIP-511).
 ClassicString = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH, INT16_LENGTH)]
 Bytes = Annotated[bytes, sized("bytes", _append_bytes, bytes, INT32_LENGTH)]
-# Record batches as they are received.
-Records = Annotated[bytes, sized("records", _append_bytes, bytes, INT32_LENGTH)]
-# Record batches as they are sent: one buffer or several in a row. `encode_parts` does not copy them.
+Records = Annotated[bytes, sized("records", _append_bytes, bytes, INT32_LENGTH)]  # received record batches
+# Record batches to be sent, in one buffer or several. They are megabytes, so `Output` does not copy them.
 RecordParts = Annotated[
-    bytes | memoryview | Sequence[bytes | memoryview],
-    sized("records", _append_record_parts, bytes, INT32_LENGTH),
+    bytes | memoryview | Sequence[bytes | memoryview], sized("records", _append_record_parts, bytes, INT32_LENGTH)
 ]
-
-
-def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
-    """The codec of an array: a tuple of values."""
-    length_of = COMPACT_LENGTH if flexible else INT32_LENGTH
-
-    def write(out: Output, values: Any) -> None:
-        if values is None:
-            if not nullable:
-                raise ProtocolError("must not be null in this version")
-            length_of.write(out, -1)
-            return
-        length_of.write(out, len(values))
-        for value in values:
-            item.write(out, value)
-
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
-        length, at = length_of.read(data, at)
-        if length < 0:
-            if not nullable:
-                raise ProtocolError("null where an array must be")
-            return None, at
-        # Believe no count that the bytes at hand cannot hold.
-        if length * item.minimum > len(data) - at:
-            raise ProtocolError(f"array of {length} where {len(data) - at} bytes are left")
-        values = []
-        for _ in range(length):
-            value, at = item.read(data, at)
-            values.append(value)
-        return tuple(values), at
-
-    return Codec("[]" + item.name, write, read, length_of.size, nullable)
-
-
-def nullable_struct(codec: Codec) -> Codec:
-    """A struct with a byte in front: 1, or -1 for null."""
-
-    def write(out: Output, value: Any) -> None:
-        if value is None:
-            out.append(0xFF)
-        else:
-            out.append(1)
-            codec.write(out, value)
-
-    def read(data: memoryview, at: int) -> tuple[Any, int]:
-        match data[at]:
-            case 0xFF:
-                return None, at + 1
-            case 1:
-                return codec.read(data, at + 1)
-            case marker:
-                raise ProtocolError(f"{marker} where a nullable struct says whether it is there")
-
-    return Codec(codec.name, write, read, 1, nullable=True)

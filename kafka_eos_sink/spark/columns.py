@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 
 from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.record_columns import MAX_COLUMN_BYTES, RecordColumns
+from kafka_eos_sink.protocol.binary_columns import MAX_COLUMN_BYTES
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

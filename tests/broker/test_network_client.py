@@ -349,7 +349,7 @@ def test_error_names_peer_that_is_no_kafka_broker() -> None:
     with (
         peer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server,
         NetworkClient(config(server)) as client,
-        pytest.raises(BrokerUnavailableError, match=r"no Kafka broker, or it expects another security\.protocol"),
+        pytest.raises(BrokerUnavailableError, match=r"not a Kafka broker, or it expects another security\.protocol"),
     ):
         client.any_node(deadline(client, 2_000))
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # Lines of each package: what it may have, and what it is to have. Lower the first whenever a change makes it possible, never raise it
 # without the reason in the commit. commit/ gets its budget with its redesign.
 LINES = {
-    "protocol": (3_710, 3_200),
+    "protocol": (3_200, 3_200),
     "client": (4_080, 3_500),
     "producer": (2_800, 2_800),
     "runtime": (2_010, 1_300),

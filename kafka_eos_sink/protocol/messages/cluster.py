@@ -1,45 +1,39 @@
-"""Who is who in the cluster: brokers, topics, leaders and coordinators."""
+"""Connections (KIP-35, KIP-43), metadata, coordinators, topics, configurations."""
 
 from __future__ import annotations
 
-from kafka_eos_sink.protocol.schema import Request, request, struct, versions
-from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Int8, Int16, Int32, String, Uuid
+from typing import ClassVar
 
+from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, request, struct, tagged, versions
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Bytes, Int8, Int16, Int32, Int64, String, Uuid
+
+# The bit field of authorized operations if the request does not include it.
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
-"""The bit field of authorized operations where it was not asked for."""
 
 
 @struct
 class MetadataResponse:
-    """Brokers, controller and topics. `error_code` (version 13): REBOOTSTRAP_REQUIRED (KIP-1102)."""
-
     @struct
     class Broker:
-        """A broker and where the listener that was asked reaches it."""
-
         node_id: Int32
-        host: String
+        host: String  # of the listener that received the request
         port: Int32
         rack: String | None = None
 
     @struct
     class Topic:
-        """A topic; `name` may be null from version 12 on, where it was asked for by an id that does not exist."""
-
         @struct
         class Partition:
-            """A partition; `leader_id` -1 where there is no leader."""
-
             error_code: Int16
             partition_index: Int32
-            leader_id: Int32
+            leader_id: Int32  # -1: no leader
             leader_epoch: Int32 = -1
             replica_nodes: tuple[Int32, ...]
             isr_nodes: tuple[Int32, ...]
             offline_replicas: tuple[Int32, ...]
 
         error_code: Int16
-        name: String | None = versions(nullable_from=12)
+        name: String | None = versions(nullable_from=12)  # null for a requested id that does not exist
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
         is_internal: Boolean = False
         partitions: tuple[Partition, ...]
@@ -51,19 +45,17 @@ class MetadataResponse:
     controller_id: Int32 = -1
     topics: tuple[Topic, ...]
     cluster_authorized_operations: Int32 = versions(0, 10, default=UNKNOWN_AUTHORIZED_OPERATIONS)
-    error_code: Int16 = versions(13, default=0, ignorable=True)
+    error_code: Int16 = versions(13, default=0, ignorable=True)  # REBOOTSTRAP_REQUIRED (KIP-1102)
 
 
 @request(key=3, versions=range(9, 14))
 class MetadataRequest(Request[MetadataResponse]):
-    """Asks for topics: null for all of them, empty for none."""
+    """Describe topics: null means all topics, an empty array means none."""
 
     @struct
     class Topic:
-        """A topic by name; by id, with a null name, only from version 12 on (earlier brokers do not do it)."""
-
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
-        name: String | None = versions(nullable_from=10)
+        name: String | None = versions(nullable_from=10)  # brokers before version 12 reject a null name with an id
 
     topics: tuple[Topic, ...] | None
     allow_auto_topic_creation: Boolean = True
@@ -73,22 +65,18 @@ class MetadataRequest(Request[MetadataResponse]):
 
 @struct
 class DescribeClusterResponse:
-    """The cluster's id, controller and brokers. `endpoint_type`: 1 brokers, 2 controllers."""
-
     @struct
     class Broker:
-        """A broker; `is_fenced` only where fenced brokers were asked for (KIP-1073)."""
-
         broker_id: Int32
         host: String
         port: Int32
         rack: String | None = None
-        is_fenced: Boolean = versions(2, default=False)
+        is_fenced: Boolean = versions(2, default=False)  # only if the request includes fenced brokers (KIP-1073)
 
     throttle_time_ms: Int32
     error_code: Int16
     error_message: String | None = None
-    endpoint_type: Int8 = versions(1, default=1)
+    endpoint_type: Int8 = versions(1, default=1)  # 1 brokers, 2 controllers
     cluster_id: String
     controller_id: Int32 = -1
     brokers: tuple[Broker, ...]
@@ -97,7 +85,7 @@ class DescribeClusterResponse:
 
 @request(key=60, versions=range(3))
 class DescribeClusterRequest(Request[DescribeClusterResponse]):
-    """Asks for the cluster (KIP-700)."""
+    """Describe the cluster (KIP-700)."""
 
     include_cluster_authorized_operations: Boolean = False
     endpoint_type: Int8 = versions(1, default=1)
@@ -106,12 +94,8 @@ class DescribeClusterRequest(Request[DescribeClusterResponse]):
 
 @struct
 class FindCoordinatorResponse:
-    """One coordinator per key."""
-
     @struct
     class Coordinator:
-        """The broker that coordinates `key`, or why there is none."""
-
         key: String
         node_id: Int32
         host: String
@@ -125,7 +109,184 @@ class FindCoordinatorResponse:
 
 @request(key=10, versions=range(4, 7))
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Asks who coordinates these keys (KIP-699). `key_type`: 0 group, 1 transaction, 2 share group."""
+    """Find the coordinators of these keys (KIP-699)."""
 
-    key_type: Int8 = 0
+    key_type: Int8 = 0  # 0 group, 1 transaction, 2 share group
     coordinator_keys: tuple[String, ...]
+
+
+@struct
+class ApiVersionsResponse:
+    """The APIs and features of a broker.
+
+    A broker that does not support the request's version responds in version 0, with UNSUPPORTED_VERSION (KIP-511).
+    """
+
+    @struct
+    class ApiVersion:
+        api_key: Int16
+        min_version: Int16
+        max_version: Int16  # inclusive
+
+    @struct
+    class SupportedFeature:
+        name: String
+        min_version: Int16
+        max_version: Int16
+
+    @struct
+    class FinalizedFeature:
+        name: String
+        max_version_level: Int16
+        min_version_level: Int16
+
+    FIRST_FLEXIBLE: ClassVar[int] = 3
+
+    error_code: Int16
+    api_keys: tuple[ApiVersion, ...]
+    throttle_time_ms: Int32 = versions(1, default=0, ignorable=True)
+    supported_features: tuple[SupportedFeature, ...] = tagged(0, 3, default=(), ignorable=True)
+    finalized_features_epoch: Int64 = tagged(1, 3, default=-1, ignorable=True)
+    # Levels of features, such as ``transaction.version`` (KIP-584, KIP-890).
+    finalized_features: tuple[FinalizedFeature, ...] = tagged(2, 3, default=(), ignorable=True)
+    zk_migration_ready: Boolean = tagged(3, 3, default=False, ignorable=True)
+
+
+@request(key=18, versions=range(3, 5))
+class ApiVersionsRequest(Request[ApiVersionsResponse]):
+    """List the APIs of the broker; the first request on every connection."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = 3
+
+    client_software_name: String
+    client_software_version: String
+
+
+@struct
+class SaslHandshakeResponse:
+    FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
+
+    error_code: Int16
+    mechanisms: tuple[String, ...]
+
+
+@request(key=17, versions=range(1, 2))
+class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
+    """Select the SASL mechanism; SaslAuthenticate requests follow (KIP-152)."""
+
+    FIRST_FLEXIBLE: ClassVar[int] = NEVER_FLEXIBLE
+
+    mechanism: String
+
+
+@struct
+class SaslAuthenticateResponse:
+    error_code: Int16
+    error_message: String | None
+    auth_bytes: Bytes
+    session_lifetime_ms: Int64 = 0  # 0: the session does not expire (KIP-368)
+
+
+@request(key=36, versions=range(2, 3))
+class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
+    """Send a token of the mechanism that the handshake selected."""
+
+    auth_bytes: Bytes
+
+
+@struct
+class CreateTopicsResponse:
+    @struct
+    class Topic:
+        @struct
+        class Config:
+            name: String
+            value: String | None
+            read_only: Boolean
+            config_source: Int8 = -1
+            is_sensitive: Boolean
+
+        name: String
+        topic_id: Uuid = versions(7, default=ZERO_UUID, ignorable=True)
+        error_code: Int16
+        error_message: String | None
+        topic_config_error_code: Int16 = tagged(0, default=0)  # why `configs` is null
+        num_partitions: Int32 = -1
+        replication_factor: Int16 = -1
+        configs: tuple[Config, ...] | None
+
+    throttle_time_ms: Int32
+    topics: tuple[Topic, ...]
+
+
+@request(key=19, versions=range(5, 8))
+class CreateTopicsRequest(Request[CreateTopicsResponse]):
+    """Create topics."""
+
+    @struct
+    class Topic:
+        @struct
+        class Assignment:
+            partition_index: Int32
+            broker_ids: tuple[Int32, ...]
+
+        @struct
+        class Config:
+            name: String
+            value: String | None
+
+        name: String
+        num_partitions: Int32  # -1: the broker's default (KIP-464)
+        replication_factor: Int16
+        assignments: tuple[Assignment, ...] = ()
+        configs: tuple[Config, ...] = ()
+
+    topics: tuple[Topic, ...]
+    timeout_ms: Int32 = 60000
+    validate_only: Boolean = False  # check the request, create nothing
+
+
+@struct
+class DescribeConfigsResponse:
+    @struct
+    class Result:
+        @struct
+        class Config:
+            @struct
+            class Synonym:
+                name: String
+                value: String | None
+                source: Int8
+
+            name: String
+            value: String | None  # null if sensitive
+            read_only: Boolean
+            config_source: Int8 = -1  # 5: Kafka's own default
+            is_sensitive: Boolean
+            synonyms: tuple[Synonym, ...] = ()  # sources of the value; the first one wins
+            config_type: Int8 = 0
+            documentation: String | None = None
+
+        error_code: Int16
+        error_message: String | None
+        resource_type: Int8
+        resource_name: String
+        configs: tuple[Config, ...]
+
+    throttle_time_ms: Int32
+    results: tuple[Result, ...]
+
+
+@request(key=32, versions=range(4, 5))
+class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
+    """Describe configurations; only a broker itself knows its own."""
+
+    @struct
+    class Resource:
+        resource_type: Int8  # 2 topic, 4 broker
+        resource_name: String
+        configuration_keys: tuple[String, ...] | None  # null: all keys
+
+    resources: tuple[Resource, ...]
+    include_synonyms: Boolean = False
+    include_documentation: Boolean = False

@@ -1,6 +1,6 @@
-"""Writing records and reading them: Produce, Fetch, ListOffsets.
+"""Writing and reading records: Produce, Fetch, ListOffsets.
 
-Topics go by name here; Produce from version 13 and Fetch from version 13 on go by topic id (KIP-516).
+These versions identify topics by name. From version 13 on, Produce and Fetch use topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -11,37 +11,29 @@ from kafka_eos_sink.protocol.wire_types import Int8, Int16, Int32, Int64, Record
 
 @struct
 class LeaderIdAndEpoch:
-    """The leader that the answering broker knows of, -1 for none (KIP-951)."""
+    """The leader that the responding broker knows of (KIP-951)."""
 
-    leader_id: Int32 = -1
+    leader_id: Int32 = -1  # -1: none
     leader_epoch: Int32 = -1
 
 
 @struct
 class ProduceResponse:
-    """What became of the batches."""
-
     @struct
     class Topic:
-        """What became of one topic's batches."""
-
         @struct
         class Partition:
-            """What became of one partition's batch; `base_offset` is that of its first record, -1 on an error."""
-
             @struct
             class RecordError:
-                """A record that made the broker refuse its batch, by its index in it (KIP-467)."""
-
                 batch_index: Int32
                 batch_index_error_message: String | None = None
 
             index: Int32
             error_code: Int16
-            base_offset: Int64
+            base_offset: Int64  # of the first record; -1 on an error
             log_append_time_ms: Int64 = -1
             log_start_offset: Int64 = -1
-            record_errors: tuple[RecordError, ...] = ()
+            record_errors: tuple[RecordError, ...] = ()  # why the broker rejected the whole batch (KIP-467)
             error_message: String | None = None
             current_leader: LeaderIdAndEpoch = tagged(0, 10, default=LeaderIdAndEpoch())
 
@@ -50,8 +42,6 @@ class ProduceResponse:
 
     @struct
     class NodeEndpoint:
-        """Where a leader that `LeaderIdAndEpoch` names is reached."""
-
         node_id: Int32
         host: String
         port: Int32
@@ -64,79 +54,60 @@ class ProduceResponse:
 
 @request(key=0, versions=range(9, 13))
 class ProduceRequest(Request[ProduceResponse]):
-    """Appends record batches. `acks`: -1 all in-sync replicas, 1 the leader, 0 nobody (there is no answer then).
+    """Append record batches.
 
-    From version 12 on it adds the partitions to the transaction by itself (KIP-890), only for transaction version 2.
+    From version 12 on, Produce also adds the partitions to the transaction (KIP-890).
+    Send those versions only under transaction version 2.
     """
 
     @struct
     class Topic:
-        """Batches for the partitions of one topic."""
-
         @struct
         class Partition:
-            """One record batch for one partition, in one buffer or in several in a row."""
-
             index: Int32
-            records: RecordParts | None
+            records: RecordParts | None  # one record batch, in one or more buffers
 
         name: String
         partition_data: tuple[Partition, ...]
 
     transactional_id: String | None = None
-    acks: Int16
+    acks: Int16  # -1 all in-sync replicas; 1 the leader; 0: the broker sends no response
     timeout_ms: Int32
     topic_data: tuple[Topic, ...]
 
 
 @struct
 class FetchResponse:
-    """What was fetched."""
-
     @struct
     class Topic:
-        """What was fetched from one topic."""
-
         @struct
         class Partition:
-            """What was fetched from one partition.
-
-            The offsets: the end of what is replicated, the end of what is decided, the first that is still kept.
-            `aborted_transactions` is null unless read_committed was asked for. The last batch may be cut off.
-            """
-
             @struct
             class EpochEndOffset:
-                """The largest epoch before the log and the reader's position part, and where it ends."""
-
                 epoch: Int32 = -1
                 end_offset: Int64 = -1
 
             @struct
             class SnapshotId:
-                """A snapshot of the metadata log; only its replicas meet it."""
-
                 end_offset: Int64 = -1
                 epoch: Int32 = -1
 
             @struct
             class AbortedTransaction:
-                """An aborted transaction with records in what was fetched, and the offset of its first one."""
-
                 producer_id: Int64
                 first_offset: Int64
 
             partition_index: Int32
             error_code: Int16
-            high_watermark: Int64
-            last_stable_offset: Int64 = -1
-            log_start_offset: Int64 = -1
-            diverging_epoch: EpochEndOffset = tagged(0, default=EpochEndOffset())
+            high_watermark: Int64  # end of the replicated log
+            last_stable_offset: Int64 = -1  # before the first open transaction
+            log_start_offset: Int64 = -1  # first offset that retention has kept
+            diverging_epoch: EpochEndOffset = tagged(0, default=EpochEndOffset())  # the two logs differ after it
             current_leader: LeaderIdAndEpoch = tagged(1, default=LeaderIdAndEpoch())
-            snapshot_id: SnapshotId = tagged(2, default=SnapshotId())
-            aborted_transactions: tuple[AbortedTransaction, ...] | None
+            snapshot_id: SnapshotId = tagged(2, default=SnapshotId())  # for replicas of the metadata log
+            aborted_transactions: tuple[AbortedTransaction, ...] | None  # null under read_uncommitted
             preferred_read_replica: Int32 = -1
-            records: Records | None
+            records: Records | None  # the last batch may be incomplete
 
         topic: String
         partitions: tuple[Partition, ...]
@@ -149,16 +120,12 @@ class FetchResponse:
 
 @request(key=1, versions=range(12, 13))
 class FetchRequest(Request[FetchResponse]):
-    """Fetches records. `isolation_level`: 0 read_uncommitted, 1 read_committed. Epoch -1: no fetch session."""
+    """Fetch records."""
 
     @struct
     class Topic:
-        """Partitions of one topic to fetch from."""
-
         @struct
         class Partition:
-            """From where to fetch in one partition, and how much."""
-
             partition: Int32
             current_leader_epoch: Int32 = -1
             fetch_offset: Int64
@@ -171,8 +138,6 @@ class FetchRequest(Request[FetchResponse]):
 
     @struct
     class ForgottenTopic:
-        """Partitions that a fetch session shall leave out from now on (KIP-227)."""
-
         topic: String
         partitions: tuple[Int32, ...]
 
@@ -181,30 +146,24 @@ class FetchRequest(Request[FetchResponse]):
     max_wait_ms: Int32
     min_bytes: Int32
     max_bytes: Int32 = 0x7FFFFFFF
-    isolation_level: Int8 = 0
+    isolation_level: Int8 = 0  # 0 read_uncommitted, 1 read_committed
     session_id: Int32 = 0
-    session_epoch: Int32 = -1
+    session_epoch: Int32 = -1  # -1: no fetch session
     topics: tuple[Topic, ...]
-    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()
+    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()  # partitions that leave the fetch session (KIP-227)
     rack_id: String = ""
 
 
 @struct
 class ListOffsetsResponse:
-    """The offsets found."""
-
     @struct
     class Topic:
-        """The offsets found in one topic."""
-
         @struct
         class Partition:
-            """The offset found in one partition, -1 where there is none."""
-
             partition_index: Int32
             error_code: Int16
             timestamp: Int64 = -1
-            offset: Int64 = -1
+            offset: Int64 = -1  # -1: not found
             leader_epoch: Int32 = -1
 
         name: String
@@ -216,24 +175,20 @@ class ListOffsetsResponse:
 
 @request(key=2, versions=range(7, 11))
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
-    """Asks leaders for offsets. The end under `isolation_level` 1 is the last stable offset."""
+    """Find offsets by time."""
 
     @struct
     class Topic:
-        """What to look for in the partitions of one topic."""
-
         @struct
         class Partition:
-            """What to look for: a time in ms since 1970, or -1 for the end and -2 for the beginning of the log."""
-
             partition_index: Int32
             current_leader_epoch: Int32 = -1
-            timestamp: Int64
+            timestamp: Int64  # ms since 1970; -1 end, -2 beginning of the log
 
         name: String
         partitions: tuple[Partition, ...]
 
     replica_id: Int32 = -1
-    isolation_level: Int8
+    isolation_level: Int8  # 1: the end of the log is the last stable offset
     topics: tuple[Topic, ...]
     timeout_ms: Int32 = versions(10, default=0, ignorable=True)

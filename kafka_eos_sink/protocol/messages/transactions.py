@@ -1,14 +1,14 @@
-"""What a transactional producer says to its transaction coordinator (KIP-98, KIP-360, KIP-447, KIP-890)."""
+"""A producer's transactions (KIP-98, 447, 890) and the operator's view (KIP-664)."""
 
 from __future__ import annotations
 
 from kafka_eos_sink.protocol.schema import Request, request, struct, versions
-from kafka_eos_sink.protocol.wire_types import Boolean, Int16, Int32, Int64, String
+from kafka_eos_sink.protocol.wire_types import Boolean, Int8, Int16, Int32, Int64, String
 
 
 @struct
 class InitProducerIdResponse:
-    """The producer id and the epoch to use from now on."""
+    """The producer id and epoch of the next transaction."""
 
     throttle_time_ms: Int32
     error_code: Int16
@@ -18,30 +18,24 @@ class InitProducerIdResponse:
 
 @request(key=22, versions=range(4, 6))
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
-    """Asks for a producer id, and for a transactional id aborts what was open and fences older producers.
+    """Get a producer id and epoch.
 
-    `producer_id` and `producer_epoch`: the last known ones, or -1. Without a transactional id the producer is only
-    idempotent. Version 5 may answer TRANSACTION_ABORTABLE.
+    With a transactional id, the coordinator also aborts its open transaction and fences older producers. Without one,
+    the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE.
     """
 
     transactional_id: String | None
     transaction_timeout_ms: Int32
-    producer_id: Int64 = -1
+    producer_id: Int64 = -1  # the last known one, or -1; likewise the epoch (KIP-360)
     producer_epoch: Int16 = -1
 
 
 @struct
 class AddPartitionsToTxnResponse:
-    """All partitions were added, or none was."""
-
     @struct
     class Topic:
-        """What became of the partitions of one topic."""
-
         @struct
         class Partition:
-            """What became of one partition."""
-
             partition_index: Int32
             partition_error_code: Int16
 
@@ -49,17 +43,15 @@ class AddPartitionsToTxnResponse:
         results_by_partition: tuple[Partition, ...]
 
     throttle_time_ms: Int32
-    results_by_topic_v3_and_below: tuple[Topic, ...]
+    results_by_topic_v3_and_below: tuple[Topic, ...]  # all partitions are added, or none
 
 
 @request(key=24, versions=range(3, 4))
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    """Adds partitions to the transaction before the first record goes there (transaction version 0 and 1)."""
+    """Add partitions before their first record (transaction versions 0 and 1)."""
 
     @struct
     class Topic:
-        """Partitions of one topic."""
-
         name: String
         partitions: tuple[Int32, ...]
 
@@ -71,15 +63,13 @@ class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
 
 @struct
 class AddOffsetsToTxnResponse:
-    """Whether the group's offsets are part of the transaction now."""
-
     throttle_time_ms: Int32
     error_code: Int16
 
 
 @request(key=25, versions=range(3, 5))
 class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
-    """Adds the offsets of a group to the transaction (transaction version 0 and 1)."""
+    """Add a group's offsets to the transaction (transaction versions 0 and 1)."""
 
     transactional_id: String
     producer_id: Int64
@@ -89,16 +79,10 @@ class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
 
 @struct
 class TxnOffsetCommitResponse:
-    """What became of the offsets."""
-
     @struct
     class Topic:
-        """What became of the offsets of one topic."""
-
         @struct
         class Partition:
-            """What became of one partition's offset."""
-
             partition_index: Int32
             error_code: Int16
 
@@ -111,21 +95,18 @@ class TxnOffsetCommitResponse:
 
 @request(key=28, versions=range(3, 6))
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
-    """Commits a group's offsets with the transaction; goes to the group's coordinator.
+    """Commit a group's offsets with the transaction; sent to the group coordinator.
 
-    From version 5 on it adds the group to the transaction by itself (KIP-890), only for transaction version 2.
+    From version 5 on, it also adds the group to the transaction (KIP-890).
+    Send that version only under transaction version 2.
     """
 
     @struct
     class Topic:
-        """Offsets of the partitions of one topic."""
-
         @struct
         class Partition:
-            """The offset to commit: that of the next record to read."""
-
             partition_index: Int32
-            committed_offset: Int64
+            committed_offset: Int64  # the next record to read
             committed_leader_epoch: Int32 = -1
             committed_metadata: String | None = None
 
@@ -144,22 +125,165 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
 
 @struct
 class EndTxnResponse:
-    """The outcome is durable at the coordinator if there is no error; its markers may still be on their way.
-
-    In version 5 `producer_id` and `producer_epoch` are those of the next transaction (KIP-890).
-    """
+    """Without an error, the outcome is durable; markers may still be in flight."""
 
     throttle_time_ms: Int32
     error_code: Int16
-    producer_id: Int64 = versions(5, default=-1, ignorable=True)
+    producer_id: Int64 = versions(5, default=-1, ignorable=True)  # for the next transaction, as the epoch (KIP-890)
     producer_epoch: Int16 = versions(5, default=-1, ignorable=True)
 
 
 @request(key=26, versions=range(3, 6))
 class EndTxnRequest(Request[EndTxnResponse]):
-    """Commits or aborts a transaction. Version 5, with its epoch bump, is for transaction version 2."""
+    """Commit or abort; version 5 bumps the epoch and needs transaction version 2."""
 
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     committed: Boolean
+
+
+@struct
+class TransactionState:
+    """A transactional id as its coordinator sees it."""
+
+    @struct
+    class Topic:
+        topic: String
+        partitions: tuple[Int32, ...]
+
+    error_code: Int16
+    transactional_id: String
+    transaction_state: String  # Empty, Ongoing, Prepare{Commit,Abort,EpochFence}, Complete{Commit,Abort}, Dead
+    transaction_timeout_ms: Int32
+    transaction_start_time_ms: Int64  # -1: no open transaction
+    producer_id: Int64
+    producer_epoch: Int16
+    topics: tuple[Topic, ...]  # after the end of a transaction: partitions whose marker is still missing
+
+    @property
+    def partitions(self) -> tuple[tuple[str, int], ...]:
+        """The (topic, partition) pairs of `topics`."""
+        return tuple((topic.topic, index) for topic in self.topics for index in topic.partitions)
+
+
+@struct
+class DescribeTransactionsResponse:
+    throttle_time_ms: Int32
+    transaction_states: tuple[TransactionState, ...]
+
+
+@request(key=65, versions=range(1))
+class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
+    """Describe transactional ids; sent to their coordinator."""
+
+    transactional_ids: tuple[String, ...]
+
+
+@struct
+class ListTransactionsResponse:
+    """The transactions of one coordinator that the principal may describe."""
+
+    @struct
+    class Transaction:
+        transactional_id: String
+        producer_id: Int64
+        transaction_state: String
+
+    throttle_time_ms: Int32
+    error_code: Int16
+    unknown_state_filters: tuple[String, ...]
+    transaction_states: tuple[Transaction, ...]
+
+
+@request(key=66, versions=range(3))
+class ListTransactionsRequest(Request[ListTransactionsResponse]):
+    """List one coordinator's transactions; an empty filter matches all of them."""
+
+    state_filters: tuple[String, ...] = ()
+    producer_id_filters: tuple[Int64, ...] = ()
+    duration_filter: Int64 = versions(1, default=-1)  # ms; transactions open for longer (KIP-994)
+    transactional_id_pattern: String | None = versions(2, default=None)  # RE2, matches the whole id (KIP-1152)
+
+
+@struct
+class ProducerState:
+    """The partition leader's entry for one producer."""
+
+    producer_id: Int64
+    producer_epoch: Int32  # int16 in all other messages
+    last_sequence: Int32 = -1
+    last_timestamp: Int64 = -1
+    coordinator_epoch: Int32
+    current_txn_start_offset: Int64 = -1  # -1: no open transaction
+
+
+@struct
+class DescribeProducersResponse:
+    @struct
+    class Topic:
+        @struct
+        class Partition:
+            partition_index: Int32
+            error_code: Int16
+            error_message: String | None = None
+            active_producers: tuple[ProducerState, ...]
+
+        name: String
+        partitions: tuple[Partition, ...]
+
+    throttle_time_ms: Int32
+    topics: tuple[Topic, ...]
+
+
+@request(key=61, versions=range(1))
+class DescribeProducersRequest(Request[DescribeProducersResponse]):
+    """List the producers that the leaders know. Requires Read on the topics."""
+
+    @struct
+    class Topic:
+        name: String
+        partition_indexes: tuple[Int32, ...]
+
+    topics: tuple[Topic, ...]
+
+
+@struct
+class WriteTxnMarkersResponse:
+    @struct
+    class Marker:
+        @struct
+        class Topic:
+            @struct
+            class Partition:
+                partition_index: Int32
+                error_code: Int16
+
+            name: String
+            partitions: tuple[Partition, ...]
+
+        producer_id: Int64
+        topics: tuple[Topic, ...]
+
+    markers: tuple[Marker, ...]
+
+
+@request(key=27, versions=range(1, 3))
+class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
+    """Write markers at the leaders. Requires ClusterAction or Alter on the cluster."""
+
+    @struct
+    class Marker:
+        @struct
+        class Topic:
+            name: String
+            partition_indexes: tuple[Int32, ...]
+
+        producer_id: Int64
+        producer_epoch: Int16
+        transaction_result: Boolean  # True: COMMIT
+        topics: tuple[Topic, ...]
+        coordinator_epoch: Int32
+        transaction_version: Int8 = versions(2, default=0, ignorable=True)
+
+    markers: tuple[Marker, ...]

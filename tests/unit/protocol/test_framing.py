@@ -84,7 +84,7 @@ def test_the_records_of_a_produce_request_are_not_copied() -> None:
 
 
 def test_a_version_that_we_do_not_speak_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"EndTxnRequest is spoken in versions 3 to 5, not in 6"):
+    with pytest.raises(ProtocolError, match=r"this client supports EndTxnRequest in versions 3 to 5, not in 6"):
         encode_request(END, 6, 1, None)
 
 
@@ -120,7 +120,9 @@ def test_a_response_to_a_request_that_is_not_flexible() -> None:
 
 def test_a_response_to_another_request_is_refused() -> None:
     frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5)
-    with pytest.raises(ProtocolError, match=r"answer to correlation id 7 where EndTxnRequest v5 with .* 8 is next"):
+    with pytest.raises(
+        ProtocolError, match=r"response with correlation id 7, but .* EndTxnRequest v5 with correlation id 8"
+    ):
         decode_response(EndTxnRequest, 5, frame, 8)
 
 
@@ -197,7 +199,7 @@ def test_a_frame_of_a_size_that_is_not_allowed_ends_the_stream(size: int) -> Non
     reader.feed(framed(b"0123456789") + binary.pack(">i", size))
     assert reader.next_frame() == b"0123456789"
     for _ in range(2):
-        with pytest.raises(ProtocolError, match=f"frame of {size} bytes where at most 10 are allowed"):
+        with pytest.raises(ProtocolError, match=f"frame of {size} bytes, but at most 10 are allowed"):
             reader.next_frame()
 
 

@@ -71,7 +71,6 @@ UNHEARD_OF = 9_999
         ("DescribeTransactions", "NOT_COORDINATOR", C),
         ("ListTransactions", "COORDINATOR_LOAD_IN_PROGRESS", R),
         ("WriteTxnMarkers", "TRANSACTION_COORDINATOR_FENCED", X),
-        ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT", R),
     ],
 )
 def test_error_code_has_the_reaction_of_its_api(api: str, code: str, expected: Reaction) -> None:

@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_batch import read_record_batches, seal
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
     RecordColumns,
-    as_binary,
     encode_block,
     encode_records,
-    encode_rows_at,
     record_sizes,
 )
 
@@ -271,8 +270,6 @@ def test_no_rows_make_no_batch() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         encode_records(plain_columns([]), NOW)
     assert len(record_sizes(plain_columns([]))) == 0
-    encoded = encode_rows_at(plain_columns([]), now_ms=NOW, offset_deltas=np.arange(0), base_timestamp=NOW)
-    assert (len(encoded.data), len(encoded.ends)) == (0, 0)
 
 
 @settings(deadline=None)
@@ -288,42 +285,6 @@ def test_record_sizes_are_upper_bounds_and_close(rows: list[Row]) -> None:
     slack = record_sizes(RecordColumns(value=columns.value, key=columns.key, headers=columns.headers)) - real
     assert (slack >= 0).all()
     assert (slack <= 5).all()
-
-
-@settings(deadline=None)
-@given(rows_of_all_kinds, st.data())
-def test_rows_of_several_batches_are_encoded_in_one_call(rows: list[Row], data: st.DataObject) -> None:
-    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30))
-    batches = data.draw(st.lists(st.integers(0, 3), min_size=len(picked), max_size=len(picked)))
-    order = sorted(range(len(picked)), key=lambda place: batches[place])
-    chosen = [picked[place] for place in order]
-    bases = {batch: NOW - 7 * batch for batch in range(4)}
-    begun = {0: 0, 1: 5, 2: 60, 3: 100_000}
-    places: list[int] = []
-    expected: list[bytes] = []
-    for place in order:
-        batch = batches[place]
-        places.append(begun[batch])
-        expected.append(record(rows[picked[place]], begun[batch], bases[batch]))
-        begun[batch] += 1
-    encoded = encode_rows_at(
-        plain_columns(rows),
-        now_ms=NOW,
-        rows=np.array(chosen, np.int32),
-        offset_deltas=np.array(places, np.int64),
-        base_timestamp=np.array([bases[batches[place]] for place in order], np.int64),
-    )
-    starts = [0, *encoded.ends[:-1]] if chosen else []
-    cut = [bytes(encoded.data[start:end]) for start, end in zip(starts, encoded.ends, strict=True)]
-    assert cut == expected
-
-
-def test_rows_in_an_older_batch_keep_their_own_timestamp() -> None:
-    columns = RecordColumns(value=pa.array([b"a", b"b"]))
-    encoded = encode_rows_at(columns, now_ms=NOW, offset_deltas=np.array([7, 8]), base_timestamp=NOW - 500)
-    assert bytes(encoded.data) == b"".join(
-        record((None, value, None, None), place, NOW - 500) for place, value in ((7, b"a"), (8, b"b"))
-    )
 
 
 @settings(deadline=None)
