@@ -16,7 +16,7 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import INT32_MAX, ProducerConfig
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.reading import read_values
-from kafka_eos_sink.settings.security_properties import read_security
+from kafka_eos_sink.settings.security_properties import SecurityReader
 from kafka_eos_sink.settings.table import JAVA, SECURITY
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
@@ -53,7 +53,7 @@ def read_kafka_properties(
         problems.append(f"{prefix}bootstrap.servers is required: host:port of some brokers")
     broken = frozenset(name for name in properties if name in SECURITY and name not in values)
     secured = {name: value for name, value in values.items() if name in SECURITY}
-    security = read_security(secured, broken, prefix, problems, warnings) or PLAINTEXT
+    security = SecurityReader(secured, broken, prefix, problems, warnings).read() or PLAINTEXT
     _check_delivery_timeout(values, prefix, problems)
     if len(problems) > before:
         return None
