@@ -46,6 +46,7 @@ def read_kafka_properties(
     Returns:
         None if there was a problem.
     """
+    # One list for all steps, so that the user sees every problem at once.
     before = len(problems)
     warnings: list[str] = []
     values = read_values(properties, JAVA, prefix, problems, warnings)
@@ -58,6 +59,7 @@ def read_kafka_properties(
     if len(problems) > before:
         return None
     producer = _fields(values, ProducerConfig)
+    # Java ignores the levels of the codecs that are not used.
     level = values.get(f"compression.{values.get('compression.type')}.level")
     return KafkaProperties(
         client=ClientConfig(**_fields(values, ClientConfig), security=security),
@@ -78,6 +80,7 @@ def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[
         return int(values.get(name, JAVA[name].default_value))
 
     linger_ms, request_timeout_ms = value("linger.ms"), value("request.timeout.ms")
+    # Capped as in Java, where the sum of two large ints would overflow (KafkaProducer.configureDeliveryTimeout).
     needed = min(linger_ms + request_timeout_ms, INT32_MAX)
     if value("delivery.timeout.ms") >= needed:
         return

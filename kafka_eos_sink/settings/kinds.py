@@ -27,6 +27,7 @@ def integer(low: int, high: int = INT32_MAX, *, also: int | None = None) -> Kind
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip(), re.ASCII) is None:
             raise ValueError
+        # The pattern comes first: int() also accepts "1_000", which Java does not.
         number = int(text)
         if not low <= number <= high and number != also:
             raise ValueError
@@ -56,6 +57,7 @@ def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
 
 
 def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
+    # "from None" and without the reason: the caller shows the option's own text, or a reference as it was written.
     try:
         return parse_bootstrap_servers(text)
     except ConfigurationError:

@@ -75,6 +75,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
     values = read_values(own, known, "", problems, [])
     problems += _unknown(options, streaming)
+    # A value that failed counts as its default: its own problem is reported already.
     settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
     problems += _problems_together(settings, own, kafka, streaming)
     producer = {SINK[name].lands_in: value for name, value in values.items() if name in ("partitioner", "interceptors")}
@@ -84,6 +85,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
         topic=settings["topic"],
+        # Without the default: None lets a streaming query take the id of its checkpoint.
         transactional_id_prefix=values.get("transactional.id.prefix"),
         txn_app_id=settings["txnAppId"],
         txn_version=settings["txnVersion"],
@@ -118,6 +120,7 @@ def _unknown(options: Mapping[str, str], streaming: bool) -> list[str]:
     found = []
     for name in sorted(options):
         lowered = name.lower()
+        # Spark passes the argument of save() and start() as the option path.
         if lowered == "path":
             call = "start" if streaming else "save"
             found.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
@@ -152,7 +155,7 @@ def _problems_together(
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
     if settings["delivery.guarantee"] == "at-least-once":
         found += [
-            f"{name} needs delivery.guarantee=exactly-once: without transactions a repeated write cannot be skipped"
+            f"{name} needs delivery.guarantee=exactly-once: without transactions the sink cannot recognise a write that runs again"
             for name in ("txnAppId", "txnVersion", "source.offsets.group")
             if name in own
         ]
@@ -184,8 +187,8 @@ def _import_problems(values: Mapping[str, Any]) -> list[str]:
     objects += [("interceptors", name) for name in values.get("interceptors", ())]
     found = []
     for option, value in objects:
-        if ":" not in value:  # default or round-robin
-            continue
+        if ":" not in value:
+            continue  # default or round-robin
         try:
             load_callable(value, option)
         except ConfigurationError as error:

@@ -164,6 +164,7 @@ class SecurityReader:
         versions: set[security.TlsVersion] = set(
             self.values.get("ssl.enabled.protocols", get_args(security.TlsVersion))
         )
+        # In Java ssl.protocol names the newest version that the context can negotiate.
         if self.values.get("ssl.protocol") == "TLSv1.2":
             versions.discard("TLSv1.3")
         suites: tuple[str, ...] = ()
@@ -214,11 +215,13 @@ class SecurityReader:
         except ValueError as error:
             self.problems.append(f"{self.prefix}sasl.jaas.config: {error}")
             return False
+        # Java fails at the first login with such a module. Here the error comes before anything connects.
         if self.mechanism not in _LOGIN_MODULES.get(module.name, ()):
             fitting = next(name for name, mechanisms in _LOGIN_MODULES.items() if self.mechanism in mechanisms)
             self._problem("sasl.jaas.config", f"must be of {fitting}, as sasl.mechanism is {self.mechanism}")
             return False
         known = _TOKEN_OPTIONS if module.name == "OAuthBearerLoginModule" else ("username", "password")
+        # A misspelt option must not fall back to a default: no name outside the list is accepted.
         for name in module.options:
             if name not in known and not (known is _TOKEN_OPTIONS and name.startswith("extension_")):
                 self._problem("sasl.jaas.config", f"has the option {name}; only {', '.join(known)} are supported")
@@ -247,6 +250,7 @@ class SecurityReader:
         extensions = {
             name.removeprefix("extension_"): value for name, value in self.jaas.items() if name.startswith("extension_")
         }
+        # RFC 7628, 3.1: keys are letters, "auth" belongs to the token itself.
         for name, value in extensions.items():
             if _EXTENSION.fullmatch(name) is None or name == "auth" or _EXTENSION_VALUE.fullmatch(value) is None:
                 self._problem("sasl.jaas.config", f"has an extension_{name} that OAUTHBEARER does not allow")
@@ -258,6 +262,7 @@ class SecurityReader:
     def _token_source(self) -> security.TokenSource | None:
         principal = self.jaas.get("unsecuredLoginStringClaim_sub")
         sources = [name for name in (_ENDPOINT, _PROVIDER) if name in self.values]
+        # A source that could not be read was given: "is required" would be wrong.
         if self.broken.intersection((_ENDPOINT, _PROVIDER)):
             return None
         if len(sources) + (principal is not None) != 1:
@@ -274,6 +279,7 @@ class SecurityReader:
     def _client_credentials(self) -> security.ClientCredentials | None:
         url = self.values[_ENDPOINT]
         try:
+            # Reading parts.port raises ValueError if it is not a number. A password in the address would reach logs.
             parts = urlsplit(url)
             fine = parts.scheme == "https" and bool(parts.hostname) and parts.username is None and parts.port != 0
         except ValueError:
@@ -326,6 +332,7 @@ class SecurityReader:
 
     def _one_value(self, names: tuple[str, ...], jaas_option: str) -> str | None:
         """Return the value of the login module's option or of one of `names`, and None if none was given."""
+        # Neither place wins over the other, so that no stale value is used unnoticed.
         if jaas_option in self.jaas:
             for name in names:
                 if name in self.values:
@@ -344,5 +351,6 @@ def _openssl_name(suite: str) -> str:
     if found is None:
         return suite
     exchange, cipher = found[1], re.sub(r"AES_(\d+)_", r"AES\1_", found[2]).replace("_CBC_", "_")
+    # OpenSSL leaves the hash out of this suite's name.
     cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")

@@ -93,6 +93,7 @@ SINK = _rows(
         "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
 )  # fmt: skip
 
+# Spark adds every option of the query to the sink's; without these rows they would be unknown names.
 STREAMING = _rows(
     "streaming",
     None,
@@ -135,6 +136,7 @@ _SERIALISED_BY_SPARK = Contradiction(
     f"keys and values leave Spark as string or binary columns and are written as they are; {_REMOVE} and serialise in the query",
 )
 
+# Java's defaults, except where ``ProducerConfig`` gives a reason: a user who moves a properties file here expects the same effect.
 _PRODUCER = _rows(
     "producer",
     ProducerConfig,
@@ -162,6 +164,7 @@ _PRODUCER = _rows(
         "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.", default="see meaning"),
 )  # fmt: skip
 
+# A codec's default may lie outside its range (gzip's -1), so ``also`` accepts it.
 _LEVELS = _rows(
     "producer",
     None,
@@ -176,6 +179,7 @@ _LEVELS = _rows(
     ),
 )
 
+# Accepted with the one value that exactly-once needs, because many properties files for Java's producer contain it.
 _FIXED = _rows(
     "fixed",
     None,
@@ -208,6 +212,7 @@ def _store_type(name: str, meaning: str) -> Setting:
     return Setting(name, kinds.STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
 
 
+# The sink's own names (ssl.ca.location, sasl.username, ...) spare a user the login module's string and Java's stores.
 _SECURITY_ROWS = _rows(
     "security",
     None,
@@ -267,6 +272,7 @@ _OPENSSL = "TLS is Python's OpenSSL"
 _PROVIDER = "sasl.oauthbearer.token.provider=package.module:callable"
 _CHECKED_BY_BROKER = "the broker validates the token"
 
+# Their values are hidden in messages: a user may write a password under any name.
 REFUSED = _without_value(
     "refused",
     {
