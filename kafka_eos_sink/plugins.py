@@ -31,3 +31,26 @@ def load_object(spec: str, option: str) -> Any:
             "for example with --py-files",
         ) from error
     return found
+
+
+def load_callable(spec: str, option: str, *, show_cause: bool = True) -> Any:
+    """Import the callable that ``package.module:name`` names.
+
+    Args:
+        spec: The value of the option.
+        option: The name of the option, for the error message.
+        show_cause: Whether the message may contain the text of what the module raises on import.
+
+    Raises:
+        ConfigurationError: NOT_LOADABLE, whatever the module raises.
+    """
+    try:
+        found = load_object(spec, option)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # Importing runs the user's module, which may raise anything.
+        cause = f"{type(error).__name__}: {error}" if show_cause else type(error).__name__
+        raise ConfigurationError("NOT_LOADABLE", f"{option}: importing {spec!r} raised {cause}") from None
+    if not callable(found):
+        raise ConfigurationError("NOT_LOADABLE", f"{option}: {spec!r} is not callable")
+    return found

@@ -7,8 +7,8 @@
 
 The checkpoint and the commit log hold the progress: run the same command again, and it continues where it stopped. To
 read a Kafka topic, Spark needs the four jars of its Kafka source, which PySpark does not ship: --help names them.
-Exit status: 0 all written, or stopped by SIGTERM or SIGINT where no end was asked for; 1 a failure (one sentence on
-standard error), or stopped before the end that --trigger asked for; 2 wrong usage.
+Exit status: 0 all written, or a query without end stopped by SIGTERM or SIGINT; 1 a failure (one sentence on standard
+error), or stopped by a signal before the end that --trigger sets; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "Streams a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once. The same command "
         "with the same checkpoint continues where it stopped.",
         f"{KAFKA_SOURCE_HELP}\n"
-        "Exit status: 0 all written, or stopped by a signal where no end was asked for; 1 a failure (one sentence on "
-        "standard error), or stopped before the end that --trigger asked for; 2 wrong usage.",
+        "Exit status: 0 all written, or a query without end stopped by a signal; 1 a failure (one sentence on "
+        "standard error), or stopped by a signal before the end that --trigger sets; 2 wrong usage.",
     )
     add_cluster_arguments(parser, of="the sink")
     parser.add_argument("--topic", help="the topic to write to; without it the records need a column topic")
     parser.add_argument(
-        "--checkpoint", required=True, metavar="DIR", help="where Spark keeps how far the query is; one per query"
+        "--checkpoint", required=True, metavar="DIR", help="directory of the query's progress; one per query"
     )
     parser.add_argument("--name", help="name of the query in Spark's logs and metrics")
     parser.add_argument(
         "--trigger",
         nargs="+",
         metavar=("WHEN", "INTERVAL"),
-        help="available-now: all that is there, then end; once: the same in one batch; processing-time '10 seconds': "
-        "a batch every 10 seconds; default: a batch as soon as there is something",
+        help="available-now: write all data that exists at the start, then end; once: the same in one batch; "
+        "processing-time '10 seconds': a batch every 10 seconds; default: a batch as soon as data arrives",
     )
     source = parser.add_argument_group("source", "One of --from-topic and --files.")
     either = source.add_mutually_exclusive_group(required=True)
@@ -85,7 +85,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     source.add_argument(
         "--from-bootstrap-servers",
         metavar="S",
-        help="brokers of the topics to read; default: the sink's, reached as by it",
+        help="brokers of the topics to read; default: the brokers and connection options of the sink",
     )
     source.add_argument(
         "--from-properties",
@@ -101,7 +101,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_read_arguments(
         source,
         "startingOffsets=latest, maxOffsetsPerTrigger=100000, maxFilesPerTrigger=10 (a topic is read from its earliest "
-        "offset, with headers, under read_committed, and csv files have a header, unless said otherwise here)",
+        "offset, with headers, under read_committed, and csv files have a header, unless set here)",
     )
     add_record_arguments(parser)
     given = parser.parse_args(argv)
@@ -120,13 +120,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(
                 "--format text has one column, value, and takes no --schema"
                 if given.format == "text"
-                else f"--format {given.format} needs --schema: a stream cannot look into files that are still to come"
+                else f"--format {given.format} needs --schema: a stream cannot infer it from files that do not exist yet"
             )
     return given
 
 
 def checked_trigger(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict[str, Any]:
-    """The arguments of Spark's ``trigger``; none where a batch is to begin as soon as there is something."""
+    """Return the arguments of Spark's ``trigger``; none if a batch begins as soon as data arrives."""
     match words:
         case None:
             return {}
@@ -188,17 +188,16 @@ def write(rows: DataFrame, given: argparse.Namespace, sink: dict[str, str]) -> D
 
 
 class StopOnSignal:
-    """Turns SIGTERM and SIGINT into a request to stop, wherever they arrive.
+    """Turn SIGTERM and SIGINT, to this process or to the JVM, into a request to stop.
 
-    Under spark-submit this process is a child of the JVM: a signal for the job reaches the JVM, one from the terminal
-    both. The JVM would tear down Spark under the running query, so it asks us instead. A second signal of a kind does
-    what it always did.
-
-    `interrupted` tells SIGINT, which a terminal sends to the Python workers as well: what they were doing then fails.
+    Under spark-submit this process is a child of the JVM. A signal to the job reaches the JVM, a signal from the terminal
+    reaches both. The JVM would shut down Spark under the running query, so its handler calls ``handle`` instead. A second
+    signal of the same kind has its default effect.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
+        # A terminal sends SIGINT to the Python workers too, so the running tasks fail. That failure is not the query's.
         self.interrupted = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._python_signal)
@@ -212,16 +211,16 @@ class StopOnSignal:
 
     def _python_signal(self, number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        self._ask(number)
+        self._request(number)
 
     def handle(self, received: Any) -> None:
         """Called by the JVM."""
         self._signals.Signal.handle(received, self._signals.SignalHandler.SIG_DFL)
-        self._ask(received.getNumber())
+        self._request(received.getNumber())
 
-    def _ask(self, number: int) -> None:
+    def _request(self, number: int) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
-        self.asked.set()
+        self.requested.set()
 
     class Java:
         """The Java interface that Py4J implements for the JVM."""
@@ -232,7 +231,7 @@ class StopOnSignal:
 def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
     """Wait for the end of the query; False if a signal stopped it. Raises the error of the query."""
     try:
-        while not stop.asked.is_set():
+        while not stop.requested.is_set():
             if query.awaitTermination(1):
                 return True
         query.stop()

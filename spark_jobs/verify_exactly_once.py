@@ -7,7 +7,7 @@
 
 Repeat the source and the expressions of the job that wrote the topic. Spark compares both sides as multisets. Spark's
 Kafka source reads the topic if its four jars are given, otherwise the client of this package; the report names the
-reader. Exit status: 0 every record is there exactly once and nothing else, 1 it is not, or a failure (one sentence on
+reader. Exit status: 0 the topic holds every record exactly once and no other, 1 it does not, or a failure (one sentence on
 standard error), 2 wrong usage.
 """
 
@@ -56,9 +56,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line and check it as far as possible without Spark."""
     parser = job_parser(
         NAME,
-        "Compares what a Kafka topic holds under read_committed with what was meant to be there.",
+        "Compares the committed records of a Kafka topic with the expected records.",
         f"{KAFKA_SOURCE_HELP}\n"
-        "Exit status: 0 every record is there exactly once and nothing else; 1 it is not, or a failure (one sentence "
+        "Exit status: 0 the topic holds every record exactly once and no other; 1 it does not, or a failure (one sentence "
         "on standard error); 2 wrong usage.",
     )
     add_cluster_arguments(parser, of="the client, kafka.* only")
@@ -68,14 +68,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="SQL",
         help="only these records of the topic; columns as in Spark's Kafka source, e.g. 'offset >= 1000'",
     )
-    source = parser.add_argument_group("source", "What was meant to be there: one of --from-topic and --files.")
+    source = parser.add_argument_group("source", "The expected records: one of --from-topic and --files.")
     either = source.add_mutually_exclusive_group(required=True)
     either.add_argument("--from-topic", metavar="TOPIC", help="topics, comma-separated, read under read_committed")
     either.add_argument("--files", nargs="+", metavar="PATH", help="files or directories, as Spark reads them")
     source.add_argument(
         "--from-bootstrap-servers",
         metavar="S",
-        help="brokers of --from-topic; default: those of --topic, reached as they are",
+        help="brokers of --from-topic; default: the brokers and connection options of --topic",
     )
     source.add_argument("--from-properties", metavar="FILE", help="client properties file for --from-topic")
     source.add_argument("--format", help="format of --files, any that Spark reads; default: parquet")
@@ -86,20 +86,20 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--compare",
         type=columns_to_compare,
         metavar="COLUMNS",
-        help=f"of {','.join(COLUMNS)}; default: key and value, and headers and timestamp where the source has them",
+        help=f"of {','.join(COLUMNS)}; default: key and value, and headers and timestamp if the source has them",
     )
     comparison.add_argument(
         "--order-by",
         metavar="SQL",
-        help="check too that the records of each key stand in this order of the source's rows (with --sql: of the "
-        "query's), for --from-topic e.g. offset, which holds within each partition of the source",
+        help="also check the order of the records of each key: an expression over the rows of the source (with --sql: of the "
+        "query). For --from-topic use offset; it orders the records within each partition of the source",
     )
     comparison.add_argument(
         "--reader",
         choices=("auto", "spark", "client"),
         default="auto",
-        help="who reads topics: spark, its Kafka source (see below); client, that of this package; auto (default): spark "
-        "where its jars are there",
+        help="reader of topics. spark: Spark's Kafka source (see below); client: the client of this package; auto (default): "
+        "spark if its jars are present",
     )
     comparison.add_argument("--show", type=int, default=5, metavar="N", help="records shown per kind of difference")
     comparison.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
@@ -111,7 +111,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if getattr(given, name):
             parser.error(f"--{name.replace('_', '-')} belongs to {'--from-topic' if given.files else '--files'}")
     if given.order_by is not None and given.compare is not None and "key" not in given.compare:
-        parser.error("--order-by is about keys: --compare must have key among its columns")
+        parser.error("--order-by compares the order per key: add key to --compare")
     if given.show < 0:
         parser.error(f"--show {given.show}: must be 0 or more")
     given.format = given.format or "parquet"
@@ -127,7 +127,7 @@ def columns_to_compare(text: str) -> tuple[str, ...]:
 
 
 def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[str, str]:
-    """The options of the client for --from-topic: those for --topic where it has none of its own."""
+    """Return the client's options for --from-topic; without its own arguments, the options for --topic."""
     if given.from_properties is not None:
         own = options_from_file(given.from_properties, warn)
     else:
@@ -138,7 +138,7 @@ def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[s
 
 
 def expected_records(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> DataFrame:
-    """What was meant to be there."""
+    """Return the expected records."""
     beside = {} if given.order_by is None else {ORDER: given.order_by}
     if given.files is not None:
         rows = read_files(spark, given, given.files)
@@ -147,14 +147,14 @@ def expected_records(spark: SparkSession, given: argparse.Namespace, options: di
         own = source_options(given, options)
         topics = [topic_frame(spark, topic.strip(), own, given.reader).frame for topic in given.from_topic.split(",")]
         if beside and given.sql is None:
-            # Offsets order nothing between partitions; which one it is, and of which topic, stands beside the order.
+            # Offsets of different partitions are not comparable, so the order holds per topic and partition of the source.
             beside[SOURCE_PARTITION] = "struct(topic, partition)"
         expected = records(reduce(lambda a, b: a.unionByName(b), topics), given, defaults=KAFKA_COLUMNS, beside=beside)
     return expected.where(expected["topic"] == given.topic) if "topic" in expected.columns else expected
 
 
 def shown(value: Any) -> Any:
-    """A column of a differing record for people to read: text where it is text, and not without end."""
+    """Format one column of a differing record: text if it is UTF-8, else hexadecimal, cut to ``SHOWN_CHARACTERS``."""
     if isinstance(value, bytes | bytearray):
         try:
             text = value.decode()

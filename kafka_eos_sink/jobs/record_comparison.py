@@ -31,7 +31,7 @@ _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 Kind = Literal["missing", "duplicated", "unexpected", "out of order"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One differing record, the number of times it was expected and found, and where in the topic (partition, offset).
 
@@ -66,15 +66,16 @@ class Comparison:
         return not (self.missing or self.duplicated or self.unexpected or self.out_of_order)
 
 
-def compared_columns(expected: DataFrame, asked_for: Sequence[str] | None) -> tuple[str, ...]:
+def compared_columns(expected: DataFrame, requested: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns to compare; default: key, value, and headers and timestamp if expected.
 
     Raises:
         SchemaError: INVALID_COLUMNS if the expected records lack a requested column.
     """
-    there = set(expected.columns) | {"key"}  # A missing column key means that every key is null.
-    wanted = ("key", "value", *(name for name in ("headers", "timestamp") if name in there))
-    columns = wanted if asked_for is None else tuple(asked_for)
+    # Without a column key, every key is null, so the key is always comparable.
+    there = set(expected.columns) | {"key"}
+    default = ("key", "value", *(name for name in ("headers", "timestamp") if name in there))
+    columns = default if requested is None else tuple(requested)
     missing = [name for name in columns if name not in there]
     if missing:
         raise SchemaError(
@@ -85,12 +86,14 @@ def compared_columns(expected: DataFrame, asked_for: Sequence[str] | None) -> tu
 
 
 def compare(expected: DataFrame, found: DataFrame, columns: Sequence[str], *, examples: int = 5) -> Comparison:
-    """Compares the records `expected` with those `found` in a topic, which have a partition and an offset beside.
+    """Compare expected records with the records of a topic.
 
-    Values and keys are compared byte by byte, timestamps to the ms that Kafka keeps. Where `expected` has a column
-    `ORDER`, the records of each key must stand in its order within each partition of the topic; a column
-    `SOURCE_PARTITION` says between which expected records there is an order at all. `examples` per kind of difference
-    are kept.
+    Args:
+        expected: A column ``ORDER`` requires the records of each key in this order within each partition of the topic.
+            With a column ``SOURCE_PARTITION``, the order holds only between records with equal values in it.
+        found: The records with their ``partition`` and ``offset``.
+        columns: The columns to compare.
+        examples: How many differences of each kind to return.
     """
     position = f.struct(f.col("partition").cast("int").alias("partition"), f.col("offset").alias("offset"))
     nowhere = f.lit(None).cast("struct<partition: int, offset: bigint>")
@@ -99,6 +102,7 @@ def compare(expected: DataFrame, found: DataFrame, columns: Sequence[str], *, ex
         counts = (f.lit(int(side == name)).alias(name) for name in ("expected", "found"))
         return frame.select(*_comparable(frame, columns), *counts, where.alias("position"))
 
+    # Not exceptAll: one aggregation gives all counts in one pass, and Spark groups null keys together, which a join does not.
     tallied = (
         counted(expected, "expected", nowhere)
         .unionByName(counted(found, "found", position))
@@ -141,6 +145,7 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
             return f.lit(None).cast("binary")
         column = f.col(name)
         match name:
+            # Kafka keeps timestamps in ms, Spark in µs.
             case "headers":
                 # Spark's Kafka source has null for no headers, others an empty array.
                 return f.when(f.size(column) > 0, column.cast(_HEADERS))
@@ -157,10 +162,8 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
 def _out_of_order(
     expected: DataFrame, found: DataFrame, columns: Sequence[str], examples: int
 ) -> tuple[int, list[Difference]]:
-    """How many records with a key stand right behind one of the same key that they should stand before, and some of them.
-
-    Equal records cannot be told apart, so the first of them in the topic is the first of them expected, and so on.
-    """
+    """Count the records that follow a record of the same key that the source has later; also return examples."""
+    # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on.
     source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
     ordered = expected.select(*_comparable(expected, columns), ORDER, *source)
     ordered = ordered.withColumn("number", f.row_number().over(Window.partitionBy(*columns).orderBy(*source, ORDER)))
@@ -169,12 +172,14 @@ def _out_of_order(
     placed = placed.withColumn(
         "number", f.row_number().over(Window.partitionBy(*columns).orderBy("topic_partition", "topic_offset"))
     )
+    # Null-safe: plain equality drops every record with a null key or no headers from the join.
     same = [f.col(f"expected.{name}").eqNullSafe(f.col(f"found.{name}")) for name in (*columns, "number")]
     paired = (
         ordered.alias("expected")
         .join(placed.alias("found"), reduce(and_, same))
         .select("found.*", *(f"expected.{name}" for name in (ORDER, *source)))
     )
+    # Kafka orders records within one partition only.
     of_a_key = Window.partitionBy("key", "topic_partition", *source).orderBy("topic_offset")
     disordered = (
         paired.where(f.col("key").isNotNull())
@@ -183,28 +188,17 @@ def _out_of_order(
     )
     number = disordered.count()
     rows = disordered.orderBy("topic_partition", "topic_offset").limit(examples).collect() if number else []
-    return number, [
-        Difference(
-            kind="out of order",
-            record={name: row[name] for name in columns},
-            expected=1,
-            found=1,
-            first=(row["topic_partition"], row["topic_offset"]),
-            last=(row["topic_partition"], row["topic_offset"]),
-        )
-        for row in rows
-    ]
+    differences = []
+    for row in rows:
+        place_of_row = (row["topic_partition"], row["topic_offset"])
+        record = {name: row[name] for name in columns}
+        differences.append(Difference("out of order", record, 1, 1, place_of_row, place_of_row))
+    return number, differences
 
 
 def _difference(kind: Kind, row: Row, columns: Sequence[str]) -> Difference:
     def place(position: Row | None) -> tuple[int, int] | None:
         return None if position is None else (position["partition"], position["offset"])
 
-    return Difference(
-        kind=kind,
-        record={name: row[name] for name in columns},
-        expected=row["expected"],
-        found=row["found"],
-        first=place(row["first"]),
-        last=place(row["last"]),
-    )
+    record = {name: row[name] for name in columns}
+    return Difference(kind, record, row["expected"], row["found"], place(row["first"]), place(row["last"]))

@@ -28,7 +28,7 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --key, --value, --headers, --timestamp and --where, --select, and --sql."""
     group = parser.add_argument_group(
         "records",
-        "What becomes of each row of the source: an expression per column, or --select, or a whole query with --sql. "
+        "How each row of the source becomes a record: an expression per column, or --select, or a query with --sql. "
         "A key or value that is neither string nor binary is cast to string; structs, arrays and maps become JSON. "
         "Without --value: a file's row as JSON, a Kafka record as it is (key, value, headers, timestamp).",
     )
@@ -36,13 +36,13 @@ def add_record_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--value", metavar="SQL", help="column or expression")
     group.add_argument("--headers", metavar="SQL", help="expression of type array<struct<key:string,value:binary>>")
     group.add_argument("--timestamp", metavar="SQL", help="column or expression of type timestamp")
-    group.add_argument("--where", metavar="SQL", help="only the rows for which this holds")
+    group.add_argument("--where", metavar="SQL", help="write only the rows for which this condition is true")
     group.add_argument(
         "--select",
         action="append",
         metavar="SQL",
         help="instead of these: an expression with AS and one of key, value, headers, timestamp, topic, partition; "
-        "once per column",
+        "repeat it for each column",
     )
     group.add_argument(
         "--sql", metavar="QUERY", help=f"instead of all these: a query over the view {SOURCE_VIEW} with such columns"
@@ -74,6 +74,7 @@ def records(
     """
     further = [f.expr(expression).alias(name) for name, expression in (beside or {}).items()]
     if given.sql is not None:
+        # The view belongs to the session of the rows. In foreachBatch that is another session than the application's.
         rows.createOrReplaceTempView(SOURCE_VIEW)
         made = rows.sparkSession.sql(given.sql)
         return _as_text(made.select("*", *further) if further else made)
@@ -89,6 +90,7 @@ def records(
 
 
 def _row_as_json(rows: DataFrame) -> Column:
+    # Quoted: Spark reads a dot in a plain name as access to a field of a struct.
     return f.to_json(f.struct(*(f.col(f"`{name.replace('`', '``')}`") for name in rows.columns)))
 
 

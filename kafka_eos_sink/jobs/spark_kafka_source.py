@@ -12,16 +12,15 @@ from kafka_eos_sink.settings.table import PREFIX, SECURITY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KAFKA_SOURCE_JARS = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.commons:commons-pool2:2.12.0",
-    "org.apache.kafka:kafka-clients:3.9.1",
-)
-"""Spark's Kafka source and sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies.
-
-Newer token providers cannot be resolved, so that ``spark-submit --packages`` fails on what the source declares.
-"""
+# Newer token providers cannot be resolved, so that ``spark-submit --packages`` fails on what the source declares.
+_CLASS_OF_JAR = {
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0": "org.apache.spark.kafka010.KafkaTokenUtil",
+    "org.apache.commons:commons-pool2:2.12.0": "org.apache.commons.pool2.impl.GenericKeyedObjectPool",
+    "org.apache.kafka:kafka-clients:3.9.1": "org.apache.kafka.clients.consumer.KafkaConsumer",
+}
+KAFKA_SOURCE_JARS = tuple(_CLASS_OF_JAR)
+"""Spark's Kafka source and sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies."""
 
 KAFKA_SOURCE_HELP = "\n".join(
     (
@@ -31,14 +30,6 @@ KAFKA_SOURCE_HELP = "\n".join(
     )
 )
 """Help text of the jobs, one line per jar."""
-
-_CLASSES = (
-    "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-    "org.apache.spark.kafka010.KafkaTokenUtil",
-    "org.apache.commons.pool2.impl.GenericKeyedObjectPool",
-    "org.apache.kafka.clients.consumer.KafkaConsumer",
-)
-"""One class of each jar."""
 
 _CONNECTION = {"bootstrap.servers", "client.id", "client.dns.lookup", "request.timeout.ms", *SECURITY}
 _NOT_JAVA = {
@@ -79,11 +70,11 @@ def connection_options(options: Mapping[str, str]) -> dict[str, str]:
 def missing_jars(spark: SparkSession) -> tuple[str, ...]:
     """Return the jars of ``KAFKA_SOURCE_JARS`` that this Spark lacks in any version."""
     java: Any = spark.sparkContext._jvm
+    # The context class loader is the only one that sees the jars of --jars; Class.forName of Py4J's own loader does not.
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    # A look-up of the class file, not of the class: loading it would fail on a jar that is missing beside it.
     return tuple(
-        jar
-        for jar, name in zip(KAFKA_SOURCE_JARS, _CLASSES, strict=True)
-        if loader.getResource(f"{name.replace('.', '/')}.class") is None
+        jar for jar, name in _CLASS_OF_JAR.items() if loader.getResource(f"{name.replace('.', '/')}.class") is None
     )
 
 

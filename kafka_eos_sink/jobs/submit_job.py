@@ -54,27 +54,17 @@ def add_cluster_arguments(parser: argparse.ArgumentParser, *, of: str) -> None:
     parser.add_argument(
         "--properties", metavar="FILE", help="Java-style client properties file, see conf/client.properties.example"
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="K=V",
-        help=f"further option of {of}, e.g. kafka.client.id=nightly; overrides --properties",
-    )
+    _add_pairs(parser, "--option", f"further option of {of}, e.g. kafka.client.id=nightly; overrides --properties")
 
 
 def add_read_arguments(parser: argparse._ActionsContainer, examples: str) -> None:
     """Add --schema and --read-option; ``examples`` are options of Spark's reader."""
     parser.add_argument("--schema", metavar="DDL", help="columns of the files, e.g. 'id BIGINT, name STRING'")
-    parser.add_argument(
-        "--read-option",
-        action="append",
-        default=[],
-        type=assignment,
-        metavar="K=V",
-        help=f"option of Spark's reader, e.g. {examples}",
-    )
+    _add_pairs(parser, "--read-option", f"option of Spark's reader, e.g. {examples}")
+
+
+def _add_pairs(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    parser.add_argument(name, action="append", default=[], type=assignment, metavar="K=V", help=text)
 
 
 def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[str]) -> DataFrame:
@@ -100,14 +90,13 @@ def check_cluster_arguments(parser: argparse.ArgumentParser, given: argparse.Nam
 def cluster_options(given: argparse.Namespace) -> dict[str, str]:
     """Merge the options: the properties file, then --option, then --bootstrap-servers.
 
-    Names are in lower case: Spark's option names are case-insensitive, so a later spelling replaces an earlier one.
-
     Raises:
         ConfigurationError: INVALID_PROPERTIES if the file cannot be read.
     """
     options: dict[str, str] = {}
     if given.properties is not None:
         options.update(options_from_file(given.properties, warn))
+    # Spark's option names are case-insensitive: without lower() two spellings of one name would both reach Spark.
     options.update({name.lower(): value for name, value in given.option})
     if given.bootstrap_servers is not None:
         options[_BOOTSTRAP_SERVERS] = given.bootstrap_servers
@@ -124,8 +113,10 @@ def end(name: str, run: Callable[[], str]) -> int:
     ``run`` returns the line for standard output. A failure is one sentence on standard error and status 1.
     """
     try:
+        # A stack trace of Spark and the JVM would hide the one sentence that the user needs.
         done = run()
     except KeyboardInterrupt:
+        # Not an Exception: without this clause Ctrl-C ends with a stack trace of Py4J.
         print(f"{name}: interrupted", file=sys.stderr)
         return FAILURE
     except Exception as error:

@@ -1,7 +1,7 @@
 """The committed records of a topic, as a DataFrame with the columns of Spark's Kafka source.
 
-There are two readers. Spark's own source shares no code with the sink; it needs its jars, and options that Java's client knows.
-Otherwise the client of this package reads.
+Spark's own source reads if its jars are present and Java's client knows all options: it shares no code with the sink.
+Otherwise, the client of this package reads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
-from kafka_eos_sink.jobs.spark_kafka_source import (
-    connection_options,
-    missing_jars,
-    require_kafka_source,
-    unknown_to_java,
-)
+from kafka_eos_sink.jobs import spark_kafka_source as spark_source
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_eos_sink.settings.table import PREFIX
 
@@ -53,7 +48,7 @@ _DEADLINE_MS = 60_000
 _ROWS_PER_BATCH = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Offsets:
     """One partition: its first offset, its last stable offset and its high watermark (both exclusive)."""
 
@@ -67,7 +62,7 @@ class Offsets:
 class TopicFrame:
     """The records of a topic up to its last stable offsets at the time of creation.
 
-    ``reader`` is the name of the reader. The frame gives the same records again unless Kafka deletes them.
+    ``reader`` is the name of the reader. Every evaluation of the frame has the same records unless Kafka deletes them.
     """
 
     frame: DataFrame
@@ -86,12 +81,16 @@ def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], rea
     with NetworkClient(config) as client:
         offsets = _offsets(Admin(client), topic)
     if reader == "spark":
-        require_kafka_source(spark)
-    if reader == "client" or (reader == "auto" and (missing_jars(spark) or unknown_to_java(options))):
+        spark_source.require_kafka_source(spark)
+    if reader == "client" or (reader == "auto" and _needs_client(spark, options)):
         frame = _read_with_client(spark, topic, options, offsets)
         return TopicFrame(frame=frame, reader="this package's client", offsets=offsets)
     frame = _read_with_spark(spark, topic, options, offsets)
     return TopicFrame(frame=frame, reader="Spark's Kafka source", offsets=offsets)
+
+
+def _needs_client(spark: SparkSession, options: Mapping[str, str]) -> bool:
+    return bool(spark_source.missing_jars(spark) or spark_source.unknown_to_java(options))
 
 
 def _client_config(options: Mapping[str, str]) -> ClientConfig:
@@ -111,15 +110,11 @@ def _offsets(admin: Admin, topic: str) -> tuple[Offsets, ...]:
     if described is None:
         raise BrokerRefusedError("UNKNOWN_TOPIC", f"there is no topic {topic!r}, or the Describe permission is missing")
     where = [(topic, partition.partition_index) for partition in described.partitions]
+    # The end is fixed before Spark plans: the frame then holds the same records however often Spark evaluates it.
     first = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     last_stable = admin.list_offsets(where, deadline, isolation="read_committed")
     high_watermark = admin.list_offsets(where, deadline, isolation="read_uncommitted")
-    return tuple(
-        Offsets(
-            partition=each[1], first=first[each], last_stable=last_stable[each], high_watermark=high_watermark[each]
-        )
-        for each in sorted(where)
-    )
+    return tuple(Offsets(each[1], first[each], last_stable[each], high_watermark[each]) for each in sorted(where))
 
 
 def _read_with_spark(
@@ -127,8 +122,9 @@ def _read_with_spark(
 ) -> DataFrame:
     return (
         spark.read.format("kafka")
-        .options(**connection_options(options))
+        .options(**spark_source.connection_options(options))
         .option("subscribe", topic)
+        # Spark's default is read_uncommitted, which delivers the records of aborted transactions too.
         .option("kafka.isolation.level", "read_committed")
         .option("includeHeaders", "true")
         .option("startingOffsets", json.dumps({topic: {str(each.partition): each.first for each in offsets}}))
@@ -140,7 +136,8 @@ def _read_with_spark(
 def _read_with_client(
     spark: SparkSession, topic: str, options: Mapping[str, str], offsets: tuple[Offsets, ...]
 ) -> DataFrame:
-    # Tasks resolve references such as ${env:NAME} themselves, so that no secret is part of the plan.
+    # Tasks resolve references such as ${env:NAME} themselves, so that no secret is part of the plan. Spark pickles the
+    # closure: it holds plain options, because a client has sockets, and a Secret refuses to be pickled.
     written = dict(options)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,32 +150,25 @@ def _read_with_client(
 
 
 def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[pa.RecordBatch]:
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, object]] = []
     for batch in read_committed(admin, topic, offsets.partition, offsets.first, offsets.last_stable):
         rows += (
-            (
-                record.key,
-                record.value,
-                topic,
-                offsets.partition,
-                record.offset,
-                record.timestamp * 1_000,
-                int(batch.log_append_time),
-                [{"key": name, "value": value} for name, value in record.headers],
-            )
+            {
+                "key": record.key,
+                "value": record.value,
+                "topic": topic,
+                "partition": offsets.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp * 1_000,
+                "timestampType": int(batch.log_append_time),
+                "headers": [{"key": name, "value": value} for name, value in record.headers],
+            }
             for record in batch.records
+            # A broker returns whole batches, so the first and the last one may reach beyond the requested offsets.
             if offsets.first <= record.offset < offsets.last_stable
         )
         if len(rows) >= _ROWS_PER_BATCH:
-            yield _arrow(rows)
+            yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)
             rows = []
     if rows:
-        yield _arrow(rows)
-
-
-def _arrow(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)],
-        schema=_ARROW_SCHEMA,
-    )
+        yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)

@@ -38,6 +38,7 @@ def parse_jaas(text: str) -> LoginModule:
     Raises:
         ValueError: The expected form, without any part of the text, which contains a password.
     """
+    # No message below repeats a token: any of them may be the password, for example after a missing quote.
     tokens = list(_tokens(text))
     if len(tokens) < 3 or tokens[0][0] != "word" or tokens[1][0] != "word":
         raise ValueError('it must be like: org.apache...PlainLoginModule required username="..." password="...";')

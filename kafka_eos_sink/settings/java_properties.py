@@ -43,6 +43,7 @@ def _logical_lines(text: str) -> list[str]:
             lines[-1] += line
         else:
             lines.append(line)
+        # An even number of backslashes is escaped backslashes, not a continuation.
         continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         if continued:
             lines[-1] = lines[-1][:-1]

@@ -16,7 +16,7 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import INT32_MAX, ProducerConfig
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.reading import read_values
-from kafka_eos_sink.settings.security_properties import read_security
+from kafka_eos_sink.settings.security_properties import SecurityReader
 from kafka_eos_sink.settings.table import JAVA, SECURITY
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
@@ -46,6 +46,7 @@ def read_kafka_properties(
     Returns:
         None if there was a problem.
     """
+    # One list for all steps, so that the user sees every problem at once.
     before = len(problems)
     warnings: list[str] = []
     values = read_values(properties, JAVA, prefix, problems, warnings)
@@ -53,11 +54,12 @@ def read_kafka_properties(
         problems.append(f"{prefix}bootstrap.servers is required: host:port of some brokers")
     broken = frozenset(name for name in properties if name in SECURITY and name not in values)
     secured = {name: value for name, value in values.items() if name in SECURITY}
-    security = read_security(secured, broken, prefix, problems, warnings) or PLAINTEXT
+    security = SecurityReader(secured, broken, prefix, problems, warnings).read() or PLAINTEXT
     _check_delivery_timeout(values, prefix, problems)
     if len(problems) > before:
         return None
     producer = _fields(values, ProducerConfig)
+    # Java ignores the levels of the codecs that are not used.
     level = values.get(f"compression.{values.get('compression.type')}.level")
     return KafkaProperties(
         client=ClientConfig(**_fields(values, ClientConfig), security=security),
@@ -78,6 +80,7 @@ def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[
         return int(values.get(name, JAVA[name].default_value))
 
     linger_ms, request_timeout_ms = value("linger.ms"), value("request.timeout.ms")
+    # Capped as in Java, where the sum of two large ints would overflow (KafkaProducer.configureDeliveryTimeout).
     needed = min(linger_ms + request_timeout_ms, INT32_MAX)
     if value("delivery.timeout.ms") >= needed:
         return

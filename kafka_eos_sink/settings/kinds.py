@@ -10,7 +10,7 @@ from typing import Any, get_args
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.security import SaslMechanism, SecurityProtocol, TlsVersion
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX, RANGES
+from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX, OBJECT_NAME, RANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ def integer(low: int, high: int = INT32_MAX, *, also: int | None = None) -> Kind
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip(), re.ASCII) is None:
             raise ValueError
+        # The pattern comes first: int() also accepts "1_000", which Java does not.
         number = int(text)
         if not low <= number <= high and number != also:
             raise ValueError
@@ -56,6 +57,7 @@ def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
 
 
 def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
+    # "from None" and without the reason: the caller shows the option's own text, or a reference as it was written.
     try:
         return parse_bootstrap_servers(text)
     except ConfigurationError:
@@ -85,7 +87,18 @@ def _topic_of(text: str) -> str:
 
 def _partitioner_of(text: str) -> str:
     name = (text or "default").strip()
-    return name.lower() if name.lower() in ("default", "round-robin") else name
+    return name.lower() if name.lower() in ("default", "round-robin") else _object_name(name)
+
+
+def _classes_of(text: str) -> tuple[str, ...]:
+    return tuple(map(_object_name, filter(None, map(str.strip, text.split(",")))))
+
+
+def _object_name(text: str) -> str:
+    # The same pattern as in ProducerConfig, so that a value that passes here is accepted there.
+    if OBJECT_NAME.fullmatch(text) is None:
+        raise ValueError
+    return text
 
 
 BOOLEAN = Kind(lambda text: choice("true", "false", fold=str.lower).parse(text) == "true", "true or false")
@@ -94,10 +107,7 @@ AS_GIVEN = Kind(str, "any text")
 ID = Kind(_id_of, "text that is not empty")
 TOPIC = Kind(_topic_of, "a topic name (1 to 249 letters, digits, '.', '_' and '-')")
 ADDRESSES = Kind(_addresses_of, "a comma-separated list such as broker1:9092,broker2:9092")
-CLASSES = Kind(
-    lambda text: tuple(filter(None, map(str.strip, text.split(",")))), "package.module:Class, comma-separated"
-)
-# ``config_problems`` of the producer checks the names of Python objects in these two.
+CLASSES = Kind(_classes_of, "package.module:Class, comma-separated")
 PARTITIONER = Kind(_partitioner_of, "default, round-robin or package.module:callable")
 INT, LONG, BUFFER = integer(0), integer(0, INT64_MAX), integer(-1)
 # Java's 0 means a batch per record. A batch limit of one byte has the same effect here.

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.plugins import load_object
-from kafka_eos_sink.producer.config import ProducerConfig, config_problems
+from kafka_eos_sink.plugins import load_callable
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
 from kafka_eos_sink.settings.secrets import resolve
@@ -75,16 +75,17 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
     values = read_values(own, known, "", problems, [])
     problems += _unknown(options, streaming)
+    # A value that failed counts as its default: its own problem is reported already.
     settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
     problems += _problems_together(settings, own, kafka, streaming)
     producer = {SINK[name].lands_in: value for name, value in values.items() if name in ("partitioner", "interceptors")}
-    problems += config_problems(producer)
     if check_imports:
         problems += _import_problems(values)
     if problems or properties is None:
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
         topic=settings["topic"],
+        # Without the default: None lets a streaming query take the id of its checkpoint.
         transactional_id_prefix=values.get("transactional.id.prefix"),
         txn_app_id=settings["txnAppId"],
         txn_version=settings["txnVersion"],
@@ -119,6 +120,7 @@ def _unknown(options: Mapping[str, str], streaming: bool) -> list[str]:
     found = []
     for name in sorted(options):
         lowered = name.lower()
+        # Spark passes the argument of save() and start() as the option path.
         if lowered == "path":
             call = "start" if streaming else "save"
             found.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
@@ -153,7 +155,7 @@ def _problems_together(
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
     if settings["delivery.guarantee"] == "at-least-once":
         found += [
-            f"{name} needs delivery.guarantee=exactly-once: without transactions a repeated write cannot be skipped"
+            f"{name} needs delivery.guarantee=exactly-once: without transactions the sink cannot recognise a write that runs again"
             for name in ("txnAppId", "txnVersion", "source.offsets.group")
             if name in own
         ]
@@ -180,18 +182,15 @@ def _problems_together(
 
 
 def _import_problems(values: Mapping[str, Any]) -> list[str]:
-    """Import the user's partitioner and interceptors; names that are no Python objects are reported elsewhere."""
+    """Import the user's partitioner and interceptors."""
     objects = [("partitioner", values.get("partitioner", ""))]
     objects += [("interceptors", name) for name in values.get("interceptors", ())]
     found = []
     for option, value in objects:
-        if ":" not in value or config_problems({"interceptors": (value,)}):
-            continue
+        if ":" not in value:
+            continue  # default or round-robin
         try:
-            if not callable(load_object(value, option)):
-                found.append(f"{option}: {value!r} is not callable")
+            load_callable(value, option)
         except ConfigurationError as error:
             found.append(error.message)
-        except Exception as error:  # importing runs the user's module, which may raise anything
-            found.append(f"{option}: importing {value!r} raised {type(error).__name__}: {error}")
     return found

@@ -48,6 +48,7 @@ def read_values(
         The parsed values by name. An option with a problem or without effect is missing.
     """
     values: dict[str, Any] = {}
+    # Sorted: Spark keeps options in a map, and the same mistakes must give the same message in every process.
     for name in sorted(texts):
         row = table.get("config.providers" if name.startswith("config.providers.") else name)
         label = f"{prefix}{name}"
@@ -69,6 +70,7 @@ def read_values(
 
 def _parsed(row: Setting, text: str) -> Any:
     """Return the value. The ValueError's text follows the option's name in a message."""
+    # The reference resolves before the checks: a value from a file obeys the same rules as one in the program.
     resolved = resolve(text)
     if row.refused is not None and resolved.strip().upper() == row.refused[0]:
         raise ValueError(f"={row.refused[0]} is not possible: {row.refused[1]}")

@@ -37,6 +37,7 @@ def resolve(value: str) -> str:
 def _resolved(reference: re.Match[str]) -> str:
     provider, argument = reference[1], reference[2]
     if provider == "env":
+        # The variables of this process. On an executor they differ from the driver's: set them there too.
         value = os.environ.get(argument)
         if value is None:
             raise _unresolved(reference, f"the environment variable {argument} is not set in this process")
@@ -47,6 +48,7 @@ def _resolved(reference: re.Match[str]) -> str:
 
 
 def _from_file(reference: re.Match[str], argument: str) -> str:
+    # The last colon: a path may hold colons, a key may not.
     path, _, key = argument.rpartition(":")
     if not path or not key:
         raise _unresolved(reference, "write a file reference as ${file:/path:key}")

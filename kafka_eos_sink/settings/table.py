@@ -17,29 +17,8 @@ from kafka_eos_sink.client.security import ClientCredentials, SecurityConfig, Tl
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.producer.config import CODEC_NAMES, INT32_MAX, INT64_MAX, RANGES, ProducerConfig
 from kafka_eos_sink.protocol.compression import LEVELS
-from kafka_eos_sink.settings.kinds import (
-    ADDRESSES,
-    AS_GIVEN,
-    BATCH_SIZE,
-    BOOLEAN,
-    BUFFER,
-    CLASSES,
-    HOST_CHECK,
-    ID,
-    INT,
-    LONG,
-    MECHANISM,
-    PARTITIONER,
-    PROTOCOL,
-    STORE_TYPE,
-    TEXT,
-    TLS_VERSIONS,
-    TOPIC,
-    Kind,
-    choice,
-    integer,
-    producer_range,
-)
+from kafka_eos_sink.settings import kinds
+from kafka_eos_sink.settings.kinds import Kind, choice, integer, producer_range
 
 PREFIX = "kafka."
 
@@ -92,94 +71,62 @@ def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]
 SINK = _rows(
     "sink",
     None,
-    Setting("topic", TOPIC, "Topic of every row. It wins over the column `topic`."),
-    Setting("txnAppId", ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
+    Setting("topic", kinds.TOPIC, "Topic of every row. It wins over the column `topic`."),
+    Setting("txnAppId", kinds.ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
     Setting("txnVersion", integer(0, INT64_MAX), "Version of this write. It must increase with every new write of the same `txnAppId`."),
-    Setting(
-        "onCheckpointRollback",
-        choice("fail", "skip", "rewrite", fold=str.lower),
-        "What to do with a version below the newest committed one: `fail`, `skip` it, or `rewrite` it and all above it.",
-        default="fail",
-    ),
-    Setting(
-        "transactional.id.prefix",
-        ID,
-        "First part of every transactional id. Grant rights on it. A streaming query uses `kafka-eos-<query id>`.",
-        default="kafka-eos",
-    ),
-    Setting(
-        "commit.log.topic",
-        TOPIC,
-        "Compacted topic of the sink's decisions. The sink creates it if it is missing.",
-        default=DEFAULT_TOPIC,
-    ),
-    Setting(
-        "delivery.guarantee",
-        choice("exactly-once", "at-least-once", fold=str.lower),
-        "`at-least-once` is the idempotent producer without transactions and without a commit log.",
-        default="exactly-once",
-    ),
-    Setting(
-        "source.offsets.group",
-        ID,
-        "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only.",
-    ),
-    Setting(
-        "dead.letter.topic",
-        TOPIC,
-        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
-    ),
-    Setting(
-        "partitioner",
-        PARTITIONER,
+    Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
+        "What to do with a version below the newest committed one: `fail`, `skip` it, or `rewrite` it and all above it.", default="fail"),
+    Setting("transactional.id.prefix", kinds.ID,
+        "First part of every transactional id. Grant rights on it. A streaming query uses `kafka-eos-<query id>`.", default="kafka-eos"),
+    Setting("commit.log.topic", kinds.TOPIC,
+        "Compacted topic of the sink's decisions. The sink creates it if it is missing.", default=DEFAULT_TOPIC),
+    Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
+        "`at-least-once` is the idempotent producer without transactions and without a commit log.", default="exactly-once"),
+    Setting("source.offsets.group", kinds.ID,
+        "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only."),
+    Setting("dead.letter.topic", kinds.TOPIC,
+        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write."),
+    Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
-        target=ProducerConfig,
-    ),
-    Setting(
-        "interceptors",
-        CLASSES,
-        "Your classes that see and may change Arrow record batches before they are sent.",
-        target=ProducerConfig,
-    ),
+        target=ProducerConfig),
+    Setting("interceptors", kinds.CLASSES,
+        "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
 )  # fmt: skip
 
+# Spark adds every option of the query to the sink's; without these rows they would be unknown names.
 STREAMING = _rows(
     "streaming",
     None,
-    Setting("checkpointLocation", AS_GIVEN, "Checkpoint of the query, which Spark passes to the sink.", secret=True),
-    Setting("queryName", AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
-    Setting("asyncProgressTrackingEnabled", TEXT, "Must not be true.", secret=True),
+    Setting(
+        "checkpointLocation", kinds.AS_GIVEN, "Checkpoint of the query, which Spark passes to the sink.", secret=True
+    ),
+    Setting("queryName", kinds.AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
+    Setting("asyncProgressTrackingEnabled", kinds.TEXT, "Must not be true.", secret=True),
 )
 """Options that Spark passes to the sink of a streaming query, not documented as options of the sink."""
 
 _CONNECTION = _rows(
     "connection",
     ClientConfig,
-    Setting("bootstrap.servers", ADDRESSES, "First brokers to connect to.", default="required"),
-    Setting("client.id", TEXT, "Name of this client in the brokers' logs and quotas."),
-    Setting(
-        "client.dns.lookup",
-        choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-        "Whether to try every address of a host, or to resolve the bootstrap servers to canonical names.",
-    ),
-    Setting("request.timeout.ms", INT, "How long a request waits for its response."),
-    Setting("retry.backoff.ms", LONG, "First wait before a failed request is retried; it doubles with each retry."),
-    Setting("retry.backoff.max.ms", LONG, "Longest wait between two retries of a request."),
-    Setting("reconnect.backoff.ms", LONG, "First wait before a failed connection is retried; it doubles with each retry."),
-    Setting("reconnect.backoff.max.ms", LONG, "Longest wait between two attempts to connect to a broker."),
-    Setting("metadata.max.age.ms", LONG, "Age at which topic metadata is fetched again without a reason."),
+    Setting("bootstrap.servers", kinds.ADDRESSES, "First brokers to connect to.", default="required"),
+    Setting("client.id", kinds.TEXT, "Name of this client in the brokers' logs and quotas."),
+    Setting("client.dns.lookup", choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+        "Whether to try every address of a host, or to resolve the bootstrap servers to canonical names."),
+    Setting("request.timeout.ms", kinds.INT, "How long a request waits for its response."),
+    Setting("retry.backoff.ms", kinds.LONG, "First wait before a failed request is retried; it doubles with each retry."),
+    Setting("retry.backoff.max.ms", kinds.LONG, "Longest wait between two retries of a request."),
+    Setting("reconnect.backoff.ms", kinds.LONG, "First wait before a failed connection is retried; it doubles with each retry."),
+    Setting("reconnect.backoff.max.ms", kinds.LONG, "Longest wait between two attempts to connect to a broker."),
+    Setting("metadata.max.age.ms", kinds.LONG, "Age at which topic metadata is fetched again without a reason."),
     Setting("metadata.max.idle.ms", integer(5000, INT64_MAX), "How long the metadata of an unused topic is kept."),
-    Setting(
-        "metadata.recovery.strategy",
-        choice("rebootstrap", "none", fold=str.lower),
-        "`rebootstrap` connects to the bootstrap servers again if no known broker is reachable.",
-    ),
-    Setting("metadata.recovery.rebootstrap.trigger.ms", INT, "How long metadata may be unavailable before the client rebootstraps."),
+    Setting("metadata.recovery.strategy", choice("rebootstrap", "none", fold=str.lower),
+        "`rebootstrap` connects to the bootstrap servers again if no known broker is reachable."),
+    Setting("metadata.recovery.rebootstrap.trigger.ms", kinds.INT, "How long metadata may be unavailable before the client rebootstraps."),
     Setting("connections.max.idle.ms", integer(-1, INT64_MAX), "Idle connections close after this time; -1 keeps them open."),
-    Setting("socket.connection.setup.timeout.ms", LONG, "First limit for setting up a connection; it doubles with each failure."),
-    Setting("socket.connection.setup.timeout.max.ms", LONG, "Longest limit for setting up a connection."),
-    Setting("send.buffer.bytes", BUFFER, "Socket send buffer; -1 leaves it to the operating system."),
-    Setting("receive.buffer.bytes", BUFFER, "Socket receive buffer; -1 leaves it to the operating system."),
+    Setting("socket.connection.setup.timeout.ms", kinds.LONG, "First limit for setting up a connection; it doubles with each failure."),
+    Setting("socket.connection.setup.timeout.max.ms", kinds.LONG, "Longest limit for setting up a connection."),
+    Setting("send.buffer.bytes", kinds.BUFFER, "Socket send buffer; -1 leaves it to the operating system."),
+    Setting("receive.buffer.bytes", kinds.BUFFER, "Socket receive buffer; -1 leaves it to the operating system."),
 )  # fmt: skip
 
 _REMOVE = "remove the option"
@@ -189,46 +136,35 @@ _SERIALISED_BY_SPARK = Contradiction(
     f"keys and values leave Spark as string or binary columns and are written as they are; {_REMOVE} and serialise in the query",
 )
 
+# Java's defaults, except where ``ProducerConfig`` gives a reason: a user who moves a properties file here expects the same effect.
 _PRODUCER = _rows(
     "producer",
     ProducerConfig,
-    Setting("batch.size", BATCH_SIZE, "Uncompressed bytes of a batch. Java's 16,384 suits single sends; rows arrive in thousands here."),
+    Setting("batch.size", kinds.BATCH_SIZE,
+        "Uncompressed bytes of a batch. Java's 16,384 suits single sends; here rows arrive in thousands."),
     Setting("linger.ms", producer_range("linger_ms"), "How long a batch waits for more rows. The end of the transaction flushes at once."),
     Setting("buffer.memory", producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
     Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
     Setting("max.request.size", producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
     Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", lands_in="compression"),
     Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "From closing a batch to its acknowledgement, with retries."),
-    Setting(
-        "retries",
-        INT,
+    Setting("retries", kinds.INT,
         "Retries of one batch. Prefer to limit the time with `kafka.delivery.timeout.ms`.",
         contradiction=Contradiction(
-            lambda retries: retries >= RANGES["retries"][1],
-            producer_range("retries").expected,
-            f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms",
-        ),
-    ),
-    Setting(
-        "max.in.flight.requests.per.connection",
-        integer(RANGES["max_in_flight"][1]),
-        "Requests in flight per connection.",
-        lands_in="max_in_flight",
+            lambda retries: retries >= RANGES["retries"][1], producer_range("retries").expected,
+            f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms")),
+    Setting("max.in.flight.requests.per.connection", integer(RANGES["max_in_flight"][1]),
+        "Requests in flight per connection.", lands_in="max_in_flight",
+        # A broker keeps the sequence numbers of the last 5 batches per producer (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
         contradiction=Contradiction(
-            lambda requests: requests <= RANGES["max_in_flight"][2],
-            producer_range("max_in_flight").expected,
-            "a broker recognises a resend only among the last 5 batches of a producer; choose 1 to 5",
-        ),
-    ),
-    Setting("partitioner.ignore.keys", BOOLEAN, "Places rows with a key like rows without one."),
-    Setting(
-        "transaction.timeout.ms",
-        producer_range("transaction_timeout_ms"),
-        "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.",
-        default="see meaning",
-    ),
+            lambda requests: requests <= RANGES["max_in_flight"][2], producer_range("max_in_flight").expected,
+            "a broker recognises a resend only among the last 5 batches of a producer; choose 1 to 5")),
+    Setting("partitioner.ignore.keys", kinds.BOOLEAN, "Places rows with a key like rows without one."),
+    Setting("transaction.timeout.ms", producer_range("transaction_timeout_ms"),
+        "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.", default="see meaning"),
 )  # fmt: skip
 
+# A codec's default may lie outside its range (gzip's -1), so ``also`` accepts it.
 _LEVELS = _rows(
     "producer",
     None,
@@ -243,54 +179,29 @@ _LEVELS = _rows(
     ),
 )
 
+# Accepted with the one value that exactly-once needs, because many properties files for Java's producer contain it.
 _FIXED = _rows(
     "fixed",
     None,
-    Setting(
-        "acks",
-        choice("all", "-1", "0", "1"),
-        "All in-sync replicas acknowledge every record.",
-        default="all",
+    Setting("acks", choice("all", "-1", "0", "1"), "All in-sync replicas acknowledge every record.", default="all",
         contradiction=Contradiction(
-            lambda acks: acks in ("all", "-1"),
-            "all or -1",
-            f"a record that is not on every in-sync replica can be lost after it was acknowledged; {_REMOVE} or set it to all",
-        ),
-    ),
-    Setting(
-        "enable.idempotence",
-        BOOLEAN,
-        "A resent request writes its records once.",
-        default="true",
+            lambda acks: acks in ("all", "-1"), "all or -1",
+            f"a record that is not on every in-sync replica can be lost after it was acknowledged; {_REMOVE} or set it to all")),
+    Setting("enable.idempotence", kinds.BOOLEAN, "A resent request writes its records once.", default="true",
+        contradiction=Contradiction(bool, "true", f"without idempotence a resent request writes its records twice; {_REMOVE}")),
+    Setting("key.serializer", kinds.TEXT, "Keys are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("value.serializer", kinds.TEXT, "Values are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("transactional.id", kinds.TEXT, "The sink derives an id per task from `transactional.id.prefix`.",
         contradiction=Contradiction(
-            bool, "true", f"without idempotence a resent request writes its records twice; {_REMOVE}"
-        ),
-    ),
-    Setting("key.serializer", TEXT, "Keys are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
-    Setting("value.serializer", TEXT, "Values are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
-    Setting(
-        "transactional.id",
-        TEXT,
-        "The sink derives an id per task from `transactional.id.prefix`.",
+            lambda _: False, "none",
+            "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids")),
+    Setting("transaction.two.phase.commit.enable", kinds.BOOLEAN,
+        "The sink's commit protocol works on brokers without KIP-939.", default="false",
         contradiction=Contradiction(
-            lambda _: False,
-            "none",
-            "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids",
-        ),
-    ),
-    Setting(
-        "transaction.two.phase.commit.enable",
-        BOOLEAN,
-        "The sink's commit protocol works on brokers without KIP-939.",
-        default="false",
-        contradiction=Contradiction(
-            lambda enabled: not enabled,
-            "false",
+            lambda enabled: not enabled, "false",
             "the sink has its own two phases, and no released broker supports KIP-939; for transactions that never time out, "
-            f"set transaction.timeout.ms to {INT32_MAX} on brokers that allow it",
-        ),
-    ),
-)
+            f"set transaction.timeout.ms to {INT32_MAX} on brokers that allow it")),
+)  # fmt: skip
 
 KERBEROS = (
     "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
@@ -298,150 +209,109 @@ KERBEROS = (
 
 
 def _store_type(name: str, meaning: str) -> Setting:
-    return Setting(name, STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
+    return Setting(name, kinds.STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
 
 
+# The sink's own names (ssl.ca.location, sasl.username, ...) spare a user the login module's string and Java's stores.
 _SECURITY_ROWS = _rows(
     "security",
     None,
-    Setting("security.protocol", PROTOCOL, "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, lands_in="protocol"),
-    Setting("ssl.ca.location", TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
-    Setting("ssl.cipher.suites", TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
-    Setting("ssl.enabled.protocols", TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
-    Setting("ssl.endpoint.identification.algorithm", HOST_CHECK, "Whether a broker's certificate must name its host.", default="https"),
-    Setting("ssl.key.password", TEXT, "Password of an encrypted private key."),
-    Setting("ssl.keystore.certificate.chain", TEXT, "This client's certificate in PEM, followed by its issuers."),
-    Setting("ssl.keystore.key", TEXT, "This client's private key in PEM."),
-    Setting("ssl.keystore.location", TEXT, "File with this client's private key and certificates."),
-    Setting("ssl.keystore.password", TEXT, "Password of the key store."),
+    Setting("security.protocol", kinds.PROTOCOL,
+        "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, lands_in="protocol"),
+    Setting("ssl.ca.location", kinds.TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
+    Setting("ssl.cipher.suites", kinds.TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
+    Setting("ssl.enabled.protocols", kinds.TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
+    Setting("ssl.endpoint.identification.algorithm", kinds.HOST_CHECK,
+        "Whether a broker's certificate must name its host.", default="https"),
+    Setting("ssl.key.password", kinds.TEXT, "Password of an encrypted private key."),
+    Setting("ssl.keystore.certificate.chain", kinds.TEXT, "This client's certificate in PEM, followed by its issuers."),
+    Setting("ssl.keystore.key", kinds.TEXT, "This client's private key in PEM."),
+    Setting("ssl.keystore.location", kinds.TEXT, "File with this client's private key and certificates."),
+    Setting("ssl.keystore.password", kinds.TEXT, "Password of the key store."),
     _store_type("ssl.keystore.type", "Format of the key store. The content decides; JKS is refused."),
     Setting("ssl.protocol", choice("TLS", "TLSv1.2", "TLSv1.3"), "Newest TLS version.", default="TLSv1.3"),
-    Setting("ssl.truststore.certificates", TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
-    Setting("ssl.truststore.location", TEXT, "File of trusted certificates. Default: those of the operating system."),
-    Setting("ssl.truststore.password", TEXT, "Password of the trust store."),
+    Setting("ssl.truststore.certificates", kinds.TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
+    Setting("ssl.truststore.location", kinds.TEXT, "File of trusted certificates. Default: those of the operating system."),
+    Setting("ssl.truststore.password", kinds.TEXT, "Password of the trust store."),
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides; JKS is refused."),
-    Setting("sasl.jaas.config", TEXT, "Java's login module with its options. No class is loaded."),
-    Setting(
-        "sasl.login.connect.timeout.ms",
-        integer(1),
-        "How long a connection to the token endpoint may take.",
-        target=ClientCredentials,
-        lands_in="connect_timeout_ms",
-    ),
-    Setting(
-        "sasl.login.read.timeout.ms",
-        integer(1),
-        "How long the response of the token endpoint may take.",
-        target=ClientCredentials,
-        lands_in="read_timeout_ms",
-    ),
-    Setting("sasl.mechanism", MECHANISM, "How this client authenticates. Required with SASL.", refused=("GSSAPI", KERBEROS)),
-    Setting("sasl.oauthbearer.client.credentials.client.id", TEXT, "Client id for the token endpoint."),
-    Setting("sasl.oauthbearer.client.credentials.client.secret", TEXT, "Client secret for the token endpoint."),
-    Setting("sasl.oauthbearer.client.id", TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
-    Setting("sasl.oauthbearer.client.secret", TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
-    Setting(
-        "sasl.oauthbearer.header.urlencode",
-        BOOLEAN,
-        "Form-encodes client id and secret in the header.",
-        target=ClientCredentials,
-        lands_in="url_encoded",
-    ),
-    Setting("sasl.oauthbearer.scope", TEXT, "Scope of the token."),
-    Setting("sasl.oauthbearer.token.endpoint.url", TEXT, "https address that issues tokens for client credentials."),
-    Setting("sasl.oauthbearer.token.provider", TEXT, "`package.module:callable` of yours, which returns (token, expiry in seconds)."),
-    Setting("sasl.password", TEXT, "Password of PLAIN and SCRAM."),
-    Setting("sasl.username", TEXT, "User of PLAIN and SCRAM."),
+    Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. No class is loaded."),
+    Setting("sasl.login.connect.timeout.ms", integer(1),
+        "How long a connection to the token endpoint may take.", target=ClientCredentials, lands_in="connect_timeout_ms"),
+    Setting("sasl.login.read.timeout.ms", integer(1),
+        "How long the response of the token endpoint may take.", target=ClientCredentials, lands_in="read_timeout_ms"),
+    Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.", refused=("GSSAPI", KERBEROS)),
+    Setting("sasl.oauthbearer.client.credentials.client.id", kinds.TEXT, "Client id for the token endpoint."),
+    Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.TEXT, "Client secret for the token endpoint."),
+    Setting("sasl.oauthbearer.client.id", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
+    Setting("sasl.oauthbearer.client.secret", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
+    Setting("sasl.oauthbearer.header.urlencode", kinds.BOOLEAN,
+        "Form-encodes client id and secret in the header.", target=ClientCredentials, lands_in="url_encoded"),
+    Setting("sasl.oauthbearer.scope", kinds.TEXT, "Scope of the token."),
+    Setting("sasl.oauthbearer.token.endpoint.url", kinds.TEXT, "https address that issues tokens for client credentials."),
+    Setting("sasl.oauthbearer.token.provider", kinds.TEXT, "`package.module:callable` of yours, which returns (token, expiry in seconds)."),
+    Setting("sasl.password", kinds.TEXT, "Password of PLAIN and SCRAM."),
+    Setting("sasl.username", kinds.TEXT, "User of PLAIN and SCRAM."),
 )  # fmt: skip
 # Every text of security may be a secret: a password, a key, or an address with a token in it.
-SECURITY = {name: replace(row, secret=row.kind is TEXT) for name, row in _SECURITY_ROWS.items()}
+SECURITY = {name: replace(row, secret=row.kind is kinds.TEXT) for name, row in _SECURITY_ROWS.items()}
 """TLS and SASL, which ``security_properties.py`` reads into one ``SecurityConfig``."""
 
 
-def _without_value(group: str, reasons: Mapping[str, str]) -> dict[str, Setting]:
-    return _rows(group, None, *(Setting(name, TEXT, reason, secret=True) for name, reason in reasons.items()))
+def _without_value(group: str, names_by_reason: Mapping[str, str]) -> dict[str, Setting]:
+    """One row per name in each space-separated list of names."""
+    rows = (
+        Setting(name, kinds.TEXT, reason, secret=True)
+        for reason, names in names_by_reason.items()
+        for name in names.split()
+    )
+    return _rows(group, None, *rows)
 
 
 _JVM_CLASS = "it names a Java class and the sink runs no JVM client"
 _OPENSSL = "TLS is Python's OpenSSL"
 _PROVIDER = "sasl.oauthbearer.token.provider=package.module:callable"
+_CHECKED_BY_BROKER = "the broker validates the token"
 
+# Their values are hidden in messages: a user may write a password under any name.
 REFUSED = _without_value(
     "refused",
     {
-        "interceptor.classes": f"{_JVM_CLASS}; give Python interceptors in the option interceptors",
-        "config.providers": "values may be ${env:NAME} or ${file:/path:key} without a provider",
-        **{
-            f"sasl.kerberos.{name}": KERBEROS
-            for name in (
-                "kinit.cmd",
-                "min.time.before.relogin",
-                "service.name",
-                "ticket.renew.jitter",
-                "ticket.renew.window.factor",
-            )
-        },
-        "sasl.client.callback.handler.class": f"{_JVM_CLASS}; give sasl.jaas.config, or sasl.username and sasl.password",
-        "sasl.login.callback.handler.class": f"{_JVM_CLASS}; for tokens give {_PROVIDER}",
-        "sasl.login.class": f"{_JVM_CLASS}; for tokens give {_PROVIDER}",
-        "sasl.oauthbearer.jwt.retriever.class": f"{_JVM_CLASS}; give {_PROVIDER}",
-        "sasl.oauthbearer.jwt.validator.class": f"{_JVM_CLASS}; the broker validates the token",
-        **dict.fromkeys(("security.providers", "ssl.engine.factory.class", "ssl.provider"), f"{_JVM_CLASS}; {_OPENSSL}"),
-        **{
-            f"sasl.oauthbearer.assertion.{name}": f"signed assertions are not supported; fetch the token with {_PROVIDER}"
-            for name in (
-                "algorithm",
-                "claim.aud",
-                "claim.exp.seconds",
-                "claim.iss",
-                "claim.jti.include",
-                "claim.nbf.seconds",
-                "claim.sub",
-                "file",
-                "private.key.file",
-                "private.key.passphrase",
-                "template.file",
-            )
-        },
+        f"{_JVM_CLASS}; give Python interceptors in the option interceptors": "interceptor.classes",
+        "values may be ${env:NAME} or ${file:/path:key} without a provider": "config.providers",
+        KERBEROS: "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
+        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
+        f"{_JVM_CLASS}; give sasl.jaas.config, or sasl.username and sasl.password": "sasl.client.callback.handler.class",
+        f"{_JVM_CLASS}; for tokens give {_PROVIDER}": "sasl.login.callback.handler.class sasl.login.class",
+        f"{_JVM_CLASS}; give {_PROVIDER}": "sasl.oauthbearer.jwt.retriever.class",
+        f"{_JVM_CLASS}; {_CHECKED_BY_BROKER}": "sasl.oauthbearer.jwt.validator.class",
+        f"{_JVM_CLASS}; {_OPENSSL}": "security.providers ssl.engine.factory.class ssl.provider",
+        f"signed assertions are not supported; fetch the token with {_PROVIDER}": "sasl.oauthbearer.assertion.algorithm "
+        "sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
+        "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub "
+        "sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file "
+        "sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file",
     },
-)  # fmt: skip
+)
 """Names whose effect a user would miss: an error with the way out."""
-
-_NO_METRICS = "the sink has no JVM metrics"
-_CHECKED_BY_BROKER = "the broker validates the token"
-_LOGIN = "a token's own expiry decides when the next one is fetched"
-_LOGIN_RETRY = "the token is fetched again when its connection is retried, after reconnect.backoff.ms"
 
 WITHOUT_EFFECT = _without_value(
     "without effect",
     {
-        "partitioner.class": "choose the partitioner with the option partitioner",
-        "partitioner.adaptive.partitioning.enable": "records without a key stay with one partition for a batch",
-        "partitioner.availability.timeout.ms": "records without a key avoid partitions without a leader",
-        "enable.metrics.push": "the sink pushes no client metrics (KIP-714)",
-        "metric.reporters": _NO_METRICS,
-        "metrics.num.samples": _NO_METRICS,
-        "metrics.recording.level": _NO_METRICS,
-        "metrics.sample.window.ms": _NO_METRICS,
-        "auto.include.jmx.reporter": _NO_METRICS,
-        "ssl.keymanager.algorithm": _OPENSSL,
-        "ssl.trustmanager.algorithm": _OPENSSL,
-        "ssl.secure.random.implementation": _OPENSSL,
-        "sasl.login.retry.backoff.max.ms": _LOGIN_RETRY,
-        "sasl.login.retry.backoff.ms": _LOGIN_RETRY,
-        "sasl.login.refresh.buffer.seconds": _LOGIN,
-        "sasl.login.refresh.min.period.seconds": _LOGIN,
-        "sasl.login.refresh.window.factor": _LOGIN,
-        "sasl.login.refresh.window.jitter": _LOGIN,
-        "sasl.oauthbearer.clock.skew.seconds": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.expected.audience": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.expected.issuer": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.jwks.endpoint.url": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.scope.claim.name": _CHECKED_BY_BROKER,
-        "sasl.oauthbearer.sub.claim.name": _CHECKED_BY_BROKER,
+        "choose the partitioner with the option partitioner": "partitioner.class",
+        "records without a key stay with one partition for a batch": "partitioner.adaptive.partitioning.enable",
+        "records without a key avoid partitions without a leader": "partitioner.availability.timeout.ms",
+        "the sink pushes no client metrics (KIP-714)": "enable.metrics.push",
+        "the sink has no JVM metrics": "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
+        "auto.include.jmx.reporter",
+        _OPENSSL: "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
+        "the token is fetched again when its connection is retried, after reconnect.backoff.ms": "sasl.login.retry.backoff.max.ms "
+        "sasl.login.retry.backoff.ms",
+        "a token's own expiry decides when the next one is fetched": "sasl.login.refresh.buffer.seconds "
+        "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
+        _CHECKED_BY_BROKER: "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
+        "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "
+        "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name",
     },
 )
 """Names that change nothing a user would miss: one warning."""

@@ -55,6 +55,7 @@ class BatchOffsets:
                         f"two sources of the query read {where[0]}-{where[1]} to different offsets, so there is no single offset to "
                         "commit; remove the option source.offsets.group",
                     )
+        # Only NO_OFFSETS: a Kafka source may be among them, but has not delivered data yet.
         if not kafka_sources and any(line != NO_OFFSETS for line in self.sources):
             raise ConfigurationError(
                 "SOURCE_OFFSETS",
@@ -100,6 +101,7 @@ class Checkpoint:
         from pyarrow.fs import FileSelector
 
         filesystem, path = open_location(self.location)
+        # Other names in the folder: Spark writes ".<batch>.<uuid>.tmp" and renames it, and keeps ".<batch>.crc" beside.
         found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 
@@ -116,6 +118,7 @@ class Checkpoint:
         lines = content.decode().splitlines()
         if len(lines) < OFFSETS_HEADER_LINES or not lines[0].startswith("v"):
             raise ValueError(f"{self.location}/offsets/{version} is not what Spark writes there")
+        # The settings line is not a source, but the hash covers it: Spark writes the file once and never changes it.
         return BatchOffsets(
             version=version,
             sha256=hashlib.sha256(content).hexdigest(),

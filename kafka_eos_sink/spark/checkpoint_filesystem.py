@@ -29,6 +29,7 @@ def open_location(location: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     scheme, colon, rest = location.partition(":")
+    # Spark resolves a path without scheme against fs.defaultFS; the sink reads it as local and reports what it cannot read.
     if not colon or "/" in scheme:
         return LocalFileSystem(), location.rstrip("/")
     if scheme == "file":
@@ -55,6 +56,7 @@ def _require_azure(uri: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"no response within {AZURE_PROBE_S:g} s") from None
+    # Negative: a signal ended the process. Other failures come back as exceptions when this process opens the file.
     if tried.returncode < 0:
         reason = (
             " ".join(line.strip() for line in tried.stderr.splitlines() if "what():" in line) or tried.stderr.strip()

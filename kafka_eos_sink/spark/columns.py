@@ -80,6 +80,7 @@ class WrittenColumns:
         for batch in batches:
             for piece in self._pieces(batch):
                 rows = self.to_rows(piece)
+                # A topic option was checked at planning.
                 if not isinstance(rows.topic, str):
                     _refuse_commit_log(rows.topic, commit_log_topic)
                 yield rows
@@ -94,6 +95,7 @@ class WrittenColumns:
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
+        # Indexes of the checked schema: Spark delivers the columns in its order.
         timestamp, partition = column(self.timestamp), column(self.partition)
         if timestamp is not None:
             _refuse_before_1970(timestamp)
@@ -133,7 +135,7 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
     for name in _COLUMNS:
         places = [index for index, other in enumerate(names) if other == name]
         if len(places) > 1:
-            problems.append(f"{len(places)} columns are called {name!r}; which one is to be written?")
+            problems.append(f"{len(places)} columns are called {name!r}; keep one of them")
         if places:
             found[name] = places[0]
     if topic_option is None and "topic" not in found:
@@ -178,7 +180,7 @@ def _wrong_type(name: str, data_type: DataType) -> str:
 
 def _miswritten(name: str, names: list[str]) -> str:
     similar = [other for other in names if other.lower() == name]
-    return f" (there is {similar[0]!r}, but names are case-sensitive here)" if similar else ""
+    return f" (the column {similar[0]!r} differs in case, and names are case-sensitive)" if similar else ""
 
 
 def _given(names: list[str]) -> str:

@@ -89,7 +89,7 @@ class KafkaEosDataSource(DataSource):
         return KafkaEosStreamWriter(self.options, schema)
 
     def schema(self) -> NoReturn:
-        # Spark calls it before it reads.
+        # Spark calls schema() first if a user reads, so the error must come from here.
         raise _only_writes()
 
     def reader(self, schema: StructType) -> DataSourceReader:

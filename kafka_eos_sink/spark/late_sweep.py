@@ -27,6 +27,7 @@ def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None) 
     if (previous := _superseded.pop(plan.write_id, None)) is not None:
         previous.set()
     superseded = _superseded[plan.write_id] = threading.Event()
+    # A daemon: it must not keep the commit process alive when the query ends. Its plan or the timeout then aborts the rest.
     threading.Thread(
         target=_sweep, args=(settings, plan, decision, superseded), name="kafka-eos sweep", daemon=True
     ).start()

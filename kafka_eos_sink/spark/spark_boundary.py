@@ -34,6 +34,7 @@ def planning() -> Iterator[None]:
     try:
         yield
     except KafkaEosError as error:
+        # "from None": Spark shows the chain of causes and would print the same sentence twice.
         raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
 
 
@@ -46,6 +47,7 @@ class SinkMessage(WriterCommitMessage):
 
 def current_task() -> tuple[TaskContext, TaskIdentity]:
     """Return the Spark task that runs in this process."""
+    # None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:
         raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
@@ -63,6 +65,7 @@ def checked(
     try:
         found = read_options(options, check_imports=True, streaming=streaming)
     except ConfigurationError as error:
+        # Spark shows one error per run. A user who must correct options and columns learns of both at once.
         topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
         try:
             written_columns(schema, topic)
@@ -95,6 +98,7 @@ class SinkWriter:
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         found, self._columns = checked(options, schema, streaming=self._streaming)
+        # Spark constructs a writer in several processes and for each micro-batch.
         for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
             warn_once(warning)
         self._options = sink_part(options)
@@ -103,6 +107,7 @@ class SinkWriter:
         return f"{type(self).__name__}({readable(self._options)})"
 
     def _checked_options(self) -> SinkOptions:
+        # Not kept on self: pickled options would carry resolved secrets into the plan.
         return read_options(self._options, streaming=self._streaming)
 
     def _write_settings(self, options: SinkOptions, **identity: Any) -> WriteSettings:

@@ -73,12 +73,14 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if context.getLocalProperty("__is_continuous_processing") == "true":
             raise ConfigurationError("CONTINUOUS_TRIGGER", CONTINUOUS)
         options = self._checked_options()
+        # Local properties of Spark's MicroBatchExecution, the only place where a task sees the query and the batch.
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch is None:
             raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
         version = int(batch)
         rows = self._columns.rows(iterator, options.commit_log_topic)
+        # The planner took the newest entry of the checkpoint, and only the task knows which batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
         settings = self._settings(
             options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
@@ -95,6 +97,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if options.delivery_guarantee != "exactly-once":
             return
         complete = unwrapped(messages)
+        # This process shares no state with the planner and the tasks: the plan arrives in the messages.
         first = next(message for message in complete if message is not None)
         offsets = _offsets_of(options, batchId)
         settings = self._settings(
@@ -104,6 +107,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
             settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=of_kafka))
         decision = session.commit(settings, first.plan, complete)
+        # Spark calls commit while speculative attempts may still run; one of them can begin a transaction after it.
         sweep_later(settings, first.plan, decision)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -114,6 +118,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 return
             complete = unwrapped(messages)
             first: TaskMessage | None = next((message for message in complete if message is not None), None)
+            # Without any message there is no plan: the write id alone finds the transactions that this batch left open.
             write_id = _write_id(options) if first is None else first.plan.write_id
             settings = self._settings(options, write_id, "" if first is None else first.query_id, batchId, None)
             session.abort(settings, None if first is None else first.plan, complete)
@@ -138,6 +143,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
 
 
 def _write_id(options: SinkOptions) -> str:
+    # The checkpoint's id survives restarts; the run id of Spark changes with each start, and a name may be missing.
     prefix, location = options.transactional_id_prefix, options.checkpoint_location
     if prefix is not None:
         return streaming_write_id(prefix, "")

@@ -39,17 +39,20 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._unique is None:
-            # Generate ids and fence only here: __init__ also runs when no write follows.
+            # Generate ids and fence only here: Spark also calls __init__ when no write follows.
+            # A random id of its own makes two runs without txnAppId two writes.
             unique = str(uuid.uuid4())
             with planning():
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     self._plan = session.plan(self._settings(options, unique))
+            # Spark pickles the writer twice. A second plan would fence the first, whose epochs the tasks may already use.
             self._unique = unique
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared."""
+        # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         _, task = current_task()
         settings = self._planned_settings()
         rows = self._columns.rows(iterator, settings.commit_log_topic)
@@ -59,6 +62,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide the batch and commit its transactions; after return, every row is visible."""
+        # Speculative attempts that lost may still run: Spark kills them without waiting for their end.
         if self._plan is not None:
             session.commit(self._planned_settings(), self._plan, unwrapped(messages))
 

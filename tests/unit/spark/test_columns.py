@@ -100,7 +100,7 @@ def test_all_problems_are_named_at_once() -> None:
 
 
 def test_column_name_in_other_case_is_rejected_with_a_hint() -> None:
-    assert "there is 'Value', but names are case-sensitive" in problems("Value string")
+    assert "the column 'Value' differs in case, and names are case-sensitive" in problems("Value string")
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:

@@ -50,7 +50,7 @@ def test_other_triggers_are_refused(words: tuple[str, ...], capsys: pytest.Captu
         (("--checkpoint", "c", *FILES), "--bootstrap-servers is required (or bootstrap.servers in --properties)"),
         ((*CLUSTER, "--files", "in"), "--files needs --format"),
         ((*CLUSTER, "--files", "in", "--format", "csv"),
-         "--format csv needs --schema: a stream cannot look into files that are still to come"),
+         "--format csv needs --schema: a stream cannot infer it from files that do not exist yet"),
         ((*CLUSTER, "--files", "in", "--format", "text", "--schema", "a INT"),
          "--format text has one column, value, and takes no --schema"),
         ((*CLUSTER, "--from-topic", "s", "--format", "json"), "--format belongs to --files"),

@@ -31,7 +31,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ((*TOPIC, "--files", "f", "--compare", "value,offset"),
          "argument --compare: 'offset' is not among key, value, headers, timestamp, partition"),
         ((*TOPIC, "--files", "f", "--compare", "value", "--order-by", "id"),
-         "--order-by is about keys: --compare must have key among its columns"),
+         "--order-by compares the order per key: add key to --compare"),
         ((*TOPIC, "--files", "f", "--show", "-1"), "--show -1: must be 0 or more"),
         ((*TOPIC, "--files", "f", "--sql", "SELECT 1", "--select", "a"),
          "--sql and --select exclude each other"),
