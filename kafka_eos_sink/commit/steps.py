@@ -19,6 +19,10 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 T = TypeVar("T")
 
+FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
+POLL_MS = 20
+"""Between two looks at something that another machine is about to finish."""
+
 
 class DataTopicGoneError(BrokerRefusedError):
     """A topic that was written to is not there any more, or not with those records: ``UNKNOWN_TOPIC``. By the steps on data partitions."""
@@ -44,7 +48,7 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """``partitions`` are those of the open transaction: (topic, partition)."""
+    """A coordinator's view of a transactional id; ``partitions`` are those of the open transaction: (topic, partition)."""
 
     state: str
     producer_id: int
@@ -52,6 +56,24 @@ class TransactionDescription:
     timeout_ms: int
     start_time_ms: int
     partitions: frozenset[tuple[str, int]]
+
+    def is_of(self, identity: ProducerIdentity, later: int = 0) -> bool:
+        """Whether it names the identity, with an epoch that is ``later`` higher."""
+        return (self.producer_id, self.producer_epoch) == (identity.producer_id, identity.producer_epoch + later)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "Ongoing"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the coordinator is about to write the markers itself."""
+        return self.state in ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the id carries no transaction. The sink does not touch an id in a state that it does not know."""
+        return self.state in FREE_STATES
 
 
 @dataclass(frozen=True, slots=True)

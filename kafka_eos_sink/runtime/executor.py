@@ -7,15 +7,13 @@ procedure sees results, errors for the user, and None for an unknown outcome.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import EARLIEST, Admin, EndTransaction, FetchedPartition
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -32,7 +30,6 @@ log = logging.getLogger(__name__)
 LOG_FETCH_WAIT_MS = 100
 MAX_BLOCK_MS = 60_000
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
-_COMMAND = re.compile(r"kafka-eos (?:recover|resolve|repair) (?:--bootstrap-servers \.\.\. )?(?=--write-id )")
 
 
 def end_txn_version(identity: ProducerIdentity) -> int:
@@ -85,7 +82,7 @@ class Executor:
             steps.AbortedTransactions: proofs.aborted_transactions,
             steps.Now: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: lambda step: log.warning("%s", with_commit_log(step.message, log_topic)),
+            steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, log_topic)),
             steps.Reached: lambda step: failpoints.reached(step.point),
         }
 
@@ -94,7 +91,7 @@ class Executor:
         try:
             return self._run(procedure)
         except KafkaEosError as error:
-            error.message = with_commit_log(error.message, self.log_topic)
+            error.message = refusals.on_commit_log(error.message, self.log_topic)
             raise
 
     def _run(self, procedure: Procedure[T]) -> T:
@@ -298,17 +295,6 @@ class Executor:
         except AuthorizationError:
             return None
         return found.get("cleanup.policy")
-
-
-def with_commit_log(message: str, log_topic: str) -> str:
-    """Add ``--commit-log-topic`` to the commands in a message.
-
-    A procedure knows its write id, but not its commit log. On another commit log the same command would find no decision of the
-    write.
-    """
-    if log_topic == DEFAULT_TOPIC:
-        return message
-    return _COMMAND.sub(lambda found: f"{found[0]}--commit-log-topic '{log_topic}' ", message)
 
 
 def _re2_quote(text: str) -> str:

@@ -26,8 +26,9 @@ from kafka_eos_sink.commit.operator.missing_markers import (
 )
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, SettledDecision
-from kafka_eos_sink.commit.settle import POLL_MS, Look, SettleLimits, look_at
-from kafka_eos_sink.commit.steps import Append, EndResult, EndTransactions
+from kafka_eos_sink.commit.proofs import Look, look_at
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import POLL_MS, Append, EndResult, EndTransactions
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms, too_old_error
+from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan, TaskMessage
 from kafka_eos_sink.commit.row_digest import add_digests, row_digest
 from kafka_eos_sink.errors import BrokerRefusedError, TransactionAbortedError
@@ -182,5 +182,5 @@ class TaskExecutor(Executor):
         self._next_look_ms = now + self._watch_interval_ms
         age = 0 if self._began_ms is None else now - self._began_ms
         if age + timeout_margin_ms(timeout) >= timeout:
-            raise too_old_error("this task's own transaction has run too long", age, timeout)
+            raise refusals.too_old("this task's own transaction has run too long", age, timeout)
         self.run(fail_if_too_late(self._plan, self._query_id, self._version))

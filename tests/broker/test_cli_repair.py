@@ -19,10 +19,9 @@ from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import decision_records, part_record
+from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
-from kafka_eos_sink.commit.take_over import append_in_transaction
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import EndTransaction, connected
-from kafka_eos_sink.commit.commit_log import LogView, decision_records
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
@@ -142,7 +143,7 @@ class Recorded:
             2,
             0,
         )
-        found = view.newest_decision(self.write_id, self.query_id)
+        found = view.query(self.query_id).newest
         assert found is not None
         return found.decision
 

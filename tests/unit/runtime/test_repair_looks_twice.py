@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Part, Verdict, judge
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
