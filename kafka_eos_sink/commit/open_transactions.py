@@ -64,7 +64,7 @@ def end_open(
         for identity in identities
         if identity.transactional_id not in undecided_ids
     )
+    # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
     if ends:
-        # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
         yield EndTransactions(ends)
     return tuple(identity for identity in identities if identity.transactional_id in undecided_ids)

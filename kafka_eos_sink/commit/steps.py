@@ -286,9 +286,11 @@ class HasRows:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Task: encode, produce and flush all rows in the transaction of this identity. Answer: `Written`.
+    """Task: encode, produce and flush all rows in the transaction of this identity.
 
-    Raises where a row cannot be written, where a produce failed for good, or where a request was abandoned without answer."""
+    Result: `Written`; or None if it is time to check for lost siblings, after which the same step writes the other rows. Raises if a row
+    cannot be written, a Produce failed for good, or a request was abandoned without a response.
+    """
 
     identity: ProducerIdentity
     digest: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 
 from kafka_eos_sink.commit import refusals
@@ -38,6 +39,8 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
 from kafka_eos_sink.errors import BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+log = logging.getLogger(__name__)
 
 SLOT_DESCRIPTION_VALID_MS = 1_000
 SLOT_DEADLINE_MS = 60_000
@@ -94,7 +97,11 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     try:
         # A part can only be lost to the timeout, and only be written again by a run under the same id.
         digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
-        written: Written = yield WriteRows(identity, digest)
+        written: Written | None = yield WriteRows(identity, digest)
+        while written is None:
+            # Not all rows are written yet. A batch that can no longer be committed fails now, not when its last row was written.
+            yield from fail_if_too_late(plan, batch.query_id, batch.version)
+            written = yield WriteRows(identity, digest)
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
@@ -142,6 +149,9 @@ def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentit
             for transactional_id in ids
             if (found := described.get(transactional_id)) is None or found.is_free
         ]
+        log.debug(
+            "slot of partition %d: %s of %d, %d free", task.partition, free[0] if free else "none", SLOTS, len(free)
+        )
         now: int = yield Now()
         if free and now - described_at <= SLOT_DESCRIPTION_VALID_MS:
             try:

@@ -164,7 +164,7 @@ def read_commit_history(
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     writes: list[CommittedWrite] = []
     for topic, partition in where:
-        executor = Executor(admin.client, admin, log_topic=topic, log_partition=partition, timeout_ms=timeout_ms)
+        executor = Executor(admin, (topic, partition), timeout_ms=timeout_ms)
         view = LogView(write_id)
         end = ends[(topic, partition)]
         while view.next_offset < end:

@@ -30,6 +30,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
@@ -101,6 +102,10 @@ class WriteSettings:
     def log_partition(self) -> int:
         return log_partition_of(self.write_id)
 
+    @property
+    def commit_log(self) -> TopicPartition:
+        return self.commit_log_topic, self.log_partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWritten:
@@ -116,10 +121,8 @@ def log_partition_of(write_id: str) -> int:
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
     return Executor(
-        admin.client,
         admin,
-        log_topic=settings.commit_log_topic,
-        log_partition=settings.log_partition,
+        settings.commit_log,
         timeout_ms=settings.producer.delivery_timeout_ms,
         max_block_ms=settings.producer.max_block_ms,
     )
@@ -219,18 +222,7 @@ def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
-        executor = TaskExecutor(
-            admin.client,
-            admin,
-            log_topic=settings.commit_log_topic,
-            log_partition=settings.log_partition,
-            timeout_ms=settings.producer.delivery_timeout_ms,
-            config=settings.producer,
-            plan=plan,
-            query_id=settings.query_id,
-            version=settings.version,
-            batches=batches,
-        )
+        executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
         try:
             return executor.write(write_attempt(plan, settings.batch, task))
         finally:

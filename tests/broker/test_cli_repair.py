@@ -127,9 +127,7 @@ def committed_without_a_marker(
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(
-            client, admin, log_topic=given.commit_log_topic, log_partition=given.log_partition, timeout_ms=30_000
-        )
+        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
@@ -173,7 +171,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
             )  # a transaction without any partition cannot be ended
             yield from commit_at_coordinator(plan.driver)
 
-        Executor(client, admin, log_topic=side, log_partition=0, timeout_ms=30_000).run(end())
+        Executor(admin, (side, 0), timeout_ms=30_000).run(end())
 
 
 def test_a_missing_marker_is_shown_then_written_and_the_write_finished(
@@ -328,9 +326,7 @@ def ended_without_a_marker(
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(
-            client, admin, log_topic=given.commit_log_topic, log_partition=given.log_partition, timeout_ms=30_000
-        )
+        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)

@@ -157,7 +157,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 abort.abort,
                 "plan = yield from take_over(request, transaction_version)",
-                "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
+                "from kafka_eos_sink.commit.steps import End, EndTransactions\n"
+                "            if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
             ),
             Edit(abort.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
         ),

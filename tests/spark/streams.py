@@ -41,8 +41,8 @@ def newest_decision(servers: str, write_id: str) -> Decision:
     """The newest one of a write id that has had one query."""
     view = LogView(write_id)
     with connected(servers) as admin:
-        where = {"log_topic": "__kafka_eos_commits", "log_partition": log_partition_of(write_id)}
-        Executor(admin.client, admin, timeout_ms=30_000, **where).run(read_to_end(view))
+        where = "__kafka_eos_commits", log_partition_of(write_id)
+        Executor(admin, where, timeout_ms=30_000).run(read_to_end(view))
     (query,) = view.queries("decision")
     found = query.newest
     assert found is not None

@@ -67,7 +67,7 @@ def finding(readers: Readers, version: int, *, unasked: bool = False, gone: bool
     (one,) = judged
     assert one.verdict is Verdict.MISSING
     asked = {HELD} if unasked or gone else set(producers)
-    executor: Any = SimpleNamespace(run=readers.run, log_topic=readers.log_topic)
+    executor: Any = SimpleNamespace(run=readers.run, where=(readers.log_topic, 0))
     return _doubted(executor, evidence, judged, one, asked, {ELSEWHERE} if unasked else set())
 
 
