@@ -89,16 +89,20 @@ def settle(
             yield from verify_no_foreign_abort(decision, answered, deadline)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
+    return _settled_by(found, lost, proven)
 
+
+def _settled_by(found: LoggedDecision, lost: Sequence[PreparedTransaction], proven: bool) -> SettledDecision:
+    transactions = found.decision.transactions
     if not lost:
         return settled(found, DecisionStatus.FINISHED, proven=proven)
-    if len(lost) == len(decision.transactions):
+    if len(lost) == len(transactions):
         return settled(found, DecisionStatus.VOID)
     lost_partitions = frozenset(prepared.partition for prepared in lost)
     return settled(
         found,
         DecisionStatus.LOST_PARTS,
-        committed=frozenset(prepared.partition for prepared in decision.transactions) - lost_partitions,
+        committed=frozenset(prepared.partition for prepared in transactions) - lost_partitions,
         lost=lost_partitions,
         proven=proven,
     )

@@ -116,7 +116,19 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         view.restart()
     yield from read_to(view, barrier)
     yield Reached("plan.read")
+    decisions, unproven, failures = yield from _finish_decisions(view, request, described)
+    yield Reached("plan.finished")
+    left_open = yield from end_open(opened, unproven)
+    if failures:
+        raise failures[0]
+    return replace(_plan(request, driver, started, barrier, tuple(decisions)), left_open=left_open)
 
+
+def _finish_decisions(
+    view: LogView, request: TakeOver, described: TransactionDescription | None
+) -> Procedure[tuple[list[SettledDecision], set[str], list[KafkaEosError]]]:
+    """Return the settled decisions, the transactional ids of those that are not proven finished, and the failures."""
+    # One decision that cannot be settled must not keep the transactions of the others open.
     decisions: list[SettledDecision] = []
     unproven: set[str] = set()
     failures: list[KafkaEosError] = []
@@ -137,11 +149,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         except KafkaEosError as failure:
             failures.append(failure)
             unproven |= named
-    yield Reached("plan.finished")
-    left_open = yield from end_open(opened, unproven)
-    if failures:
-        raise failures[0]
-    return replace(_plan(request, driver, started, barrier, tuple(decisions)), left_open=left_open)
+    return decisions, unproven, failures
 
 
 def _is_followed_by_nobody(view: LogView, plan: Plan, driver: TransactionDescription | None) -> bool:

@@ -25,7 +25,7 @@ from kafka_eos_sink.commit.operator.missing_markers import (
     rounds,
 )
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, SettledDecision
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
 from kafka_eos_sink.commit.proofs import Look, look_at
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS
@@ -398,18 +398,7 @@ def _visible_elsewhere(executor: Executor, parts: Sequence[Part], unasked: Colle
     """Return why the transaction may be committed, None if it cannot be."""
     where = next((each.where for each in parts if each.where in unasked), None)
     if where is None:
-        written = tuple(
-            (
-                each.identity,
-                OffsetRange(
-                    topic=each.where[0],
-                    partition=each.where[1],
-                    first_offset=each.first_offset,
-                    last_offset=each.last_offset,
-                ),
-            )
-            for each in parts
-        )
+        written = tuple((each.identity, each.offsets) for each in parts)
         try:
             look: Look = executor.run(look_at(written))
         except BrokerUnavailableError:

@@ -36,22 +36,6 @@ from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 
-__all__ = [
-    "Decision",
-    "GroupOffsets",
-    "Plan",
-    "RowsWritten",
-    "TaskIdentity",
-    "TaskMessage",
-    "WriteSettings",
-    "abort",
-    "commit",
-    "plan",
-    "sweep",
-    "write_task",
-    "write_task_at_least_once",
-]
-
 log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000

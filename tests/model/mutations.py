@@ -595,11 +595,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
         edits=(
             Edit(
-                take_over_module.take_over,
+                take_over_module._finish_decisions,
                 "if found is not None and not query.is_done(found.decision)\n",
                 "if found is not None\n",
             ),
-            Edit(take_over_module.take_over, "if not settled_decision.proven:", "if True:"),
+            Edit(take_over_module._finish_decisions, "if not settled_decision.proven:", "if True:"),
         ),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
@@ -613,7 +613,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             GOES_ON,
             STAYS_OPEN,
             Edit(
-                take_over_module.take_over,
+                take_over_module._finish_decisions,
                 "{prepared.identity.transactional_id for prepared in found.decision.transactions}",
                 "{prepared.identity for prepared in found.decision.transactions}",
             ),

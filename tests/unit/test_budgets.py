@@ -16,7 +16,7 @@ LINES = {
     "protocol": (3_710, 3_200),
     "client": (4_240, 3_500),
     "producer": (2_930, 2_800),
-    "runtime": (2_010, 1_300),
+    "runtime": (1_990, 1_300),
     "settings": (1_645, 1_000),
     "spark": (1_200, 1_200),
     "jobs": (735, 700),
@@ -24,25 +24,20 @@ LINES = {
     "demo": (755, 600),
     "cli": (1_400, 1_200),
 }
-ALL_LINES = (24_400, 20_500)
+# commit/ has gained rooms for driver, refusals, witnesses and proofs, runtime/ a DEBUG line for each step.
+ALL_LINES = (24_570, 20_500)
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = (0.018, 0.03)
 """Comment lines per line: what there are at least, and what there are to be."""
 LONG_MODULES = {
     "client/topics_admin.py": 460,
-    "commit/decide.py": 581,
-    "commit/commit_log.py": 460,
-    "commit/operator/resolve.py": 460,
-    "commit/settle.py": 516,
     "producer/producer.py": 482,
     "producer/sender.py": 472,
     "producer/transaction_manager.py": 463,
 }
 LONG_FUNCTIONS = {
     "gather": "the evidence of repair",
-    "settle": "redesigned with commit/",
-    "take_over": "redesigned with commit/",
     "write_attempt": "redesigned with commit/",
     "commit": "redesigned with commit/",
     "struct_codec": "a codec",
@@ -51,7 +46,6 @@ MANY_PARAMETERS = {
     "broker": "the options of a command",
     "resolve": "the options of a command",
     "fetch": "the fields of Fetch",
-    "__init__": "of TaskExecutor",
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -11,13 +11,13 @@ no decision names holds up the readers of the same partitions when its ABORT is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from kafka_eos_sink.commit.log_reading import read_to, read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
     LogPolicy,
@@ -31,10 +31,14 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, T
 from kafka_eos_sink.protocol.messages import ProducerState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
-    """What one transaction has in one partition: offsets inclusive, so that an open one there is known as ours or not. ``version`` is None
-    for a decision itself; ``query_id`` too, for an attempt that no decision names. ``finished``: nobody waits for its version any more."""
+    """The records of one transaction in one partition; both offsets inclusive.
+
+    version    None for a decision itself, and for an attempt that no decision names
+    query_id   None for an attempt that no decision names
+    finished   whether its version is finished
+    """
 
     query_id: str | None
     version: int | None
@@ -43,6 +47,13 @@ class Part:
     first_offset: int
     last_offset: int
     finished: bool = False
+
+    @property
+    def offsets(self) -> OffsetRange:
+        topic, partition = self.where
+        return OffsetRange(
+            topic=topic, partition=partition, first_offset=self.first_offset, last_offset=self.last_offset
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +130,7 @@ def gather(
                 transaction_version=record.value["transaction_version"],
             )
             witnesses[driver] = record.outcome
-            parts.append(_part(query_id, None, driver, where, record.offset, record.offset))
+            parts.append(Part(query_id, None, driver, where, record.offset, record.offset))
         found = query.newest
         if found is None:
             continue
@@ -129,9 +140,7 @@ def gather(
             tasks[entry.identity] = decision, entry
             inside = [(where, entry.part_offset, entry.part_offset)]
             inside += [((part.topic, part.partition), part.first_offset, part.last_offset) for part in entry.offsets]
-            parts += [
-                replace(_part(query_id, decision.version, entry.identity, *one), finished=finished) for one in inside
-            ]
+            parts += [Part(query_id, decision.version, entry.identity, *one, finished) for one in inside]
         topics_of[query_id] = {part.topic for entry in decision.transactions for part in entry.offsets}
         if decision.topic:
             topics_of[query_id].add(decision.topic)
@@ -197,24 +206,6 @@ def _witness(
         return Outcome.OPEN, False
     has_marker = part is not None and marker is not None and marker.type is not MarkerType.EMPTY
     return witness_of(decision, entry, watching, policy), has_marker
-
-
-def _part(
-    query_id: str | None,
-    version: int | None,
-    identity: ProducerIdentity,
-    where: TopicPartition,
-    first_offset: int,
-    last_offset: int,
-) -> Part:
-    return Part(
-        query_id=query_id,
-        version=version,
-        identity=identity,
-        where=where,
-        first_offset=first_offset,
-        last_offset=last_offset,
-    )
 
 
 def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> tuple[Finding, ...]:
@@ -310,7 +301,7 @@ def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: Produc
             producer_epoch=producer.producer_epoch,
             transaction_version=evidence.transaction_version,
         )
-        part = _part(None, None, identity, where, start, start)
+        part = Part(None, None, identity, where, start, start)
         if _is_its_abort(evidence, described, producer):
             return _missing(part, producer, False, "named by no decision, and its coordinator says CompleteAbort")
         reason = f"named by no decision, and its coordinator says {described.state} of epoch {described.producer_epoch}, not of this one"
