@@ -18,6 +18,7 @@ import typer
 
 from benchmarks.topics import make_topic
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.commit.prepared_transaction import TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
@@ -79,7 +80,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
         session.write_task(
             given,
             plan,
-            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=version * tasks + task),
+            TaskIdentity(partition=task, attempt_number=0, task_attempt_id=version * tasks + task),
             rows(topic),
         )
         for task in range(tasks)

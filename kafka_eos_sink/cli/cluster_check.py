@@ -13,7 +13,7 @@ from functools import partial
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
-from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

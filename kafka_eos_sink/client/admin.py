@@ -59,7 +59,7 @@ def lease_admin(config: ClientConfig) -> Iterator[Admin]:
     except BaseException:
         client.close()
         raise
-    if client.has_unanswered or key in _idle:
+    if client.has_requests_in_flight or key in _idle:
         client.close()
         return
     _idle[key] = admin

@@ -53,15 +53,15 @@ Returns the session's lifetime in ms; 0 or None if the session does not expire.
 Authentication = Callable[[], Dialogue]
 
 
-class LostAnswer(KafkaEosError):
+class LostResponse(KafkaEosError):
     """A request was sent and its response was lost: the broker may or may not have processed it."""
 
 
-class ConnectionLost(LostAnswer):
+class ConnectionLost(LostResponse):
     """The connection broke while the request was in flight (code CONNECTION_LOST)."""
 
 
-class RequestTimedOut(LostAnswer):
+class RequestTimedOut(LostResponse):
     """No response within the request's timeout, so the connection was closed (code REQUEST_TIMED_OUT)."""
 
 
@@ -88,7 +88,7 @@ class Completion:
 
     pending: PendingRequest
     response: Any | None = None
-    error: LostAnswer | None = None
+    error: LostResponse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class NetworkClient(Pump):
 
         Raises:
             BrokerUnavailableError: Nothing was sent.
-            LostAnswer: The broker may or may not have processed the request.
+            LostResponse: The broker may or may not have processed the request.
             BrokerRefusedError: No common version.
         """
         (result,) = self.call_all([(node_id, request, max_version)], deadline_ms)

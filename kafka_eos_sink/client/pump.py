@@ -181,7 +181,7 @@ class Pump:
         return 0 if node is None else node.in_flight
 
     @property
-    def has_unanswered(self) -> bool:
+    def has_requests_in_flight(self) -> bool:
         """Whether a response is outstanding or not taken yet, apart from the client's own metadata request."""
         metadata = 0 if self._metadata_pending is None else 1
         return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata

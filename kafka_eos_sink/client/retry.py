@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -43,7 +43,7 @@ class Retry:
 
     def on_error(self, error: KafkaEosError, node_id: int | None = None) -> None:
         """Note that a request got no response. Raises the error if no retry can mend it."""
-        if not isinstance(error, (LostAnswer, BrokerUnavailableError)):
+        if not isinstance(error, (LostResponse, BrokerUnavailableError)):
             raise error
         # A try that the deadline itself cut short says less about the cluster than the code before it.
         if not (self._has_code and self.expired):

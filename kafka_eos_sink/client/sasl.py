@@ -40,14 +40,14 @@ Messages = Generator[bytes, bytes, None]
 def authenticate(
     config: SaslConfig,
     token: Callable[[], Secret] | None = None,
-    token_refused: Callable[[], None] = lambda: None,
+    token_rejected: Callable[[], None] = lambda: None,
 ) -> Dialogue:
     """Run the client's side of an authentication; return the session's lifetime in ms, 0 if it does not expire.
 
     Args:
         config: mechanism and credentials.
         token: returns the token of OAUTHBEARER; raises OSError for a temporary failure.
-        token_refused: called when the broker rejects the credentials.
+        token_rejected: called when the broker rejects the credentials.
 
     Raises:
         AuthenticationError: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED or
@@ -70,7 +70,7 @@ def authenticate(
         response: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
         if response.error_code:
             # A cached token must not be used again by other connections of this process.
-            token_refused()
+            token_rejected()
             raise _refused(config.mechanism, response, hidden)
         try:
             message = messages.send(bytes(response.auth_bytes))

@@ -7,20 +7,16 @@ whose marker was read, I1); after it the batch must be finished and never be wri
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from kafka_eos_sink.commit.commit_log import (
-    LoggedDecision,
-    LoggedRecord,
-    LogView,
-    Outcome,
-    barrier_record,
-    decision_records,
-)
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms, timeout_ways_out
-from kafka_eos_sink.commit.log_reading import read_to, read_to_end
-from kafka_eos_sink.commit.open_transactions import ONGOING, end_open, list_open, open_identities
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, forget, write_done
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
+from kafka_eos_sink.commit.log_reading import await_outcome, read_to_end
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
+from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.prepared_transaction import (
+    BatchIdentity,
     Decision,
     DecisionStatus,
     Plan,
@@ -28,9 +24,8 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.settle import POLL_MS, SettleLimits, pending_error, settle
+from kafka_eos_sink.commit.settle import SettleLimits, settle
 from kafka_eos_sink.commit.steps import (
-    Append,
     Appended,
     CommitGroupOffsets,
     DescribeProducers,
@@ -38,26 +33,13 @@ from kafka_eos_sink.commit.steps import (
     End,
     EndResult,
     EndTransactions,
-    LogChunk,
     Now,
     Procedure,
     Reached,
-    ReadLog,
     TransactionDescription,
-    Wait,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import (
-    TakeOver,
-    append_in_transaction,
-    fenced_error,
-    forget,
-    is_held_by,
-    take_over,
-    write_done,
-)
-from kafka_eos_sink.commit.task import BatchIdentity
-from kafka_eos_sink.commit.transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -71,8 +53,6 @@ from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 LOSERS_WITHIN_MS = 5_000
 """W.driver's transaction is open meanwhile, and its coordinator ends it after DRIVER_TRANSACTION_TIMEOUT_MS."""
-ABORT_QUIET_MS = 3_000
-ABORT_DEADLINE_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +124,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         raise
     except Exception as failure:  # whatever it is: it must not look like a failure before the decision
         what = str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
-        raise pending_error(decision, what) from failure
+        raise refusals.pending(decision, what) from failure
     return decision
 
 
@@ -174,7 +154,7 @@ def _require_messages_of_one_run(
                 "committed",
             )
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
-        raise fenced_error(plan.write_id, f"while the tasks of version {batch.version} ran")
+        raise refusals.fenced(plan.write_id, f"while the tasks of version {batch.version} ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
         raise WriteRefusedError(
@@ -196,17 +176,13 @@ def _check_prepared(plan: Plan, prepared: Sequence[PreparedTransaction]) -> Proc
     expires: list[int] = []
     for entry in prepared:
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
-        is_open = (
-            found is not None
-            and found.state == ONGOING
-            and (found.producer_id, found.producer_epoch) == (identity.producer_id, identity.producer_epoch)
-        )
+        is_open = found is not None and found.is_open and found.is_of(identity)
         if not is_open:
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is not open any more (its coordinator "
                 f"says {found.state if found else 'unknown id'}), {(now - plan.started_ms) / 1000:.1f} s after the batch began, with "
-                f"transaction.timeout.ms {timeout}; nothing was committed. {timeout_ways_out()}",
+                f"transaction.timeout.ms {timeout}; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         assert found is not None
         # Below version 2 an attempt whose transaction somebody aborted goes on in a new one under the same epoch.
@@ -230,7 +206,7 @@ def _check_prepared(plan: Plan, prepared: Sequence[PreparedTransaction]) -> Proc
                 "TRANSACTION_TOO_OLD",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
                 f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so nothing was "
-                f"committed. {timeout_ways_out()}",
+                f"committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         expires.append(now + limit - age - margin // 2)
     yield from _check_first_offsets(prepared)
@@ -316,7 +292,7 @@ def _check_lost_parts(
     # The plan says which parts are lost, the record says what was in them.
     view = LogView(plan.write_id, next_offset=newest.offset)
     yield from read_to_end(view)
-    found = view.newest_decision(plan.write_id, batch.query_id)
+    found = view.query(batch.query_id).newest
     if found is None or (found.offset, found.decision.nonce) != (newest.offset, newest.nonce):
         raise FencedError("FENCED", f"the decision of version {batch.version} was replaced by a newer driver")
 
@@ -336,22 +312,9 @@ def _check_lost_parts(
                 f"partition {partition} has other rows than were decided ({ours.rows} against {theirs.rows})"
             )
     if problems:
-        raise WriteRefusedError(
-            "NOT_THE_SAME_ROWS",
-            f"version {batch.version} of write id {plan.write_id!r} is partly committed and the re-run differs: {'; '.join(problems)}. "
-            f"Nothing of it was committed. Answer with: kafka-eos resolve --write-id '{plan.write_id}' --version {batch.version} "
-            "--as committed|rewrite",
-        )
+        raise refusals.not_the_same_rows(plan, batch.version, "; ".join(problems))
     return tuple(
-        PreparedTransaction(
-            partition=entry.partition,
-            identity=entry.identity,
-            part_offset=entry.part_offset,
-            rows=entry.rows,
-            digest=entry.digest,
-            offsets=entry.offsets,
-            proven=newest.proven,
-        )
+        replace(entry, proven=newest.proven)
         for entry in found.decision.transactions
         if entry.partition in newest.committed
     )
@@ -387,17 +350,17 @@ def _decide(
         raise TransactionAbortedError(
             "TRANSACTION_TOO_OLD",
             f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
-            f"the commit log took too long; nothing was committed. {timeout_ways_out()}",
+            f"the commit log took too long; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
         )
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
     (ended,) = ends
-    # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
+    # Only the log proves the end: a resend after a lost response is also fenced by a driver that came after the commit.
     try:
         yield from _await_marker(request, decision, found.offset, ended.error)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except KafkaEosError as failure:
-        raise _decision_unknown(decision, str(failure)) from failure
+        raise refusals.decision_unknown(decision, str(failure)) from failure
     after = driver
     if ended.producer_id >= 0:
         after = ProducerIdentity(
@@ -412,47 +375,22 @@ def _decide(
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no answer" if error is None else ErrorCode.of(error).name
     if error in FENCED_BY_NEWER_OWNER:
-        return fenced_error(decision.write_id, f"{code} for {what}")
-    return TransactionAbortedError(
-        "NOT_DECIDED",
-        f"version {decision.version} of write id {decision.write_id!r} could not be decided ({code} for {what}); nothing of it is "
-        "visible, run it again",
-    )
+        return refusals.fenced(decision.write_id, f"{code} for {what}")
+    return refusals.not_decided(decision, what, code)
 
 
 def _await_marker(request: CommitRequest, decision: Decision, offset: int, error: int | None) -> Procedure[None]:
-    """Returns where the decision's own COMMIT marker is read, and it is ours to finish; `error` is what its EndTxn was answered."""
-    started: int = yield Now()
-    view = LogView(decision.write_id, next_offset=offset)
-    while True:
-        chunk: LogChunk = yield ReadLog(view.next_offset)
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-        outcome = _own_outcome(view, decision, offset)
-        fenced = error in FENCED_BY_NEWER_OWNER
-        if outcome is Outcome.COMMITTED and fenced:
-            raise pending_error(decision, "a newer driver of the write id has taken over and finishes it")
-        if outcome is Outcome.COMMITTED:
-            return
-        if outcome is Outcome.ABORTED:
-            code = error if fenced else ErrorCode.INVALID_TXN_STATE
-            raise _undecided(decision, "the decision, whose transaction was aborted", code)
-        now: int = yield Now()
-        if outcome is Outcome.UNRESOLVED or now - started > request.limits.deadline_ms:
-            raise _decision_unknown(decision, "its marker did not appear in the commit log")
-
-
-def _decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
-    return DecisionPendingError(
-        "DECISION_UNKNOWN",
-        f"whether version {decision.version} of write id {decision.write_id!r} is decided is not known: {why}. It may be in the topic, "
-        "or come into it when Spark's abort finishes it, so do not write its rows again before you know; the next run with the same id "
-        f"finds out, or: kafka-eos recover --bootstrap-servers ... --write-id '{decision.write_id}'",
-    )
-
-
-def _own_outcome(view: LogView, decision: Decision, offset: int) -> Outcome:
-    record: LoggedRecord | None = view.decision_at(decision.write_id, decision.query_id, offset)
-    return Outcome.OPEN if record is None else record.outcome
+    """Return once the decision's own COMMIT marker is read; ``error`` is the result of its EndTxn."""
+    outcome = yield from await_outcome(decision, offset, request.limits.deadline_ms)
+    fenced = error in FENCED_BY_NEWER_OWNER
+    if outcome is Outcome.COMMITTED and fenced:
+        raise refusals.pending(decision, "a newer driver of the write id has taken over and finishes it")
+    if outcome is Outcome.COMMITTED:
+        return
+    if outcome is Outcome.ABORTED:
+        code = error if fenced else ErrorCode.INVALID_TXN_STATE
+        raise _undecided(decision, "the decision, whose transaction was aborted", code)
+    raise refusals.decision_unknown(decision, "its marker did not appear in the commit log")
 
 
 def _finish(
@@ -466,116 +404,8 @@ def _finish(
     outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, losers=losers, recovering=False)
     yield Reached("commit.finished")
     if outcome.status is not DecisionStatus.FINISHED:
-        lost = "all" if outcome.status is DecisionStatus.VOID else f"those of partitions {sorted(outcome.lost)}"
-        raise DecisionPendingError(
-            "LOST_PARTS",
-            f"version {decision.version} of write id {decision.write_id!r} was decided, but {lost} of its transactions were ended "
-            "before they could be committed (by the transaction timeout, or by hand). "
-            + (
-                "This job has no txnAppId, so nobody can write exactly the lost rows again: compare the topic with the source"
-                if request.random_write_id
-                else "Run the same version again: it writes exactly the lost rows"
-            ),
-        )
+        raise refusals.lost_parts(decision, outcome.lost, can_be_rerun=not request.random_write_id)
     if request.random_write_id:
         yield from forget(decision, driver, sequence)
     elif outcome.proven:
         yield from write_done(decision)
-
-
-def abort(
-    request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None], transaction_version: int
-) -> Procedure[None]:
-    """End what the failed batch left open; finish it where it was decided after all.
-
-    Spark calls abort also after a commit that raised, so the log is asked first. Where a newer driver holds the write id, only this
-    batch's own transactions are ended. Killed workers live on for seconds: repeated until two listings, three seconds apart, are
-    empty, for 15 s at most.
-
-    `plan` is None where no task handed it over: then nobody can tell whether a newer driver has taken over. It is fenced in that
-    case, which costs it a round and no row.
-    """
-    started: int = yield Now()
-    nonce = None if plan is None else plan.nonce
-    quiet_since: int | None = None
-    taken_over = False
-    while True:
-        opened = yield from list_open(request.write_id, transaction_version)
-        now: int = yield Now()
-        if opened or not taken_over:
-            if plan is not None and not (yield from _still_ours(plan)):
-                yield from _end_own(plan, nonce, request.nonce, messages)
-                return
-            quiet_since = None
-            plan = yield from take_over(request, transaction_version)
-            if not taken_over:
-                yield from _tell_what_was_finished(plan, nonce)
-            taken_over = True
-        elif quiet_since is None:
-            quiet_since = now
-        elif now - quiet_since >= ABORT_QUIET_MS:
-            return
-        if now - started > ABORT_DEADLINE_MS:
-            if opened:
-                yield Warn(
-                    f"transactions of write id {request.write_id!r} are still open after the abort: {opened[0].transactional_id} and "
-                    f"{len(opened) - 1} more; the next run ends them, or the transaction timeout"
-                )
-            return
-        yield Wait(ABORT_QUIET_MS // 3 if not opened else POLL_MS)
-
-
-def _tell_what_was_finished(found: Plan, nonce: str | None) -> Procedure[None]:
-    """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
-    for decision in found.decisions:
-        if decision.nonce == nonce and decision.status is DecisionStatus.FINISHED:
-            yield Warn(
-                f"version {decision.version} of write id {found.write_id!r} failed in its commit, but it was decided and is now "
-                "committed and visible: do not write its rows again"
-            )
-
-
-def _end_own(
-    plan: Plan, nonce: str | None, barrier_nonce: str, messages: Sequence[TaskMessage | None]
-) -> Procedure[None]:
-    """A newer driver only looks after its own partitions: end what this batch handed over, unless it was decided.
-
-    Nobody can decide it any more, as our driver is fenced; whether it was decided before stands in the log up to a barrier.
-    """
-    own = [message.prepared.identity for message in messages if message is not None and message.prepared is not None]
-    if not own:
-        return
-    barrier: int = yield Append((barrier_record(plan.write_id, barrier_nonce),))
-    view = LogView(plan.write_id)
-    yield from read_to(view, barrier)
-    for query_id in view.query_ids(plan.write_id):
-        if nonce in view.nonces_not_aborted(plan.write_id, query_id):
-            yield Warn(
-                f"a batch of write id {plan.write_id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
-                "finishes it then. Do not write its rows again under another id"
-            )
-            return
-    yield from end_open(own)
-
-
-def _still_ours(plan: Plan) -> Procedure[bool]:
-    driver_id = driver_transactional_id(plan.write_id)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    return is_held_by(plan.driver, described.get(driver_id))
-
-
-def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """End what a finished batch's losing attempts opened after its last look; how many were found.
-
-    Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
-    and W.driver after it, so that a newer driver's transaction is never among them. Where a decision is not proven, what is open may
-    have joined a committed transaction: left to the next plan, which knows its ids.
-    """
-    if not all(found.proven for found in plan.decisions):
-        return 0
-    opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
-    if not opened or not (yield from _still_ours(plan)):
-        return 0
-    named = () if decision is None else decision.transactions
-    yield from end_open(opened, {prepared.identity.transactional_id for prepared in named})
-    return len(opened)

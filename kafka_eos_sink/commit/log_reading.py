@@ -1,25 +1,32 @@
-"""Reading the commit log as far as it is known to go."""
+"""Procedures that read the commit log, and refuse one that cannot be relied on."""
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit.commit_log import LogView
-from kafka_eos_sink.commit.steps import LogChunk, Now, Procedure, ReadLog
+from collections.abc import Sequence
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.commit_log import barrier_record
+from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
+from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog, TransactionDescription
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 STUCK_LOG_MS = 120_000
 
 
 def read_to(view: LogView, end_offset: int) -> Procedure[None]:
-    """Feed the view up to and including an offset that is known to be in the log.
+    """Feed the view up to and including an acknowledged offset.
 
-    Raises `BrokerUnavailableError` ``COMMIT_LOG_UNAVAILABLE`` where nothing comes for two minutes: a new leader below
-    min.insync.replicas never shows what the old one acknowledged. Raises what `require_whole` raises.
+    Raises:
+        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if nothing comes for two minutes. A new leader below min.insync.replicas never
+            shows what the old one acknowledged.
+        WriteRefusedError: As `require_whole`.
     """
     stuck_since: int | None = None
     while view.next_offset <= end_offset:
         before = view.next_offset
-        chunk: LogChunk = yield ReadLog(before)
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        yield from read_on(view)
         if view.next_offset > before:
             stuck_since = None
             continue
@@ -36,26 +43,82 @@ def read_to(view: LogView, end_offset: int) -> Procedure[None]:
 
 
 def read_to_end(view: LogView) -> Procedure[None]:
-    """Feed the view up to where the log ends at the first look; others go on writing to the partition, so there is no end to wait for."""
+    """Feed the view up to the end that the log has now."""
+    # Other writes extend the partition all the time, so its end is fixed at the first chunk.
     end: int | None = None
     while True:
-        chunk: LogChunk = yield ReadLog(view.next_offset, wait=False)
-        end = chunk.end_offset if end is None else end
         before = view.next_offset
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+        chunk = yield from read_on(view, wait=False)
+        end = chunk.end_offset if end is None else end
         if view.next_offset >= end or view.next_offset == before:
             return
 
 
 def require_whole(view: LogView) -> None:
-    """Refuse a log whose beginning is gone: compaction alone never moves its start, so decisions may be gone with it.
-
-    Raises `WriteRefusedError` ``COMMIT_LOG_TRUNCATED``.
-    """
+    """Raise `WriteRefusedError` ``COMMIT_LOG_TRUNCATED`` if the beginning of the log is gone."""
+    # Compaction alone never moves the log start, so decisions may be gone with the beginning.
     if view.log_start_offset > 0:
         raise WriteRefusedError(
             "COMMIT_LOG_TRUNCATED",
             f"the partition of the commit log that holds write id {view.write_id!r} begins at offset {view.log_start_offset}, not at 0: "
-            "records were deleted from it (by retention under another cleanup.policy, or by hand), and with them perhaps the decisions "
-            "that tell what is written. Take another commit.log.topic, and say with kafka-eos resolve what is in the topics already",
+            "records were deleted from it (by retention under another cleanup.policy, or by hand), and perhaps decisions with them. "
+            "Take another commit.log.topic, and record with kafka-eos resolve which versions are in the topics already",
         )
+
+
+def read_to_barrier(view: LogView, nonce: str) -> Procedure[int]:
+    """Append a barrier and feed the view up to it; return the barrier's offset.
+
+    Every record that was acknowledged before this call is then in the view.
+    """
+    assert view.write_id is not None
+    barrier: int = yield Append((barrier_record(view.write_id, nonce),))
+    yield from read_to(view, barrier)
+    return barrier
+
+
+def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[Outcome]:
+    """Read the log until the decision at an offset has its marker.
+
+    Returns:
+        The decision's outcome; OPEN if its marker did not appear within ``within_ms``.
+    """
+    started: int = yield Now()
+    view = LogView(decision.write_id, next_offset=offset)
+    while True:
+        yield from read_on(view)
+        outcome = view.query(decision.query_id).outcome_at(offset)
+        if outcome is not Outcome.OPEN:
+            return outcome
+        now: int = yield Now()
+        if now - started > within_ms:
+            return outcome
+
+
+def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
+    """Feed the view the next chunk."""
+    chunk: LogChunk = yield ReadLog(view.next_offset, wait=wait)
+    view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+    return chunk
+
+
+def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
+    """Refuse open transactions of a write id that this log does not know: another log may hold their decision.
+
+    Call it before the caller appends a barrier.
+
+    Raises:
+        WriteRefusedError: NOT_THIS_COMMIT_LOG.
+    """
+    if not opened or not view.is_empty:
+        return
+    # Their plan appended a barrier before it opened the first of them, possibly between our read and our list.
+    yield from read_to_end(view)
+    if view.is_empty:
+        raise refusals.not_this_commit_log(view.write_id or "", opened)
+
+
+def require_markers(query: QueryState, driver: TransactionDescription | None) -> None:
+    """Raise `KafkaEosError` ``DECISION_WITHOUT_MARKER`` if a decision lacks its marker; ``driver`` is W.driver before the fence."""
+    for record, committed in query.unmarked_decisions(driver):
+        raise refusals.decision_without_marker(query.write_id, record.offset, committed)

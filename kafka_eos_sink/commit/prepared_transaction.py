@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -115,6 +116,25 @@ class Plan:
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:
         return next((found for found in self.decisions if found.query_id == query_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchIdentity:
+    """What identifies a write: two writes with the same values are the same one (I15).
+
+    streaming      versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too
+    can_be_rerun   a later run may write this version again, so the digests of its parts are worth their price; no later run
+                   has a random write id
+    """
+
+    query_id: str
+    version: int
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
+    streaming: bool = False
+    can_be_rerun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""What the commit protocol asks of the world: one value per step, answered by whoever runs the procedure.
+"""The steps of the commit protocol: what a procedure requests, and what it gets back.
 
-The procedures of this package are generators that yield steps and receive answers. They hold no socket and no clock, so
-the very same code runs against a cluster (`executor.py`) and against a simulated one (`tests/model`). Whoever performs a
-step may raise a `KafkaEosError` into the procedure; a retriable error is repeated by the performer with identical bytes
-and never seen here. Doubt is a value: `EndResult.error is None` means that no answer came.
+The procedures of this package are generators that yield steps and receive results. They hold no socket and no clock, so the same code
+runs on a cluster (``runtime/executor.py``) and on a simulated one (``tests/model``). The executor may raise a `KafkaEosError` into the
+procedure. It resends retriable requests with identical bytes, so a procedure never sees those errors. A lost response is a value:
+``EndResult.error is None``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 T = TypeVar("T")
 
+FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
+POLL_MS = 20
+"""Between two looks at something that another machine is about to finish."""
+
 
 class DataTopicGoneError(BrokerRefusedError):
-    """A topic that was written to is not there any more, or not with those records: ``UNKNOWN_TOPIC``. By the steps on data partitions."""
+    """``UNKNOWN_TOPIC`` from the steps on data partitions: the topic, or its records, no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
-    """Ongoing transactions whose id begins with ``write_id + '.'``, of all brokers. Answer: tuple of transactional ids."""
+    """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids."""
 
     write_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions:
-    """Answer: dict from transactional id to `TransactionDescription`, or None where the coordinator does not know the id.
+    """Result: dict from transactional id to `TransactionDescription`, or None if the coordinator does not know the id.
 
-    Given up after ``within_ms`` instead of the usual deadline, where that is given.
+    ``within_ms`` replaces the usual deadline.
     """
 
     transactional_ids: tuple[str, ...]
@@ -44,7 +48,7 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """``partitions`` are those of the open transaction: (topic, partition)."""
+    """A coordinator's view of a transactional id; ``partitions`` are those of the open transaction: (topic, partition)."""
 
     state: str
     producer_id: int
@@ -53,10 +57,28 @@ class TransactionDescription:
     start_time_ms: int
     partitions: frozenset[tuple[str, int]]
 
+    def is_of(self, identity: ProducerIdentity, later: int = 0) -> bool:
+        """Whether it names the identity, with an epoch that is ``later`` higher."""
+        return (self.producer_id, self.producer_epoch) == (identity.producer_id, identity.producer_epoch + later)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "Ongoing"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the coordinator is about to write the markers itself."""
+        return self.state in ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the id carries no transaction. The sink does not touch an id in a state that it does not know."""
+        return self.state in FREE_STATES
+
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Unconditional: bumps the epoch, fences the former owner, aborts what it left open. Answer: `ProducerIdentity`."""
+    """Bump the epoch, fence the former owner and abort what it left open. Result: `ProducerIdentity`."""
 
     transactional_id: str
     timeout_ms: int
@@ -72,21 +94,21 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Plain, acks=all, no transaction: barrier and done records. Answer: offset of the first record."""
+    """Append barrier or done records, without a transaction. Result: offset of the first record."""
 
     records: tuple[LogRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartition:
-    """AddPartitionsToTxn for the commit log's partition, below transaction version 2. Answer: error code."""
+    """AddPartitionsToTxn for the commit log's partition, below transaction version 2. Result: error code."""
 
     identity: ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class AppendInTransaction:
-    """Records of one transaction of the driver. Answer: `Appended`."""
+    """Records of one transaction of the driver. Result: `Appended`."""
 
     identity: ProducerIdentity
     base_sequence: int
@@ -95,7 +117,7 @@ class AppendInTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for no answer."""
+    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for a lost response."""
 
     error: int | None
     offset: int = -1
@@ -103,7 +125,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroupOffsets:
-    """AddOffsetsToTxn and TxnOffsetCommit in the driver's transaction. Answer: error code, None for no answer."""
+    """AddOffsetsToTxn and TxnOffsetCommit in the driver's transaction. Result: error code, None for a lost response."""
 
     identity: ProducerIdentity
     group_id: str
@@ -120,16 +142,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactions:
-    """One pipelined pass per coordinator. Answer: tuple of `EndResult` in the same order."""
+    """One pipelined pass per coordinator. Result: tuple of `EndResult` in the same order."""
 
     ends: tuple[End, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndResult:
-    """``error`` 0 for success, None where no answer came before the deadline. From version 2 the bumped identity.
+    """``error`` is 0 for success, None for a lost response. From version 2 on it holds the bumped identity.
 
-    ``detail`` is half a sentence for whoever reads the error; nothing is decided by it.
+    ``detail`` is for error messages only.
     """
 
     error: int | None
@@ -140,7 +162,7 @@ class EndResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read the commit log's partition, read_uncommitted, from an offset; may wait briefly for data if asked to. Answer: `LogChunk`."""
+    """Read the commit log's partition, read_uncommitted, from an offset; ``wait`` briefly for data. Result: `LogChunk`."""
 
     offset: int
     wait: bool = True
@@ -187,14 +209,14 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
-    """The commit log topic's ``cleanup.policy``. Answer: str, or None where it may not be read."""
+    """The commit log topic's ``cleanup.policy``. Result: str, or None if the right to read it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastStableOffsets:
-    """Answer: dict from (topic, partition) to the last stable offset; a partition that cannot be asked now is missing.
+    """Result: dict from (topic, partition) to the last stable offset; a partition that does not respond is missing.
 
-    ``last_offsets`` are our last ones there.
+    ``last_offsets`` are this write's last ones there.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -203,19 +225,19 @@ class LastStableOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Answer: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1);
-    None in its place where the principal lacks Read on the topic, missing where the partition could not be asked now."""
+    """Result: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1);
+    None in its place if the principal lacks Read on the topic, missing if the partition does not respond."""
 
     partitions: tuple[tuple[str, int], ...]
 
 
 class Unseen(Enum):
-    """Why readers are not shown a range of offsets."""
+    """Why readers do not see a range of offsets."""
 
     GONE = "gone"
-    """Nothing of it is left: deleted by retention or with the topic, or taken by the cleaner."""
+    """Nothing of it is left: retention, the cleaner, or the deletion of the topic removed it."""
     HELD = "held"
-    """An open transaction stands before it, or its leader does not show it yet: later they may be."""
+    """An open transaction blocks it, or its leader does not show it yet."""
 
 
 Listed = tuple[tuple[int, int], ...] | Unseen
@@ -224,7 +246,7 @@ Listed = tuple[tuple[int, int], ...] | Unseen
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Fetch read_committed what is left of each range. Answer: dict from range to the tuple of (producer id, first offset) that the
+    """Fetch read_committed what is left of each range. Result: dict from range to the tuple of (producer id, first offset) that the
     broker calls aborted from there on, or to `Unseen`; or None for the whole answer where the principal lacks Read on a topic.
     ``producer_ids``, where given one for each range: what is asked for is what is left of its batches, since the cleaner forgets an
     aborted transaction together with its records."""
@@ -235,7 +257,7 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Answer: wall clock of this process, milliseconds."""
+    """Result: wall clock of this process, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,28 +267,30 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something the user should know that is no error."""
+    """Warn the user."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A named point of the protocol. Nothing happens, except where a test has a process die here."""
+    """A named point of the protocol, at which a test may kill the process."""
 
     point: str
 
 
 @dataclass(frozen=True, slots=True)
 class HasRows:
-    """Task: is there at least one row? Answer: bool."""
+    """Task: whether there is at least one row. Result: bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Task: encode, produce and flush all rows in the transaction of this identity. Answer: `Written`.
+    """Task: encode, produce and flush all rows in the transaction of this identity.
 
-    Raises where a row cannot be written, where a produce failed for good, or where a request was abandoned without answer."""
+    Result: `Written`; or None if it is time to check for lost siblings, after which the same step writes the other rows. Raises if a row
+    cannot be written, a Produce failed for good, or a request was abandoned without a response.
+    """
 
     identity: ProducerIdentity
     digest: bool
@@ -281,7 +305,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class AppendPart:
-    """Task: the part record, in the same transaction, acknowledged. Answer: its offset."""
+    """Task: append the part record in the same transaction. Result: its offset."""
 
     identity: ProducerIdentity
     record: LogRecord

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.security import Secret
@@ -395,7 +395,7 @@ class EmbeddedKafka:
         )
         attempt_deadline_ms = min(monotonic_ms() + _ATTEMPT_MS, deadline_ms)
         # A node that is still starting refuses connections or drops them: connect again until the deadline.
-        with suppress(BrokerUnavailableError, LostAnswer), NetworkClient(config) as client:
+        with suppress(BrokerUnavailableError, LostResponse), NetworkClient(config) as client:
             connection = client.any_node(attempt_deadline_ms)
             metadata = client.call(connection, MetadataRequest(topics=()), deadline_ms=attempt_deadline_ms)
             # A node serves Metadata once it has caught up with the controllers, and lists only brokers that are registered

@@ -7,18 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.connection import Completion, LostAnswer, PendingRequest
+from kafka_eos_sink.client.connection import Completion, LostResponse, PendingRequest
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError
+from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.produce_errors import (
-    delivery_timeout_error,
-    record_too_large_error,
-    rejected_batch_error,
-    transaction_aborted_error,
-    unknown_topic_error,
-)
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -242,7 +236,7 @@ class Sender:
             if found.error_code == ErrorCode.NONE:
                 self._client.learn_broker(found.node_id, found.host, found.port)
 
-    def _lost(self, batch: ProducerBatch, error: LostAnswer, now: int) -> None:
+    def _lost(self, batch: ProducerBatch, error: LostResponse, now: int) -> None:
         # The leader may have appended the batch, so only identical bytes may follow: the leader drops a duplicate.
         batch.on_wire = False
         batch.in_doubt = True
@@ -289,7 +283,7 @@ class Sender:
             case Reaction.SUCCESS:
                 # The leader already knows a sequence that this producer sent only now: another one uses its identity.
                 sent_once = f"{problem}, although it was sent only once: another producer uses this identity"
-                self.fail(transaction_aborted_error(batch, sent_once))
+                self.fail(produce_errors.transaction_aborted_error(batch, sent_once))
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
                 self._again(batch, now, problem)
             case Reaction.REFRESH_METADATA:
@@ -301,12 +295,12 @@ class Sender:
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                self.fail(rejected_batch_error(batch, result))
+                self.fail(produce_errors.rejected_batch_error(batch, result))
             # A transactional producer must not bump its epoch here: its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
-                self.fail(transaction_aborted_error(batch, problem))
+                self.fail(produce_errors.transaction_aborted_error(batch, problem))
 
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int = -1) -> None:
         batch.base_offset = base_offset
@@ -349,7 +343,7 @@ class Sender:
             since = batch.unknown_topic_since if batch.unknown_topic_since is not None else now
             batch.unknown_topic_since = since
             if now - since > self._config.max_block_ms:
-                self.fail(unknown_topic_error(batch, now - since, self._config.max_block_ms))
+                self.fail(produce_errors.unknown_topic_error(batch, now - since, self._config.max_block_ms))
                 return
         else:
             batch.unknown_topic_since = None
@@ -368,7 +362,7 @@ class Sender:
                 batch.size_bytes,
             )
             return
-        error = record_too_large_error(batch, problem)
+        error = produce_errors.record_too_large_error(batch, problem)
         if self._config.dead_letter_topic not in (None, batch.topic) and batch.rows is not None:
             self._accumulator.replace(batch, ())
             self.refused.append(RefusedBatch(batch, error))
@@ -410,7 +404,7 @@ class Sender:
             reason = "the partition has no leader"
         else:
             reason = "it could not be sent"
-        self.fail(delivery_timeout_error(batch, after, reason))
+        self.fail(produce_errors.delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send nothing more; the first failure counts."""

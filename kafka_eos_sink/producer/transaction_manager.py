@@ -14,7 +14,7 @@ import logging
 from typing import Any, Final
 
 from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.connection import LostAnswer
+from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
@@ -241,7 +241,7 @@ class TransactionManager:
 
     # responses
 
-    def lost(self, error: LostAnswer, now: int) -> None:
+    def lost(self, error: LostResponse, now: int) -> None:
         """Retry the request in flight: its connection broke or it timed out, so it may have been processed."""
         request = self._take_in_flight()
         log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, LogView, Outcome, parse_key
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
+from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
-from kafka_eos_sink.commit.steps import LogChunk, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
-
-__all__ = ["CommittedWrite", "LogReading", "read_commit_history"]
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved"]
 """finished   every row is visible, and a done record stands
@@ -67,80 +67,60 @@ class CommittedWrite:
             "transactions": self.transactions,
             "committed_transactions": self.committed,
             "resolution": self.resolution,
-            "offsets": [
-                {
-                    "topic": part.topic,
-                    "partition": part.partition,
-                    "first_offset": part.first_offset,
-                    "last_offset": part.last_offset,
-                }
-                for part in self.offsets
-            ],
+            "offsets": [asdict(part) for part in self.offsets],
         }
 
 
-class LogReading:
-    """The records of one partition of the commit log, and the ids that wrote them."""
+def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:
+    """Return the newest decision of each query id, and what began after it."""
+    return tuple(write for query in view.queries("decision", "part", "done") for write in _writes(query))
 
-    def __init__(self, write_id: str | None) -> None:
-        self.view = LogView(write_id)
-        self._write_id = write_id
-        self._ids: dict[tuple[str, str], None] = {}
 
-    def feed(self, chunk: LogChunk) -> None:
-        for entry in chunk.entries:
-            if isinstance(entry, ReadRecord):
-                key = parse_key(entry.key)
-                # A barrier belongs to a write id and to no query.
-                if key is not None and key.kind != "barrier" and self._write_id in (None, key.write_id):
-                    self._ids[(key.write_id, key.query_id)] = None
-        self.view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-
-    def writes(self) -> tuple[CommittedWrite, ...]:
-        """Return the newest decision of each query id, and what began after it."""
-        return tuple(write for write_id, query_id in self._ids for write in self._writes(write_id, query_id))
-
-    def _writes(self, write_id: str, query_id: str) -> Iterable[CommittedWrite]:
-        found = self.view.newest_decision(write_id, query_id)
-        decision = None if found is None else found.decision
-        if decision is not None:
-            yield self._decided(decision)
-        if self.view.undecided(write_id, query_id):
-            yield CommittedWrite(write_id=write_id, query_id=query_id, version=None, state="undecided")
-            return
-        named = () if decision is None else [prepared.part_offset for prepared in decision.transactions]
-        waiting: dict[int, int] = {}
-        for part in self.view.newest_parts(write_id, query_id).values():
-            if part.outcome is Outcome.OPEN and part.value is not None and part.offset not in named:
-                waiting[part.value["version"]] = waiting.get(part.value["version"], 0) + 1
-        for version, transactions in sorted(waiting.items()):
-            yield CommittedWrite(
-                write_id=write_id, query_id=query_id, version=version, state="prepared", transactions=transactions
-            )
-
-    def _decided(self, decision: Decision) -> CommittedWrite:
-        done = self.view.done_fields(decision.write_id, decision.query_id)
-        if done is not None and done.get("nonce") != decision.nonce:
-            # The done record is of an earlier version.
-            done = None
-        committed = 0
-        for prepared in decision.transactions:
-            part = self.view.part_at(decision.write_id, decision.query_id, prepared.partition, prepared.part_offset)
-            committed += prepared.proven or (part is not None and part.outcome is Outcome.COMMITTED)
-        state: WriteState = "resolved" if decision.resolution else "decided" if done is None else "finished"
-        return CommittedWrite(
-            write_id=decision.write_id,
-            query_id=decision.query_id,
-            version=decision.version,
-            state=state,
-            topic=decision.topic,
-            rows=sum(prepared.rows for prepared in decision.transactions),
-            transactions=len(decision.transactions),
-            committed=committed,
-            finished_ms=None if done is None else done.get("finished_ms"),
-            offsets=_merged(part for prepared in decision.transactions for part in prepared.offsets),
-            resolution=decision.resolution,
+def _writes(query: QueryState) -> Iterable[CommittedWrite]:
+    found = query.newest
+    decision = None if found is None else found.decision
+    if decision is not None:
+        yield _decided(query, decision)
+    if query.undecided:
+        yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")
+        return
+    named = () if decision is None else [prepared.part_offset for prepared in decision.transactions]
+    waiting = Counter(
+        part.value["version"]
+        for part in query.newest_parts.values()
+        if part.outcome is Outcome.OPEN and part.value is not None and part.offset not in named
+    )
+    for version, transactions in sorted(waiting.items()):
+        yield CommittedWrite(
+            write_id=query.write_id,
+            query_id=query.query_id,
+            version=version,
+            state="prepared",
+            transactions=transactions,
         )
+
+
+def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
+    # The newest done record may be of an earlier version.
+    done = query.done if query.has_done_record(decision) else None
+    committed = 0
+    for prepared in decision.transactions:
+        part = query.part_at(prepared.partition, prepared.part_offset)
+        committed += prepared.proven or (part is not None and part.outcome is Outcome.COMMITTED)
+    state: WriteState = "resolved" if decision.resolution else "decided" if done is None else "finished"
+    return CommittedWrite(
+        write_id=decision.write_id,
+        query_id=decision.query_id,
+        version=decision.version,
+        state=state,
+        topic=decision.topic,
+        rows=sum(prepared.rows for prepared in decision.transactions),
+        transactions=len(decision.transactions),
+        committed=committed,
+        finished_ms=None if done is None else done.get("finished_ms"),
+        offsets=_merged(part for prepared in decision.transactions for part in prepared.offsets),
+        resolution=decision.resolution,
+    )
 
 
 def _merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
@@ -184,21 +164,16 @@ def read_commit_history(
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     writes: list[CommittedWrite] = []
     for topic, partition in where:
-        executor = Executor(admin.client, admin, log_topic=topic, log_partition=partition, timeout_ms=timeout_ms)
-        reading = LogReading(write_id)
+        executor = Executor(admin, (topic, partition), timeout_ms=timeout_ms)
+        view = LogView(write_id)
         end = ends[(topic, partition)]
-        while reading.view.next_offset < end:
-            before = reading.view.next_offset
-            reading.feed(executor.run(_read(before)))
-            if reading.view.next_offset == before and admin.client.clock() > deadline:
+        while view.next_offset < end:
+            before = view.next_offset
+            executor.run(read_on(view))
+            if view.next_offset == before and admin.client.clock() > deadline:
                 raise BrokerUnavailableError(
                     "COMMIT_LOG_UNAVAILABLE",
                     f"{topic}-{partition} could not be read from offset {before} to its end {end} in {timeout_ms} ms",
                 )
-        writes.extend(reading.writes())
+        writes.extend(writes_in(view))
     return tuple(sorted(writes, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id)))
-
-
-def _read(offset: int) -> Procedure[LogChunk]:
-    chunk: LogChunk = yield ReadLog(offset)
-    return chunk

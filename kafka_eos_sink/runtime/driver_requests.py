@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
-from kafka_eos_sink.commit.steps import Appended, LogRecord
+from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -46,21 +46,12 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
     return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
 
 
-def commit_group_offsets(
-    admin: Admin,
-    identity: ProducerIdentity,
-    group_id: str,
-    offsets: Sequence[tuple[str, int, int]],
-    deadline_ms: int,
-) -> int | None:
-    """Commit a group's offsets in the transaction; return the error code.
-
-    Args:
-        offsets: (topic, partition, offset of the next record to read).
-    """
+def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: int) -> int | None:
+    """Commit a group's offsets in the transaction; return the error code."""
+    identity = step.identity
     producer: dict[str, Any] = {
         "transactional_id": identity.transactional_id,
-        "group_id": group_id,
+        "group_id": step.group_id,
         "producer_id": identity.producer_id,
         "producer_epoch": identity.producer_epoch,
     }
@@ -79,7 +70,7 @@ def commit_group_offsets(
         if error != ErrorCode.NONE:
             return error
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
-    for topic, partition, offset in offsets:
+    for topic, partition, offset in step.offsets:
         committed = m.TxnOffsetCommitRequest.Topic.Partition(partition_index=partition, committed_offset=offset)
         topics.setdefault(topic, []).append(committed)
     request = m.TxnOffsetCommitRequest(
@@ -95,27 +86,20 @@ def commit_group_offsets(
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
-    return admin.perform(call, [group_id], deadline_ms)[group_id].code
+    return admin.perform(call, [step.group_id], deadline_ms)[step.group_id].code
 
 
-def append(
-    admin: Admin,
-    identity: ProducerIdentity,
-    base_sequence: int,
-    records: Sequence[LogRecord],
-    where: TopicPartition,
-    timeout_ms: int,
-) -> Appended:
-    """Append records to a partition.
+def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeout_ms: int) -> Appended:
+    """Append records to a partition, in a transaction unless the identity is `NO_PRODUCER`.
 
     Args:
-        identity: The producer whose transaction they join, or `NO_PRODUCER`.
         timeout_ms: Bounds each batch.
 
     Returns:
         The offset of the first record; or the error of a batch, behind which none was sent.
     """
     first = -1
+    identity, base_sequence, records = step.identity, step.base_sequence, step.records
     size = sum(len(record.value or b"") for record in records)
     for batch in [records] if size < MAX_BATCH_BYTES else [(record,) for record in records]:
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)

@@ -7,25 +7,22 @@ procedure sees results, errors for the user, and None for an unknown outcome.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_eos_sink.runtime import driver_requests, failpoints
+from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.data_proofs import DataProofs
 
 T = TypeVar("T")
@@ -34,7 +31,6 @@ log = logging.getLogger(__name__)
 LOG_FETCH_WAIT_MS = 100
 MAX_BLOCK_MS = 60_000
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
-_COMMAND = re.compile(r"kafka-eos (?:recover|resolve|repair) (?:--bootstrap-servers \.\.\. )?(?=--write-id )")
 
 
 def end_txn_version(identity: ProducerIdentity) -> int:
@@ -49,36 +45,29 @@ class Executor:
     """Performs the steps of driver procedures. `TaskExecutor` adds those of tasks.
 
     Args:
-        log_topic, log_partition: Where the commit log holds the records of the write id.
+        where: The partition of the commit log that holds the records of the write id.
         timeout_ms: Bounds each step.
         max_block_ms: For how long a data topic may be unknown to the cluster, or end before records that it acknowledged.
     """
 
     def __init__(
-        self,
-        client: NetworkClient,
-        admin: Admin,
-        *,
-        log_topic: str,
-        log_partition: int,
-        timeout_ms: int,
-        max_block_ms: int = MAX_BLOCK_MS,
+        self, admin: Admin, where: TopicPartition, *, timeout_ms: int, max_block_ms: int = MAX_BLOCK_MS
     ) -> None:
-        self.client = client
+        self.client = admin.client
         self.admin = admin
-        self.log_topic = log_topic
-        self.log_partition = log_partition
+        self.where = where
         self.timeout_ms = timeout_ms
-        self._log = (log_topic, log_partition)
+        self.ended: list[tuple[steps.End, steps.EndResult]] = []
+        """Every EndTxn that the procedures requested, and its result."""
         proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=max_block_ms)
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
             steps.ListOpenTransactions: self._list_open,
             steps.DescribeTransactions: self._describe,
             steps.InitProducerId: self._init_producer_id,
             steps.Append: self._append,
-            steps.AddPartition: self._add_partition,
-            steps.AppendInTransaction: self._append_in_transaction,
-            steps.CommitGroupOffsets: self._commit_group_offsets,
+            steps.AddPartition: lambda step: driver_requests.add_partition(admin, step.identity, where, self._deadline),
+            steps.AppendInTransaction: lambda step: driver_requests.append(admin, step, where, timeout_ms),
+            steps.CommitGroupOffsets: lambda step: driver_requests.commit_group_offsets(admin, step, self._deadline),
             steps.EndTransactions: self._end_transactions,
             steps.ReadLog: self._read_log,
             steps.LogPolicy: self._log_policy,
@@ -87,19 +76,12 @@ class Executor:
             steps.AbortedTransactions: proofs.aborted_transactions,
             steps.Now: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: lambda step: log.warning("%s", with_commit_log(step.message, log_topic)),
+            steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
             steps.Reached: lambda step: failpoints.reached(step.point),
         }
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end. Errors of steps are thrown into it."""
-        try:
-            return self._run(procedure)
-        except KafkaEosError as error:
-            error.message = with_commit_log(error.message, self.log_topic)
-            raise
-
-    def _run(self, procedure: Procedure[T]) -> T:
         result: Any = None
         failure: Exception | None = None
         while True:
@@ -108,12 +90,31 @@ class Executor:
             except StopIteration as stop:
                 returned: T = stop.value
                 return returned
+            except KafkaEosError as error:
+                # The procedure does not know its commit log, which its commands must name.
+                error.message = refusals.on_commit_log(error.message, self.where[0])
+                raise
             result, failure = None, None
+            began = time.perf_counter()
             try:
                 result = self._performers[type(step)](step)
             except Exception as error:
-                # Thrown into the procedure, which may know a way on: doubt about an end is settled by the log.
+                # Thrown into the procedure, which may know what to do: if an end is in doubt, it reads the log.
                 failure = error
+            if log.isEnabledFor(logging.DEBUG):
+                self._log_step(step, began, result, failure)
+
+    def _log_step(self, step: steps.Step, began: float, result: Any, failure: Exception | None) -> None:
+        log.debug(
+            "[%s] step %s: %s; commit log %s-%d; %.1f ms: %s",
+            self.client.config.client_id,
+            type(step).__name__,
+            step_log.subject(step),
+            *self.where,
+            (time.perf_counter() - began) * 1000,
+            # An error's message may quote a row, so only its code is logged.
+            step_log.outcome(result) if failure is None else getattr(failure, "code", type(failure).__name__),
+        )
 
     @property
     def _deadline(self) -> int:
@@ -159,11 +160,16 @@ class Executor:
         )
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        passes = [step.ends]
         if len(step.ends) > 1 and failpoints.is_set("commit.between_ends"):
-            first = self._end(step.ends[:1])
-            failpoints.reached("commit.between_ends")
-            return first + self._end(step.ends[1:])
-        return self._end(step.ends)
+            passes = [step.ends[:1], step.ends[1:]]
+        results: tuple[steps.EndResult, ...] = ()
+        for ends in passes:
+            if results:
+                failpoints.reached("commit.between_ends")
+            results += self._end(ends)
+        self.ended += zip(step.ends, results, strict=True)
+        return results
 
     def _end(self, ends: tuple[steps.End, ...]) -> tuple[steps.EndResult, ...]:
         results = self.admin.end_transactions(
@@ -202,9 +208,10 @@ class Executor:
     # the commit log
 
     def _append(self, step: steps.Append) -> int:
-        appended = self._produce(driver_requests.NO_PRODUCER, 0, step.records)
+        plain = steps.AppendInTransaction(driver_requests.NO_PRODUCER, 0, step.records)
+        appended = driver_requests.append(self.admin, plain, self.where, self.timeout_ms)
         if appended.error != ErrorCode.NONE:
-            where = f"{self.log_topic}-{self.log_partition}"
+            where = "{}-{}".format(*self.where)
             if appended.error is None or ErrorCode.of(appended.error).retriable:
                 last = "no response" if appended.error is None else ErrorCode.of(appended.error).name
                 raise BrokerUnavailableError(
@@ -214,25 +221,9 @@ class Executor:
             raise refusal(ProduceRequest, appended.error, f"Produce of commit log {where}")
         return appended.offset
 
-    def _append_in_transaction(self, step: steps.AppendInTransaction) -> steps.Appended:
-        return self._produce(step.identity, step.base_sequence, step.records)
-
-    def _produce(
-        self, identity: ProducerIdentity, base_sequence: int, records: tuple[steps.LogRecord, ...]
-    ) -> steps.Appended:
-        return driver_requests.append(self.admin, identity, base_sequence, records, self._log, self.timeout_ms)
-
-    def _add_partition(self, step: steps.AddPartition) -> int | None:
-        return driver_requests.add_partition(self.admin, step.identity, self._log, self._deadline)
-
-    def _commit_group_offsets(self, step: steps.CommitGroupOffsets) -> int | None:
-        return driver_requests.commit_group_offsets(
-            self.admin, step.identity, step.group_id, step.offsets, self._deadline
-        )
-
     def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> FetchedPartition:
         return self.admin.fetch(
-            self._log,
+            self.where,
             offset,
             isolation="read_uncommitted",
             max_wait_ms=wait_ms,
@@ -281,9 +272,10 @@ class Executor:
 
     def _skip_to_log_start(self, offset: int, high_watermark: int) -> steps.LogChunk:
         """Return an empty chunk that continues at the log start."""
-        topic, partition = self._log
-        starts = self.admin.list_offsets((self._log,), self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
-        start = starts[self._log]
+        topic, partition = self.where
+        where = (self.where,)
+        starts = self.admin.list_offsets(where, self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+        start = starts[self.where]
         if offset >= start:
             raise BrokerRefusedError(
                 "COMMIT_LOG_TRUNCATED",
@@ -296,21 +288,10 @@ class Executor:
 
     def _log_policy(self, _: steps.LogPolicy) -> str | None:
         try:
-            found = self.admin.describe_configs("topic", self.log_topic, ("cleanup.policy",), self._deadline)
+            found = self.admin.describe_configs("topic", self.where[0], ("cleanup.policy",), self._deadline)
         except AuthorizationError:
             return None
         return found.get("cleanup.policy")
-
-
-def with_commit_log(message: str, log_topic: str) -> str:
-    """Add ``--commit-log-topic`` to the commands in a message.
-
-    A procedure knows its write id, but not its commit log. On another commit log the same command would find no decision of the
-    write.
-    """
-    if log_topic == DEFAULT_TOPIC:
-        return message
-    return _COMMAND.sub(lambda found: f"{found[0]}--commit-log-topic '{log_topic}' ", message)
 
 
 def _re2_quote(text: str) -> str:

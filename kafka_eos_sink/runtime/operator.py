@@ -14,7 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import parse_key
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.operator.missing_markers import (
     Evidence,
     Finding,
@@ -26,9 +26,10 @@ from kafka_eos_sink.commit.operator.missing_markers import (
     rounds,
 )
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, SettledDecision
-from kafka_eos_sink.commit.settle import POLL_MS, Look, SettleLimits, look_at
-from kafka_eos_sink.commit.steps import Append, EndResult, EndTransactions
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
+from kafka_eos_sink.commit.proofs import Look, look_at
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import POLL_MS
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -58,8 +59,8 @@ class OperatorSettings:
     timeout_ms: int = 120_000
 
     @property
-    def log_partition(self) -> int:
-        return log_partition_of(self.write_id)
+    def commit_log(self) -> TopicPartition:
+        return self.commit_log_topic, log_partition_of(self.write_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,22 +128,14 @@ class Repaired:
     nowhere: tuple[str, ...] = ()
 
 
-class NotingExecutor(Executor):
-    """Notes what a procedure ends and finishes, and which topics it may not read."""
+class ProducerQueries:
+    """Describes the producers of partitions whose leaders may be slow, lost, or closed to the principal."""
 
-    def __init__(self, admin: Admin, settings: OperatorSettings) -> None:
-        super().__init__(
-            admin.client,
-            admin,
-            log_topic=settings.commit_log_topic,
-            log_partition=settings.log_partition,
-            timeout_ms=settings.timeout_ms,
-        )
-        self.ended: list[EndedTransaction] = []
-        self.finished: set[str] = set()
+    def __init__(self, admin: Admin, timeout_ms: int) -> None:
+        self._admin = admin
+        self._timeout_ms = timeout_ms
         self.unreadable: set[str] = set()
         """Topics whose producers may not be described: the Read permission is missing."""
-        self._performers |= {EndTransactions: self._note_ends, Append: self._note_done}
 
     def producers_on(
         self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
@@ -159,7 +152,7 @@ class NotingExecutor(Executor):
         for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
             wanted = [each for each in partitions if each[0] == topic]
             try:
-                known = self.admin.topic(topic, self._deadline)
+                known = self._admin.topic(topic, self._admin.client.clock() + self._timeout_ms)
             except AuthorizationError:
                 self.unreadable.add(topic)
                 unasked += wanted
@@ -192,9 +185,9 @@ class NotingExecutor(Executor):
         if together is not None:
             return together
         found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-        give_up_at = self.client.clock() + LEADER_MS
+        give_up_at = self._admin.client.clock() + LEADER_MS
         for each in partitions:
-            if self.client.clock() < give_up_at and each[0] not in self.unreadable:
+            if self._admin.client.clock() < give_up_at and each[0] not in self.unreadable:
                 try:
                     found |= self._asked([each], PARTITION_MS) or {}
                 except AuthorizationError:
@@ -205,7 +198,7 @@ class NotingExecutor(Executor):
         self, partitions: Sequence[TopicPartition], within_ms: int
     ) -> dict[TopicPartition, tuple[ProducerState, ...]] | None:
         try:
-            return self.admin.describe_producers(partitions, self.client.clock() + within_ms)
+            return self._admin.describe_producers(partitions, self._admin.client.clock() + within_ms)
         except BrokerUnavailableError:
             return None
         except BrokerRefusedError as refused:
@@ -214,23 +207,9 @@ class NotingExecutor(Executor):
                 raise
             return None
 
-    def _note_ends(self, step: EndTransactions) -> tuple[EndResult, ...]:
-        results = self._end_transactions(step)
-        self.ended += [
-            EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
-            for end, result in zip(step.ends, results, strict=True)
-        ]
-        return results
-
-    def _note_done(self, step: Append) -> int:
-        offset = self._append(step)
-        keys = (parse_key(record.key) for record in step.records)
-        self.finished |= {key.query_id for key in keys if key is not None and key.kind == "done"}
-        return offset
-
 
 @contextmanager
-def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecutor]]:
+def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
     """Yield an executor on an existing, checked commit log.
 
     Raises:
@@ -249,7 +228,7 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, NotingExecut
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        yield admin, NotingExecutor(admin, settings)
+        yield admin, Executor(admin, settings.commit_log, timeout_ms=settings.timeout_ms)
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -264,25 +243,40 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        # take_over reads the log into the view before it finishes anything.
+        view = LogView(settings.write_id)
         request = TakeOver(
             write_id=settings.write_id,
             nonce=uuid.uuid4().hex,
             transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
+            view=view,
             unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
         )
         plan = executor.run(take_over(request, version))
+        tried = [
+            EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
+            for end, result in executor.ended
+        ]
         # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {_without_version(each.identity) for each in executor.ended if each.succeeded}
-        ended = tuple(each for each in executor.ended if each.succeeded or _without_version(each.identity) not in done)
+        done = {_without_version(each.identity) for each in tried if each.succeeded}
+        ended = tuple(each for each in tried if each.succeeded or _without_version(each.identity) not in done)
         over = {_without_version(each.identity) for each in ended if each.is_over}
         left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
         return Recovered(
             decisions=plan.decisions,
-            finished_now=frozenset(executor.finished),
+            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(view, each)),
             ended=ended,
             left_open=left_open,
         )
+
+
+def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
+    """Whether this run finished a decision; ``before`` is the log as the run found it."""
+    if decision.status is not DecisionStatus.FINISHED or not decision.proven:
+        return False
+    done = before.query(decision.query_id).done
+    return done is None or done.get("nonce") != decision.nonce
 
 
 def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
@@ -317,11 +311,12 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-        where = settings.commit_log_topic, settings.log_partition
+        where = settings.commit_log
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = dict.fromkeys([*(part.where for part in evidence.parts), *([where] if evidence.described else [])])
-        producers, unasked = executor.producers_on(partitions, evidence.topics)
+        queries = ProducerQueries(admin, settings.timeout_ms)
+        producers, unasked = queries.producers_on(partitions, evidence.topics)
         judged = judge(evidence, producers)
         findings = tuple(_doubted(executor, evidence, judged, finding, producers, unasked) for finding in judged)
         missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
@@ -329,8 +324,8 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
             findings=findings,
             written=False,
             knows_decisions=evidence.knows_decisions,
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked if topic not in executor.unreadable),
-            unreadable=tuple(sorted(executor.unreadable)),
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked if topic not in queries.unreadable),
+            unreadable=tuple(sorted(queries.unreadable)),
             nowhere=evidence.nowhere,
         )
         if not write or not missing:
@@ -362,7 +357,7 @@ def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
 
 
 def _doubted(
-    executor: NotingExecutor,
+    executor: Executor,
     evidence: Evidence,
     judged: Sequence[Finding],
     finding: Finding,
@@ -391,7 +386,7 @@ def _doubted(
             each
             for each in evidence.parts
             if each.identity == part.identity
-            and each.where[0] != executor.log_topic
+            and each.where[0] != executor.where[0]
             and each.where not in held
             # Deleted topics are in neither.
             and (each.where in asked or each.where in unasked)
@@ -400,24 +395,11 @@ def _doubted(
     return finding if why is None else replace(finding, verdict=Verdict.UNPROVEN, marker=None, reason=why)
 
 
-def _visible_elsewhere(
-    executor: NotingExecutor, parts: Sequence[Part], unasked: Collection[TopicPartition]
-) -> str | None:
+def _visible_elsewhere(executor: Executor, parts: Sequence[Part], unasked: Collection[TopicPartition]) -> str | None:
     """Return why the transaction may be committed, None if it cannot be."""
     where = next((each.where for each in parts if each.where in unasked), None)
     if where is None:
-        written = tuple(
-            (
-                each.identity,
-                OffsetRange(
-                    topic=each.where[0],
-                    partition=each.where[1],
-                    first_offset=each.first_offset,
-                    last_offset=each.last_offset,
-                ),
-            )
-            for each in parts
-        )
+        written = tuple((each.identity, each.offsets) for each in parts)
         try:
             look: Look = executor.run(look_at(written))
         except BrokerUnavailableError:

@@ -14,38 +14,26 @@ from typing import Literal
 
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import decide
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS, LogView
+from kafka_eos_sink.commit.admission import require_admitted
+from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Decision, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
-from kafka_eos_sink.commit.task import BatchIdentity, admit, write_attempt
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
-from kafka_eos_sink.runtime.executor import Executor, with_commit_log
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
-
-__all__ = [
-    "Decision",
-    "GroupOffsets",
-    "Plan",
-    "RowsWritten",
-    "TaskIdentity",
-    "TaskMessage",
-    "WriteSettings",
-    "abort",
-    "commit",
-    "plan",
-    "sweep",
-    "write_task",
-    "write_task_at_least_once",
-]
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +85,10 @@ class WriteSettings:
     def log_partition(self) -> int:
         return log_partition_of(self.write_id)
 
+    @property
+    def commit_log(self) -> TopicPartition:
+        return self.commit_log_topic, self.log_partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWritten:
@@ -112,10 +104,8 @@ def log_partition_of(write_id: str) -> int:
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
     return Executor(
-        admin.client,
         admin,
-        log_topic=settings.commit_log_topic,
-        log_partition=settings.log_partition,
+        settings.commit_log,
         timeout_ms=settings.producer.delivery_timeout_ms,
         max_block_ms=settings.producer.max_block_ms,
     )
@@ -190,17 +180,8 @@ def plan(settings: WriteSettings) -> Plan:
             del _remembered[next(iter(_remembered))]
         # A micro-batch's version is known to its tasks only.
         if not settings.streaming:
-            _require_admitted(settings, known.plan)
+            executor.run(require_admitted(known.plan, settings.batch))
         return known.plan
-
-
-def _require_admitted(settings: WriteSettings, plan: Plan) -> None:
-    """Raise in the planner what every task would raise, for all partitions alike."""
-    try:
-        admit(plan, settings.batch, partition=0)
-    except KafkaEosError as refused:
-        refused.message = with_commit_log(refused.message, settings.commit_log_topic)
-        raise
 
 
 def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
@@ -224,18 +205,7 @@ def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
-        executor = TaskExecutor(
-            admin.client,
-            admin,
-            log_topic=settings.commit_log_topic,
-            log_partition=settings.log_partition,
-            timeout_ms=settings.producer.delivery_timeout_ms,
-            config=settings.producer,
-            plan=plan,
-            query_id=settings.query_id,
-            version=settings.version,
-            batches=batches,
-        )
+        executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
         try:
             return executor.write(write_attempt(plan, settings.batch, task))
         finally:
@@ -302,13 +272,13 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         request = _take_over_request(settings, timeout_ms)
-        _executor(settings, admin).run(decide.abort(request, plan, messages, version))
+        _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
     """Abort what losing attempts opened after the commit; return how many there were."""
     with lease_admin(settings.client) as admin:
-        return _executor(settings, admin).run(decide.sweep(plan, decision))
+        return _executor(settings, admin).run(aborting.sweep(plan, decision))
 
 
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:

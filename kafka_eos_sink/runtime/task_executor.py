@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late, timeout_margin_ms, too_old_error
+from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan, TaskMessage
 from kafka_eos_sink.commit.row_digest import add_digests, row_digest
 from kafka_eos_sink.errors import BrokerRefusedError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
 
@@ -30,28 +30,16 @@ class TaskExecutor(Executor):
     """Performs the steps of `write_attempt` for one task attempt."""
 
     def __init__(
-        self,
-        client: NetworkClient,
-        admin: Admin,
-        *,
-        log_topic: str,
-        log_partition: int,
-        timeout_ms: int,
-        config: ProducerConfig,
-        plan: Plan,
-        query_id: str,
-        version: int,
-        batches: Iterator[Rows],
+        self, admin: Admin, where: TopicPartition, *, config: ProducerConfig, plan: Plan, batches: Iterator[Rows]
     ) -> None:
-        super().__init__(client, admin, log_topic=log_topic, log_partition=log_partition, timeout_ms=timeout_ms)
+        super().__init__(admin, where, timeout_ms=config.delivery_timeout_ms)
         self._config = config
-        self._plan = plan
-        self._query_id = query_id
-        self._version = version
+        self._transaction_timeout_ms = plan.transaction_timeout_ms
         self._batches = batches
-        self._first: Rows | None = None
         self._producer: Producer | None = None
-        self._began_ms: int | None = None
+        self._count = 0
+        self._digest: int | None = None
+        self._began_ms = 0
         self._next_look_ms = 0
         self._performers |= {
             steps.HasRows: self._has_rows,
@@ -78,12 +66,11 @@ class TaskExecutor(Executor):
             self._producer.close()
 
     def _has_rows(self, _: steps.HasRows) -> bool:
-        self._first = next((rows for rows in self._batches if rows.num_rows), None)
-        return self._first is not None
-
-    @property
-    def _watch_interval_ms(self) -> int:
-        return max(MIN_WATCH_INTERVAL_MS, self._plan.transaction_timeout_ms // 20)
+        first = next((rows for rows in self._batches if rows.num_rows), None)
+        if first is None:
+            return False
+        self._batches = itertools.chain((first,), self._batches)
+        return True
 
     def _init_task_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
         timeouts = [step.timeout_ms]
@@ -107,7 +94,24 @@ class TaskExecutor(Executor):
         error = 0 if result is None else result.error_code
         return tuple(steps.EndResult(error=error) for _ in step.ends)
 
-    def _write_rows(self, step: steps.WriteRows) -> steps.Written:
+    def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
+        """Write rows until all are acknowledged, or until the procedure must check for lost siblings: None."""
+        if self._producer is None:
+            self._begin(step)
+        assert self._producer is not None
+        for rows in self._batches:
+            if self._digest is not None:
+                self._digest = add_digests(self._digest, row_digest(rows.topic, rows.partition, rows.columns))
+            self._producer.write(rows)
+            self._count += rows.num_rows
+            failpoints.reached("task.writing")
+            if self._must_look():
+                return None
+        self._producer.flush()
+        self._require_untainted(self._producer)
+        return steps.Written(rows=self._count, digest=self._digest, offsets=self._offsets(self._producer))
+
+    def _begin(self, step: steps.WriteRows) -> None:
         identity = step.identity
         # Kept before its first request: `close` and `_end_own` must find it whatever fails.
         producer = self._producer = Producer(
@@ -119,28 +123,15 @@ class TaskExecutor(Executor):
         producer.init(identity.producer_id, identity.producer_epoch)
         producer.begin()
         self._began_ms = self.client.clock()
-        count, digest = 0, 0 if step.digest else None
-        rows = self._first
-        while rows is not None:
-            if digest is not None:
-                digest = add_digests(digest, row_digest(rows.topic, rows.partition, rows.columns))
-            producer.write(rows)
-            count += rows.num_rows
-            failpoints.reached("task.writing")
-            self._check_age()
-            rows = next(self._batches, None)
-        self._first = None
-        producer.flush()
-        self._require_untainted(producer)
-        return steps.Written(rows=count, digest=digest, offsets=self._offsets(producer))
+        self._digest = 0 if step.digest else None
 
     def _append_part(self, step: steps.AppendPart) -> int:
         producer = self._producer
         assert producer is not None
-        producer.append_record(self.log_topic, self.log_partition, step.record.key, step.record.value)
+        producer.append_record(*self.where, step.record.key, step.record.value)
         producer.flush()
         self._require_untainted(producer)
-        first, _, _ = producer.acknowledged[(self.log_topic, self.log_partition)]
+        first, _, _ = producer.acknowledged[self.where]
         if first < 0:
             raise TransactionAbortedError(
                 "OFFSET_UNKNOWN",
@@ -171,16 +162,16 @@ class TaskExecutor(Executor):
             for (topic, partition), (first, last, _) in acknowledged
         )
 
-    def _check_age(self) -> None:
-        """Fail as soon as it is certain that this batch cannot be committed."""
+    def _must_look(self) -> bool:
+        """Whether it is time to check for lost siblings; raise if this task's own transaction is too old."""
         # Checked whenever rows arrive. Spark would not notice a failure sooner: one thread waits for the rows and for the task
         # (docs/spark-behaviour.md).
-        timeout = self._plan.transaction_timeout_ms
+        timeout = self._transaction_timeout_ms
         now = self.client.clock()
         if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:
-            return
-        self._next_look_ms = now + self._watch_interval_ms
-        age = 0 if self._began_ms is None else now - self._began_ms
+            return False
+        self._next_look_ms = now + max(MIN_WATCH_INTERVAL_MS, timeout // 20)
+        age = now - self._began_ms
         if age + timeout_margin_ms(timeout) >= timeout:
-            raise too_old_error("this task's own transaction has run too long", age, timeout)
-        self.run(fail_if_too_late(self._plan, self._query_id, self._version))
+            raise refusals.too_old("this task's own transaction has run too long", age, timeout)
+        return True

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 
+from kafka_eos_sink.commit.prepared_transaction import Decision, Plan
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.session import Decision, Plan, WriteSettings
+from kafka_eos_sink.runtime.session import WriteSettings
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kafka_eos_sink.commit.decide import GroupOffsets
+from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.session import GroupOffsets, Plan, TaskMessage, WriteSettings
+from kafka_eos_sink.runtime.session import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later

@@ -19,10 +19,9 @@ from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import decision_records, part_record
+from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
-from kafka_eos_sink.commit.take_over import append_in_transaction
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
@@ -128,9 +127,7 @@ def committed_without_a_marker(
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(
-            client, admin, log_topic=given.commit_log_topic, log_partition=given.log_partition, timeout_ms=30_000
-        )
+        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
@@ -174,7 +171,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
             )  # a transaction without any partition cannot be ended
             yield from commit_at_coordinator(plan.driver)
 
-        Executor(client, admin, log_topic=side, log_partition=0, timeout_ms=30_000).run(end())
+        Executor(admin, (side, 0), timeout_ms=30_000).run(end())
 
 
 def test_repair_lists_then_writes_missing_marker_and_finishes(
@@ -327,9 +324,7 @@ def ended_without_a_marker(
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(
-            client, admin, log_topic=given.commit_log_topic, log_partition=given.log_partition, timeout_ms=30_000
-        )
+        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)

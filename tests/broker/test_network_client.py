@@ -16,7 +16,7 @@ import pytest
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostAnswer, RequestTimedOut
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.transport import Address
@@ -420,7 +420,7 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         mortal_kafka.kill(mortal_kafka.node_ids[0])
         completions = collect(client, 2)
         assert [completion.pending for completion in completions] == sent
-        assert all(isinstance(completion.error, LostAnswer) for completion in completions)
+        assert all(isinstance(completion.error, LostResponse) for completion in completions)
         with pytest.raises(BrokerUnavailableError):
             client.any_node(deadline(client, 500))
         mortal_kafka.start_node(mortal_kafka.node_ids[0])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.connection import LostAnswer, RequestTimedOut
+from kafka_eos_sink.client.connection import LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -114,7 +114,7 @@ def test_fault_rule_affects_exactly_one_request(
     assert not bench.proxy.faults
     in_silence = getattr(action, "close", True) is False
     answer = ask(client, take_id(taken), SILENCE_MS if in_silence else DEADLINE_MS)
-    assert isinstance(answer, LostAnswer) == lost
+    assert isinstance(answer, LostResponse) == lost
     assert isinstance(answer, RequestTimedOut) == in_silence
     assert epoch_of(client, taken) == (2 if done else 1)
     if isinstance(action, Answer | AnswerAfter):
@@ -147,7 +147,7 @@ def test_a_request_on_one_connection_waits_for_one_on_another(bench: Bench, take
 
 def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, client: NetworkClient, taken: str) -> None:
     bench.proxy.inject(Rule(m.InitProducerIdRequest, DeliverLate("late")))
-    assert isinstance(ask(client, take_id(taken)), LostAnswer)
+    assert isinstance(ask(client, take_id(taken)), LostResponse)
     assert ask(client, take_id(taken)).producer_epoch == 1
     bench.proxy.open_gate("late")
     give_up_at = client.clock() + DEADLINE_MS

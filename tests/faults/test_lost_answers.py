@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import decide
+from kafka_eos_sink.commit import abort
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -567,7 +567,7 @@ def test_late_add_partitions_transaction_is_ended_by_next_batch(bench_of: Callab
 @pytest.fixture
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is killed here, so that no worker lives on for the seconds that an abort waits for."""
-    monkeypatch.setattr(decide, "ABORT_QUIET_MS", 50)
+    monkeypatch.setattr(abort, "ABORT_QUIET_MS", 50)
 
 
 def run_and_abort(bench: Bench, settings: session.WriteSettings) -> KafkaEosError | None:

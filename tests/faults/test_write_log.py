@@ -38,11 +38,14 @@ def test_debug_log_names_lost_produce_and_moved_coordinator(bench: Bench, caplog
     bench.assert_exactly_once(topic)
     lines = [record.getMessage() for record in caplog.records]
     on_node, ok = r"v\d+, node \d+, correlation id \d+", r"\d+ ms: no error"
+    log = re.escape("{}-{}".format(*settings.commit_log))
     task, committer = re.escape(f"[{client}-task-0]"), re.escape(f"[{client}-committer]")
     assert_in_order(
         lines,
         [
+            r"slot of partition 0: .*\.0\.\d of 8, 8 free",
             rf"{task} request: InitProducerId {on_node}",
+            rf"{task} step InitProducerId: .*\.0\.\d; commit log {log}; \S+ ms: .*\.0\.\d \(producer id \d+, epoch \d+\)",
             rf"{task} request: Produce {on_node}",
             rf"{task} lost response: Produce {on_node}: broker .* closed by the broker",
             rf"{task} connection lost, \d+ in flight: broker .* closed by the broker",
@@ -55,6 +58,8 @@ def test_debug_log_names_lost_produce_and_moved_coordinator(bench: Bench, caplog
             rf"{committer} response: FindCoordinator {on_node}, {ok}",
             rf"{committer} request: EndTxn {on_node}",
             rf"{committer} response: EndTxn {on_node}, {ok}",
+            rf"{committer} step EndTransactions: commit .*; commit log {log}; \S+ ms: NONE",
+            rf"{committer} step ReadLog: from offset \d+; commit log {log}; \S+ ms: \d+ entries, next offset \d+",
         ],
     )
     # Names, numbers and error codes: no line of an exchange has room for the contents of a request or a response.

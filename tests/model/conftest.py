@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_eos_sink.commit import decide
+from kafka_eos_sink.commit import abort
 
 LINES: list[str] = []
 """One line per search, for the summary."""
@@ -15,7 +15,7 @@ LINES: list[str] = []
 @pytest.fixture(autouse=True)
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Abort ends after two empty listings some seconds apart; in the simulation those seconds never pass by themselves."""
-    monkeypatch.setattr(decide, "ABORT_QUIET_MS", 0)
+    monkeypatch.setattr(abort, "ABORT_QUIET_MS", 0)
     return
 
 

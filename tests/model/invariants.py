@@ -14,7 +14,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import LogKey, parse_key
-from kafka_eos_sink.commit.open_transactions import FREE_STATES
+from kafka_eos_sink.commit.steps import FREE_STATES
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 
 from . import simulated_cluster as kafka

@@ -15,9 +15,20 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
-from kafka_eos_sink.commit import commit_log, decide, open_transactions, settle, task, transactional_id
+from kafka_eos_sink.commit import (
+    abort,
+    admission,
+    commit_log,
+    decide,
+    open_transactions,
+    proofs,
+    settle,
+    task,
+    transactional_id,
+    witnesses,
+)
 from kafka_eos_sink.commit import take_over as take_over_module
-from kafka_eos_sink.commit.commit_log import LogView
+from kafka_eos_sink.commit.log_view import QueryState
 
 from . import performer
 from .exhausted import UNRESOLVABLE
@@ -144,11 +155,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="abort ends what it finds open, though the commit that raised may have decided it",
         edits=(
             Edit(
-                decide.abort,
+                abort.abort,
                 "plan = yield from take_over(request, transaction_version)",
-                "if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
+                "from kafka_eos_sink.commit.steps import End, EndTransactions\n"
+                "            if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
             ),
-            Edit(decide.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
+            Edit(abort.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
         ),
         setting=_small("abort blindly", faults=faults(unavailable=1)),
         caught=("I3",),
@@ -278,7 +290,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task._fresh_identity,
-                "if (found := described.get(transactional_id)) is None or found.state in FREE_STATES",
+                "if (found := described.get(transactional_id)) is None or found.is_free",
                 "",
             ),
         ),
@@ -364,19 +376,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 '_dump(["decision", write_id, "", number])',
             ),
             Edit(
-                LogView.newest_decision,
-                'self._newest_committed(LogKey("decision", write_id, query_id, (0,)))',
-                'self._newest_committed(LogKey("decision", write_id, "", (0,)))',
-            ),
-            Edit(
-                LogView.undecided,
-                'key = LogKey("decision", write_id, query_id, (0,))',
-                'key = LogKey("decision", write_id, "", (0,))',
-            ),
-            Edit(
-                LogView.decision_at,
-                'LogKey("decision", write_id, query_id, (0,))',
-                'LogKey("decision", write_id, "", (0,))',
+                QueryState._of,
+                "LogKey(kind, self.write_id, self.query_id, rest)",
+                'LogKey(kind, self.write_id, "" if kind == "decision" else self.query_id, rest)',
             ),
         ),
         setting=_small(
@@ -462,7 +464,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
-            Edit(settle.settle, "        yield from _require_not_readable(decision, lost)\n", ""),
+            Edit(settle.settle, "        yield from require_not_readable(decision, lost)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),
@@ -507,10 +509,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="verify skipped",
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
-            Edit(settle.settle, "        yield from _verify_markers(decision, answered, deadline)\n", ""),
+            Edit(settle.settle, "        yield from verify_markers(decision, answered, deadline)\n", ""),
             Edit(
                 settle.settle,
-                "        proven = yield from _verify_visible(decision, answered, deadline)\n",
+                "        proven = yield from verify_visible(decision, answered, deadline)\n",
                 "        proven = True\n",
             ),
         ),
@@ -549,7 +551,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a part that was lost twice stays unresolved once the cleaner has passed",
         edits=(
             Edit(
-                settle.witness_of,
+                witnesses.witness_of,
                 "        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):\n"
                 "            return Outcome.ABORTED\n",
                 "",
@@ -593,11 +595,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
         edits=(
             Edit(
-                take_over_module.take_over,
-                "if found is not None and not is_done(view, found)\n",
+                take_over_module._finish_decisions,
+                "if found is not None and not query.is_done(found.decision)\n",
                 "if found is not None\n",
             ),
-            Edit(take_over_module.take_over, "if not settled_decision.proven:", "if True:"),
+            Edit(take_over_module._finish_decisions, "if not settled_decision.proven:", "if True:"),
         ),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
@@ -611,7 +613,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             GOES_ON,
             STAYS_OPEN,
             Edit(
-                take_over_module.take_over,
+                take_over_module._finish_decisions,
                 "{prepared.identity.transactional_id for prepared in found.decision.transactions}",
                 "{prepared.identity for prepared in found.decision.transactions}",
             ),
@@ -637,10 +639,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 decide._decide,
-                "    # Whatever the answer, the log tells",
+                "    # Only the log proves the end",
                 "    if ended.error in FENCED_BY_NEWER_OWNER:\n"
                 '        raise _undecided(decision, "the decision", ended.error)\n'
-                "    # Whatever the answer, the log tells",
+                "    # Only the log proves the end",
             ),
         ),
         setting=_small("fenced end", drivers=2, faults=faults(lost=1), recover_from_every=0, **ONE_ROW),
@@ -649,7 +651,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="sweep of a write id that a newer driver holds",
         what="the sweep after a batch ends what the tasks of the next one have prepared",
-        edits=(Edit(decide.sweep, " or not (yield from _still_ours(plan))", ""),),
+        edits=(Edit(abort.sweep, " or not (yield from still_holds(plan))", ""),),
         setting=_small(
             "late sweep",
             batches=2,
@@ -662,7 +664,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="readers held by nobody who may be seen",
         what="without Read, readers who stand where our rows begin are taken for being held by others",
-        edits=(Edit(settle._holders, "if stable[where] not in begins[where]:", "if True:"),),
+        edits=(Edit(proofs._holders, "if stable[where] not in begins[where]:", "if True:"),),
         setting=Setting(
             name="no Read",
             drivers=1,
@@ -678,7 +680,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="a gap in a stream's versions passed over",
         what="a stream on an older commit log, or another one, writes a batch that may have been decided elsewhere",
-        edits=(Edit(task.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),
+        edits=(Edit(admission.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),
         setting=_small(
             "an older log",
             drivers=2,

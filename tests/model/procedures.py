@@ -22,7 +22,7 @@ from functools import cache
 from types import CodeType, FunctionType, GeneratorType
 from typing import Any
 
-BOUNDED = {("_verify_visible", "looks"): 2}
+BOUNDED = {("verify_visible", "looks"): 2}
 """Counters of polling loops, and the value from which on the procedure only waits longer between two looks: time does not pass in
 a simulated wait, so all larger values have the same future."""
 

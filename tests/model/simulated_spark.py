@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import decide, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
-from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.take_over import TakeOver
-from kafka_eos_sink.commit.task import BatchIdentity
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -190,12 +190,12 @@ class World:
             messages: list[TaskMessage] = results[1:]
             return lambda: decide.commit(commit, messages)
         if kind == "sweep":
-            return lambda: decide.sweep(plan, results[1])
+            return lambda: aborting.sweep(plan, results[1])
         abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
         handed_over: list[TaskMessage | None] = results[1:]
         # The commit process of a stream knows the plan from the messages alone.
         known = plan if any(handed_over) or not setting.streaming else None
-        return lambda: decide.abort(abort, known, handed_over, setting.version)
+        return lambda: aborting.abort(abort, known, handed_over, setting.version)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
         node = self.procedures.start(name[1], (name, inputs), self._factory(name, inputs))

@@ -145,12 +145,14 @@ def test_repair_writes_no_marker_but_the_one_that_was_meant(version: int) -> Non
 
 CARELESS = {
     "taken for committed": Edit(
-        missing_markers._judge, "case Word.GONE_ON, Outcome.COMMITTED:", "case Word.GONE_ON, _:"
+        missing_markers._judge,
+        "case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:",
+        "case CoordinatorVerdict.GONE_ON, _:",
     ),
     "taken for aborted": Edit(
         missing_markers._judge,
-        "case Word.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:",
-        "case Word.GONE_ON, _:",
+        "case CoordinatorVerdict.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:",
+        "case CoordinatorVerdict.GONE_ON, _:",
     ),
 }
 """What a coordinator has forgotten, or has gone on from."""

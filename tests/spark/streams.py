@@ -18,8 +18,8 @@ from pyspark.sql.functions import expr
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.commit_log import LogView
 from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime.executor import Executor
@@ -41,10 +41,10 @@ def newest_decision(servers: str, write_id: str) -> Decision:
     """The newest one of a write id that has had one query."""
     view = LogView(write_id)
     with connected(servers) as admin:
-        where = {"log_topic": "__kafka_eos_commits", "log_partition": log_partition_of(write_id)}
-        Executor(admin.client, admin, timeout_ms=30_000, **where).run(read_to_end(view))
-    (query_id,) = view.query_ids(write_id)
-    found = view.newest_decision(write_id, query_id)
+        where = "__kafka_eos_commits", log_partition_of(write_id)
+        Executor(admin, where, timeout_ms=30_000).run(read_to_end(view))
+    (query,) = view.queries("decision")
+    found = query.newest
     assert found is not None
     return found.decision
 

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.commit_log import LogView, decision_records
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
@@ -139,7 +140,7 @@ class Recorded:
             2,
             0,
         )
-        found = view.newest_decision(self.write_id, self.query_id)
+        found = view.query(self.query_id).newest
         assert found is not None
         return found.decision
 

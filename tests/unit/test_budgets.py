@@ -16,7 +16,7 @@ LINES = {
     "protocol": (3_200, 3_200),
     "client": (4_080, 3_500),
     "producer": (2_800, 2_800),
-    "runtime": (2_010, 1_300),
+    "runtime": (1_990, 1_300),
     "settings": (1_505, 1_000),
     "spark": (1_015, 1_200),
     "jobs": (700, 700),
@@ -24,29 +24,19 @@ LINES = {
     "demo": (684, 600),
     "cli": (1_302, 1_200),
 }
-ALL_LINES = (24_400, 20_500)
+ALL_LINES = (23_370, 20_500)
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
-COMMENTS = (0.018, 0.03)
-"""Comment lines per line: what there are at least, and what there are to be."""
-LONG_MODULES = {
-    "commit/decide.py": 581,
-    "commit/commit_log.py": 460,
-    "commit/operator/resolve.py": 460,
-    "commit/settle.py": 516,
-}
+COMMENTS = 0.03
+"""Comment lines per line, at least."""
 LONG_FUNCTIONS = {
     "gather": "the evidence of repair",
-    "settle": "redesigned with commit/",
-    "take_over": "redesigned with commit/",
     "write_attempt": "redesigned with commit/",
-    "commit": "redesigned with commit/",
     "struct_codec": "a codec",
 }
 MANY_PARAMETERS = {
     "broker": "the options of a command",
     "resolve": "the options of a command",
-    "__init__": "of TaskExecutor",
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -66,8 +56,7 @@ def test_product_fits_its_budget() -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
 def test_module_and_functions_fit_their_budgets(source: Path) -> None:
-    name = source.relative_to(PACKAGE).as_posix()
-    assert lines(source) <= LONG_MODULES.get(name, MODULE)
+    assert lines(source) <= MODULE
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             of = node.args
@@ -83,4 +72,4 @@ def test_comments_are_as_many_as_agreed() -> None:
     for source in SOURCES:
         tokens = tokenize.generate_tokens(io.StringIO(source.read_text("utf-8")).readline)
         comments += sum(token.type == tokenize.COMMENT for token in tokens)
-    assert comments >= COMMENTS[0] * sum(map(lines, SOURCES))
+    assert comments >= COMMENTS * sum(map(lines, SOURCES))

@@ -10,7 +10,7 @@ from kafka_eos_sink import errors
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|PROTOCOL|FENCED|UNRESOLVED|FAILPOINT|ABORTED|TAINTED")
-RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {"_bad", "refused", "LostAnswer"}
+RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {"_bad", "refused", "LostResponse"}
 
 
 def raised_codes() -> set[str]:

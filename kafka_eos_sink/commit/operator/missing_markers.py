@@ -11,17 +11,14 @@ no decision names holds up the readers of the same partitions when its ABORT is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
-from kafka_eos_sink.commit.commit_log import LogView, Outcome, barrier_record
-from kafka_eos_sink.commit.coordinator_verdict import Word, bump_of, word_on
-from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_whole
-from kafka_eos_sink.commit.open_transactions import PREPARE_STATES
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.settle import witness_of
+from kafka_eos_sink.commit.log_reading import read_to, read_to_barrier, read_to_end, require_whole
+from kafka_eos_sink.commit.log_view import LogView, Outcome
+from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
-    Append,
     DescribeTransactions,
     LogPolicy,
     MarkerType,
@@ -29,14 +26,19 @@ from kafka_eos_sink.commit.steps import (
     TransactionDescription,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
-    """What one transaction has in one partition: offsets inclusive, so that an open one there is known as ours or not. ``version`` is None
-    for a decision itself; ``query_id`` too, for an attempt that no decision names. ``finished``: nobody waits for its version any more."""
+    """The records of one transaction in one partition; both offsets inclusive.
+
+    version    None for a decision itself, and for an attempt that no decision names
+    query_id   None for an attempt that no decision names
+    finished   whether its version is finished
+    """
 
     query_id: str | None
     version: int | None
@@ -45,6 +47,13 @@ class Part:
     first_offset: int
     last_offset: int
     finished: bool = False
+
+    @property
+    def offsets(self) -> OffsetRange:
+        topic, partition = self.where
+        return OffsetRange(
+            topic=topic, partition=partition, first_offset=self.first_offset, last_offset=self.last_offset
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +107,7 @@ def gather(
     require_whole(view)
     if view.is_empty:  # nor leave a barrier, by which another log than the write's own would seem to know it
         return Evidence(write_id=write_id, parts=(), described={}, witnesses={}, knows_decisions=False)
-    barrier: int = yield Append((barrier_record(write_id, nonce),))
-    yield from read_to(view, barrier)
+    barrier = yield from read_to_barrier(view, nonce)
     # Asked after the log: of a decision that is made meanwhile it says that it runs.
     described: dict[str, TransactionDescription | None] = {}
     described |= yield DescribeTransactions((driver_id,))
@@ -110,8 +118,9 @@ def gather(
     inferred: set[ProducerIdentity] = set()
     tasks: dict[ProducerIdentity, tuple[Decision, PreparedTransaction]] = {}
     topics_of: dict[str, set[str]] = {}
-    for query_id in view.query_ids(write_id):
-        for record in view.undecided(write_id, query_id):
+    for query in view.queries("decision"):
+        query_id = query.query_id
+        for record in query.undecided:
             if record.value is None:
                 continue  # a finished write being forgotten: no decision that anybody waits for
             driver = ProducerIdentity(
@@ -121,24 +130,22 @@ def gather(
                 transaction_version=record.value["transaction_version"],
             )
             witnesses[driver] = record.outcome
-            parts.append(_part(query_id, None, driver, where, record.offset, record.offset))
-        found = view.newest_decision(write_id, query_id)
+            parts.append(Part(query_id, None, driver, where, record.offset, record.offset))
+        found = query.newest
         if found is None:
             continue
         decision = found.decision
-        finished = decision.resolution is not None or view.done_nonce(write_id, query_id) == decision.nonce
+        finished = decision.resolution is not None or query.has_done_record(decision)
         for entry in decision.transactions:
             tasks[entry.identity] = decision, entry
             inside = [(where, entry.part_offset, entry.part_offset)]
             inside += [((part.topic, part.partition), part.first_offset, part.last_offset) for part in entry.offsets]
-            parts += [
-                replace(_part(query_id, decision.version, entry.identity, *one), finished=finished) for one in inside
-            ]
+            parts += [Part(query_id, decision.version, entry.identity, *one, finished) for one in inside]
         topics_of[query_id] = {part.topic for entry in decision.transactions for part in entry.offsets}
         if decision.topic:
             topics_of[query_id].add(decision.topic)
     # An attempt may be of an older batch, with more Spark partitions than the newest one has, or of one that was never decided.
-    attempted = {query_id: view.newest_parts(write_id, query_id) for query_id in view.attempted_query_ids(write_id)}
+    attempted = {query.query_id: query.newest_parts for query in view.queries("part")}
     partitions = {partition for parts_of in attempted.values() for partition in parts_of}
     partitions |= {entry.partition for _, entry in tasks.values()}
     ids = {task_transactional_id(write_id, partition, slot) for partition in partitions for slot in range(SLOTS)}
@@ -173,10 +180,7 @@ def gather(
         inferred=frozenset(inferred),
         committed=committed,
         transaction_version=transaction_version,
-        knows_decisions=any(
-            view.newest_decision(write_id, query_id) or view.undecided(write_id, query_id)
-            for query_id in view.query_ids(write_id)
-        ),
+        knows_decisions=any(query.newest or query.undecided for query in view.queries("decision")),
         topics=frozenset[str]().union(*topics_of.values()),
         nowhere=tuple(each for each in dict.fromkeys((*topics_of, *attempting)) if not topics_of.get(each)),
     )
@@ -189,7 +193,7 @@ def _witness(
     recovery waits, and calls it unresolved in the end; repair asks whether one is missing."""
     identity = entry.identity
     marker = watching.first_marker(identity.producer_id, entry.part_offset)
-    part = watching.part_at(decision.write_id, decision.query_id, entry.partition, entry.part_offset)
+    part = watching.query(decision.query_id).part_at(entry.partition, entry.part_offset)
     if (
         marker is None
         and part is not None
@@ -202,24 +206,6 @@ def _witness(
         return Outcome.OPEN, False
     has_marker = part is not None and marker is not None and marker.type is not MarkerType.EMPTY
     return witness_of(decision, entry, watching, policy), has_marker
-
-
-def _part(
-    query_id: str | None,
-    version: int | None,
-    identity: ProducerIdentity,
-    where: TopicPartition,
-    first_offset: int,
-    last_offset: int,
-) -> Part:
-    return Part(
-        query_id=query_id,
-        version=version,
-        identity=identity,
-        where=where,
-        first_offset=first_offset,
-        last_offset=last_offset,
-    )
 
 
 def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> tuple[Finding, ...]:
@@ -249,19 +235,21 @@ def _judge(evidence: Evidence, part: Part, producers: Iterable[ProducerState]) -
         return Finding(part=part, verdict=Verdict.UNPROVEN, reason=reason)
     described = evidence.described.get(identity.transactional_id)
     witness = evidence.witnesses.get(identity, Outcome.OPEN)
-    match word_on(described, identity), witness:
-        case Word.ENDING, _:
+    match verdict_on(described, identity), witness:
+        case CoordinatorVerdict.ENDING, _:
             assert described is not None
             return Finding(part=part, verdict=Verdict.RUNNING, reason=f"its coordinator says {described.state}")
-        case Word.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
+        case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
             return _missing(part, producer, True, "decided, and its coordinator says CompleteCommit")
-        case Word.GONE_ON, Outcome.COMMITTED:
+        case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:
             return _missing(part, producer, True, "decided, and its marker in the commit log says committed")
-        case Word.ABORTED, Outcome.ABORTED:
+        case CoordinatorVerdict.ABORTED, Outcome.ABORTED:
             return _missing(part, producer, False, "decided, and lost: its coordinator and the commit log say aborted")
-        case Word.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:
+        case CoordinatorVerdict.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:
             return _missing(part, producer, False, "decided, and lost: its marker in the commit log says aborted")
-        case Word.ABORTED, Outcome.OPEN if identity.transaction_version >= 2:  # the epoch is that of no other end
+        case CoordinatorVerdict.ABORTED, Outcome.OPEN if (
+            identity.transaction_version >= 2
+        ):  # the epoch is that of no other end
             return _missing(part, producer, False, "decided, and lost: its coordinator says CompleteAbort")
     says = (
         "does not know the id any more"
@@ -313,7 +301,7 @@ def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: Produc
             producer_epoch=producer.producer_epoch,
             transaction_version=evidence.transaction_version,
         )
-        part = _part(None, None, identity, where, start, start)
+        part = Part(None, None, identity, where, start, start)
         if _is_its_abort(evidence, described, producer):
             return _missing(part, producer, False, "named by no decision, and its coordinator says CompleteAbort")
         reason = f"named by no decision, and its coordinator says {described.state} of epoch {described.producer_epoch}, not of this one"
@@ -325,7 +313,7 @@ def _is_over(
     evidence: Evidence, transactional_id: str, described: TransactionDescription, producer: ProducerState
 ) -> bool:
     """Neither open, nor begun since the coordinator was asked, nor about to be ended by the coordinator itself."""
-    if described.state in PREPARE_STATES:
+    if described.is_ending:
         return False
     if described.producer_epoch == producer.producer_epoch and evidence.transaction_version < 2:
         # An attempt has one transaction under an epoch, the driver may have several.

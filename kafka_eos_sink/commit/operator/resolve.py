@@ -14,20 +14,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kafka_eos_sink.commit.commit_log import (
-    LoggedDecision,
-    LogView,
-    Outcome,
-    barrier_record,
-    decision_records,
-    done_record,
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, describe_driver
+from kafka_eos_sink.commit.log_reading import (
+    await_outcome,
+    read_to_barrier,
+    read_to_end,
+    require_markers,
+    require_own_log,
+    require_whole,
 )
-from kafka_eos_sink.commit.coordinator_verdict import Word, word_on
-from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_whole
-from kafka_eos_sink.commit.open_transactions import ONGOING, end_open, list_open
+from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
+from kafka_eos_sink.commit.open_transactions import end_open, list_open
+from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.settle import POLL_MS, SettleLimits, ask_witnesses, describe_ranges, look_at, written_by
+from kafka_eos_sink.commit.proofs import look_at, written_by
+from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import (
+    POLL_MS,
     Append,
     Appended,
     DataTopicGoneError,
@@ -37,23 +42,14 @@ from kafka_eos_sink.commit.steps import (
     EndResult,
     EndTransactions,
     InitProducerId,
-    LogChunk,
     Now,
     Procedure,
     Reached,
-    ReadLog,
     TransactionDescription,
     Wait,
 )
-from kafka_eos_sink.commit.take_over import (
-    DRIVER_TRANSACTION_TIMEOUT_MS,
-    append_in_transaction,
-    describe_driver,
-    is_done,
-    refuse_unmarked_decision,
-    require_own_log,
-)
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
+from kafka_eos_sink.commit.witnesses import ask_witnesses
 from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -104,26 +100,25 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     opened = yield from list_open(write_id, transaction_version)
     yield from require_own_log(view, opened)
     if view.is_empty:
-        _target(
-            view, request, described
-        )  # before there is a barrier, by which this log would seem to know the write id
-    yield from _read_all(view, request)
-    _, found = _target(view, request, described)
-    if found is not None and found.decision.version != request.version:
+        # A barrier would make this log look as if it knew the write id.
+        _target(view, request, described)
+    yield from read_to_barrier(view, request.nonce)
+    _, superseded = _target(view, request, described)
+    if superseded is not None and superseded.version != request.version:
         _require_at_rest(request, opened)
 
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("resolve.fenced")
-    yield from _read_all(view, request)
-    query_id, found = _target(view, request, described)
+    yield from read_to_barrier(view, request.nonce)
+    query, superseded = _target(view, request, described)
     ended: tuple[str, ...] = ()
-    superseded = None if found is None else found.decision
+    # None if the query begins, or continues above its newest version, which is finished.
     same = superseded if superseded is not None and superseded.version == request.version else None
-    if same is not None:  # else where a query begins, or goes on above what is finished
-        ended = yield from _end_named(view, same, request)
+    if same is not None:
+        ended = yield from _end_named(query, same, request)
     decision = Decision(
         write_id=write_id,
-        query_id=query_id,
+        query_id=query.query_id,
         version=request.version,
         nonce=request.nonce,
         driver=driver,
@@ -140,35 +135,29 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         # Not where the version is void: a done record would have the next run take it for finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
-    yield from end_open(opened, _unfinished_ids(view, write_id))
+    yield from end_open(opened, _unfinished_ids(view))
     return Resolved(decision=decision, superseded=superseded, ended=ended)
 
 
-def _read_all(view: LogView, request: ResolveRequest) -> Procedure[None]:
-    barrier: int = yield Append((barrier_record(request.write_id, request.nonce),))
-    yield from read_to(view, barrier)
-
-
-def _unfinished_ids(view: LogView, write_id: str) -> set[str]:
-    """The ids that unfinished decisions of any query id name: nobody but their own recovery ends what is open under them."""
-    found = (view.newest_decision(write_id, query_id) for query_id in view.query_ids(write_id))
+def _unfinished_ids(view: LogView) -> set[str]:
+    """The ids in unfinished decisions of any query id. Only their own recovery ends what is open under them."""
     return {
         prepared.identity.transactional_id
-        for each in found
-        if each is not None and view.done_nonce(write_id, each.decision.query_id) != each.decision.nonce
-        for prepared in each.decision.transactions
+        for query in view.queries("decision")
+        if (found := query.newest) is not None and not query.has_done_record(found.decision)
+        for prepared in found.decision.transactions
     }
 
 
 def _target(
     view: LogView, request: ResolveRequest, described: TransactionDescription | None
-) -> tuple[str, LoggedDecision | None]:
-    """The query id and the decision that the answer supersedes; None where it says where a query begins.
+) -> tuple[QueryState, Decision | None]:
+    """Return the query and the decision that the answer supersedes, None if the query begins with the answer.
 
-    One of another version is superseded where a query goes on above it. ``described`` is W.driver before the fence.
+    The superseded decision has another version if the query continues above it. ``described`` is W.driver before the fence.
     """
     write_id, version = request.write_id, request.version
-    known = view.query_ids(write_id)
+    known = [query.query_id for query in view.queries("decision")]
     query_id = request.query_id
     if query_id is None:
         if len(known) != 1:
@@ -179,31 +168,29 @@ def _target(
                 "checkpoint, or batch for a batch write",
             )
         (query_id,) = known
-    found = view.newest_decision(write_id, query_id)
-    if found is not None and found.decision.version == version:
-        return query_id, found
-    may_stand = found is None or _may_go_on(view, request, found)
-    if may_stand and request.answer == "committed" and not _is_being_decided(view, query_id, described):
-        refuse_unmarked_decision(view, query_id, described)
-        return query_id, found
+    query = view.query(query_id)
+    found = query.newest
+    newest = None if found is None else found.decision
+    if newest is not None and newest.version == version:
+        return query, newest
+    may_stand = newest is None or _may_go_on(query, request, newest)
+    if may_stand and request.answer == "committed" and not _is_being_decided(query, described):
+        require_markers(query, described)
+        return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
         f"there is no decision of version {version} of write id {write_id!r}, query id {query_id!r}, to be called "
-        f"{request.answer}: {_what_is_there(view, request, query_id, found)}",
+        f"{request.answer}: {_what_is_there(query, request, newest, known)}",
     )
 
 
-def _may_go_on(view: LogView, request: ResolveRequest, newest: LoggedDecision) -> bool:
+def _may_go_on(query: QueryState, request: ResolveRequest, newest: Decision) -> bool:
     """Whether the versions between the newest one and the answer's may be said to be written elsewhere (``COMMIT_LOG_LOST``).
 
     Not above what is not finished: its own recovery would never be heard of again. Batch writes may leave versions out, so nobody has to
     say this of them; and without the query id spelled out it is rather a slip of the pen, by which a stream would skip a batch.
     """
-    return (
-        request.query_id not in (None, BATCH_QUERY_ID)
-        and newest.decision.version < request.version
-        and is_done(view, newest)
-    )
+    return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
 
 
 def _require_at_rest(request: ResolveRequest, opened: tuple[ProducerIdentity, ...]) -> None:
@@ -220,45 +207,43 @@ def _require_at_rest(request: ResolveRequest, opened: tuple[ProducerIdentity, ..
         )
 
 
-def _is_being_decided(view: LogView, query_id: str, described: TransactionDescription | None) -> bool:
+def _is_being_decided(query: QueryState, described: TransactionDescription | None) -> bool:
     """Whether the next decision of a query is in a transaction that is open right now: its driver runs, or died within the last minute."""
     return (
         described is not None
-        and described.state == ONGOING
+        and described.is_open
         and any(
             (record.producer_id, record.producer_epoch) == (described.producer_id, described.producer_epoch)
-            for record in view.undecided(view.write_id or "", query_id)
+            for record in query.undecided
         )
     )
 
 
-def _what_is_there(view: LogView, request: ResolveRequest, query_id: str, found: LoggedDecision | None) -> str:
-    write_id = request.write_id
-    undecided = view.undecided(write_id, query_id)
+def _what_is_there(query: QueryState, request: ResolveRequest, decision: Decision | None, known: Sequence[str]) -> str:
+    undecided = query.undecided
     begun = (
         f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: kafka-eos "
         "repair shows whether one is missing, else the next run writes its version anew"
         if undecided
         else ""
     )
-    if found is None:
-        known = [each for each in view.query_ids(write_id) if each != query_id]
-        others = f" (there are decisions of {', '.join(map(repr, known))})" if known else ""
+    if decision is None:
+        other_ids = [each for each in known if each != query.query_id]
+        others = f" (there are decisions of {', '.join(map(repr, other_ids))})" if other_ids else ""
         return f"the commit log holds none at all for it{others}{begun}"
-    decision = found.decision
     if decision.resolution is not None:
         state = f"resolved as {decision.resolution}"
-    elif view.done_nonce(write_id, query_id) == decision.nonce:
+    elif query.has_done_record(decision):
         state = "finished"
     else:
         state = "decided and not finished"
-    is_ahead = decision.version < request.version and query_id != BATCH_QUERY_ID
-    unnamed = is_ahead and request.query_id is None and is_done(view, found)
-    ahead = f"; that a stream goes on above it is said with --query-id '{query_id}'" if unnamed else ""
+    is_ahead = decision.version < request.version and query.query_id != BATCH_QUERY_ID
+    unnamed = is_ahead and request.query_id is None and query.is_done(decision)
+    ahead = f"; to let a stream continue above it, add --query-id '{query.query_id}'" if unnamed else ""
     return f"the newest is version {decision.version}, {state}{begun}{ahead}"
 
 
-def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
+def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
     """End what the superseded decision left open, as the answer wants it; by exact identity only (I11)."""
     started: int = yield Now()
     deadline = started + request.limits.deadline_ms
@@ -266,7 +251,7 @@ def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Pr
     still_open = yield from _still_open(named)
     if request.answer == "aborted":
         ended_before = [prepared for prepared in named if prepared not in still_open]
-        yield from _refuse_if_visible(view, decision, request, ended_before, deadline)
+        yield from _refuse_if_visible(query, decision, request, ended_before, deadline)
     commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
     results: tuple[EndResult, ...] = ()
     if still_open:
@@ -283,7 +268,7 @@ def _end_named(view: LogView, decision: Decision, request: ResolveRequest) -> Pr
             )
     if request.answer == "aborted" and still_open:
         # The driver that we took the id from may have been committing them at this very moment.
-        yield from _refuse_if_visible(view, decision, request, still_open, deadline)
+        yield from _refuse_if_visible(query, decision, request, still_open, deadline)
     if request.answer != "rewrite":
         yield from _require_ended_everywhere(decision, named, request.answer)
     return tuple(
@@ -340,7 +325,7 @@ def _require_ended_everywhere(
                 "NOT_RESOLVED",
                 f"{partition[0]}-{partition[1]} {what} (version {decision.version} of write id {decision.write_id!r}): a marker that is "
                 f"missing there (KAFKA-20734) must be written {_ELSE[answer]}. "
-                f"Nothing was recorded; first kafka-eos repair --bootstrap-servers ... --write-id '{decision.write_id}'",
+                f"Nothing was recorded; first run {refusals.command('repair', decision.write_id)}",
             )
         yield Wait(POLL_MS)
 
@@ -364,14 +349,13 @@ def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[Prepared
         prepared
         for prepared in named
         if (found := described.get(prepared.identity.transactional_id)) is not None
-        and found.state == ONGOING
-        and (found.producer_id, found.producer_epoch)
-        == (prepared.identity.producer_id, prepared.identity.producer_epoch)
+        and found.is_open
+        and found.is_of(prepared.identity)
     ]
 
 
 def _refuse_if_visible(
-    view: LogView,
+    query: QueryState,
     decision: Decision,
     request: ResolveRequest,
     ended: Sequence[PreparedTransaction],
@@ -379,16 +363,18 @@ def _refuse_if_visible(
 ) -> Procedure[None]:
     """A version of which a part is proven committed is not void: its rows would be there twice."""
     visible = [prepared for prepared in decision.transactions if prepared.proven]
-    if decision.transactions and view.done_nonce(decision.write_id, decision.query_id) == decision.nonce:
+    if decision.transactions and query.has_done_record(decision):
         visible = list(decision.transactions)
     elif ended:
         outcomes = yield from ask_witnesses(decision, ended, request.nonce, deadline)
         ids = tuple(prepared.identity.transactional_id for prepared in ended)
         described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
-        words = [word_on(described[prepared.identity.transactional_id], prepared.identity) for prepared in ended]
-        witnesses = list(zip(ended, outcomes, words, strict=True))
+        verdicts = [verdict_on(described[prepared.identity.transactional_id], prepared.identity) for prepared in ended]
+        witnesses = list(zip(ended, outcomes, verdicts, strict=True))
         visible += [
-            prepared for prepared, outcome, word in witnesses if outcome is Outcome.COMMITTED or word is Word.COMMITTED
+            prepared
+            for prepared, outcome, verdict in witnesses
+            if outcome is Outcome.COMMITTED or verdict is CoordinatorVerdict.COMMITTED
         ]
         # The commit log may lack a proof that the data topics have: readers see what no partition calls aborted.
         look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
@@ -398,20 +384,21 @@ def _refuse_if_visible(
         # that of one that joined it; below version 2 a late request may have begun a committed one anew, and the ABORT be of that end.
         untold = [
             prepared
-            for prepared, _, word in witnesses
-            if prepared.identity in held and not (prepared.identity.transaction_version >= 2 and word is Word.ABORTED)
+            for prepared, _, verdict in witnesses
+            if prepared.identity in held
+            and not (prepared.identity.transaction_version >= 2 and verdict is CoordinatorVerdict.ABORTED)
         ]
         if untold and not visible:
             yield from _require_ended_everywhere(decision, untold, "aborted")  # they may stand before their own rows
             raise TransactionAbortedError(
                 "NOT_RESOLVED",
-                f"nobody can tell now whether readers will see {describe_ranges(untold)} of version {decision.version} of "
+                f"nobody can tell now whether readers will see {refusals.describe_ranges(untold)} of version {decision.version} of "
                 f"write id {decision.write_id!r}: another open transaction stands before it (kafka-eos transactions), or the right to "
                 "Read it is missing. Nothing was recorded; say it again later, or, with those rows perhaps twice: --as rewrite",
             )
     if visible or decision.resolution == "committed":
         what = (
-            f"{len(visible)} of {len(decision.transactions)} transactions of it are visible ({describe_ranges(visible)})"
+            f"{len(visible)} of {len(decision.transactions)} transactions of it are visible ({refusals.describe_ranges(visible)})"
             if visible
             else "it was resolved as committed before"
         )
@@ -428,19 +415,10 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
     if appended.error != ErrorCode.NONE:
         raise _not_recorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
-    # Whatever the answer, the log tells: a repeat after a lost answer is fenced by a driver that came after the commit, too.
-    started: int = yield Now()
-    view = LogView(decision.write_id, next_offset=appended.offset)
-    while True:
-        chunk: LogChunk = yield ReadLog(view.next_offset)
-        view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-        record = view.decision_at(decision.write_id, decision.query_id, appended.offset)
-        outcome = Outcome.OPEN if record is None else record.outcome
-        if outcome is Outcome.COMMITTED:
-            return
-        now: int = yield Now()
-        if outcome is not Outcome.OPEN or now - started > request.limits.deadline_ms:
-            raise _not_recorded(decision, ends[0].error)
+    # Only the log proves the end: a resend after a lost response is also fenced by a driver that came after the commit.
+    outcome = yield from await_outcome(decision, appended.offset, request.limits.deadline_ms)
+    if outcome is not Outcome.COMMITTED:
+        raise _not_recorded(decision, ends[0].error)
 
 
 def _not_recorded(decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision, TaskOutcome
-from kafka_eos_sink.commit.task import BatchIdentity, admit
+from kafka_eos_sink.commit.admission import admit
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -117,8 +117,8 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
         older = plan(replace(DECIDED, version=newest, resolution=resolution))
         with pytest.raises(
             WriteRefusedError,
-            match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*goes on at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
-            r"kafka-eos resolve --write-id 'w' --version 4 --as committed --query-id 'q' \(or --version 5 if",
+            match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*continues at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
+            r"kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 4 --as committed --query-id 'q' \(or --version 5 if",
         ):
             admit(older, BATCH, 0)
 

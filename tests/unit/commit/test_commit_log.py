@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.commit import commit_log
-from kafka_eos_sink.commit.commit_log import LogView, Outcome, decision_records, outcome_of
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
@@ -71,7 +72,7 @@ def view_of(*entries: ReadRecord | Marker) -> LogView:
 def test_a_decision_read_back_is_the_decision_written() -> None:
     written = decision()
     (record,) = decision_records(written)
-    found = view_of(read(record, 20, DRIVER), marker(21, 7, 4)).newest_decision(W, Q)
+    found = view_of(read(record, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
     assert found is not None
     assert (found.decision, found.offset) == (written, 20)
 
@@ -79,15 +80,15 @@ def test_a_decision_read_back_is_the_decision_written() -> None:
 def test_a_decision_without_its_commit_marker_does_not_count() -> None:
     (record,) = decision_records(decision())
     view = view_of(read(record, 20, DRIVER))
-    assert view.newest_decision(W, Q) is None
-    assert [entry.offset for entry in view.undecided(W, Q)] == [20]
+    assert view.query(Q).newest is None
+    assert [entry.offset for entry in view.query(Q).undecided] == [20]
 
 
 def test_an_aborted_decision_is_neither_decided_nor_undecided() -> None:
     (record,) = decision_records(decision())
     view = view_of(read(record, 20, DRIVER), marker(21, 7, 4, MarkerType.ABORT))
-    assert view.newest_decision(W, Q) is None
-    assert view.undecided(W, Q) == []
+    assert view.query(Q).newest is None
+    assert view.query(Q).undecided == []
 
 
 @pytest.mark.parametrize("transaction_version", [2, 0])
@@ -96,13 +97,13 @@ def test_a_decision_that_a_tool_aborted_is_not_decided(transaction_version: int)
     driver = replace(DRIVER, transaction_version=transaction_version)
     (record,) = decision_records(decision(driver=driver))
     view = view_of(read(record, 20, driver), marker(21, 7, 3, MarkerType.ABORT), marker(22, 7, 4))
-    assert view.newest_decision(W, Q) is None
-    assert view.undecided(W, Q) == []
+    assert view.query(Q).newest is None
+    assert view.query(Q).undecided == []
 
 
 def test_a_decision_outside_a_transaction_never_counts() -> None:
     (record,) = decision_records(decision())
-    assert view_of(read(record, 20, None), marker(21, -1, 0)).newest_decision(W, Q) is None
+    assert view_of(read(record, 20, None), marker(21, -1, 0)).query(Q).newest is None
 
 
 def test_aborted_decision_does_not_hide_an_older_committed_one() -> None:
@@ -112,7 +113,7 @@ def test_aborted_decision_does_not_hide_an_older_committed_one() -> None:
     view = view_of(
         read(old, 20, DRIVER), marker(21, 7, 4), read(new, 22, newer_driver), marker(23, 7, 6, MarkerType.ABORT)
     )
-    found = view.newest_decision(W, Q)
+    found = view.query(Q).newest
     assert found is not None
     assert found.decision.version == 4
 
@@ -123,7 +124,7 @@ def test_large_decision_is_split_into_records_and_reassembled() -> None:
     assert len(records) > 1
     assert all(len(record.value or b"") < 1_000_000 for record in records)
     entries = [read(record, 20 + i, DRIVER) for i, record in enumerate(records)]
-    found = view_of(*entries, marker(20 + len(records), 7, 4)).newest_decision(W, Q)
+    found = view_of(*entries, marker(20 + len(records), 7, 4)).query(Q).newest
     assert found is not None
     assert found.decision == large
 
@@ -135,7 +136,7 @@ def test_records_of_an_older_decision_do_not_mix_with_a_newer() -> None:
     entries = [read(record, 20 + i, DRIVER) for i, record in enumerate(large)]
     end = 20 + len(large)
     found = view_of(*entries, marker(end, 7, 4), read(small, end + 1, newer_driver), marker(end + 2, 7, 5))
-    newest = found.newest_decision(W, Q)
+    newest = found.query(Q).newest
     assert newest is not None
     assert (newest.decision.version, len(newest.decision.transactions)) == (5, 2)
 
@@ -144,7 +145,7 @@ def test_missing_piece_of_a_decision_raises_corrupt() -> None:
     records = decision_records(decision(parts=3_000))
     view = view_of(read(records[0], 20, DRIVER), marker(21, 7, 4))
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.COMMIT_LOG_CORRUPT\] piece 2"):
-        view.newest_decision(W, Q)
+        assert view.query(Q).newest
 
 
 def test_a_tombstone_forgets_the_decision() -> None:
@@ -155,7 +156,7 @@ def test_a_tombstone_forgets_the_decision() -> None:
         read(LogRecord(record.key, None), 22, replace(DRIVER, producer_epoch=4)),
         marker(23, 7, 5),
     )
-    assert view.newest_decision(W, Q) is None
+    assert view.query(Q).newest is None
 
 
 def test_records_of_another_write_id_are_ignored() -> None:
@@ -167,7 +168,7 @@ def test_records_of_another_write_id_are_ignored() -> None:
         read(LogRecord(b'{"kind":"decision"}', b"x"), 4, None),
         marker(5, 7, 4),
     )
-    assert view.query_ids(W) == ()
+    assert view.queries("decision") == ()
 
 
 def test_a_newer_format_is_refused() -> None:
@@ -185,7 +186,8 @@ def test_foreign_value_under_our_key_raises_corrupt(value: bytes) -> None:
 
 def test_the_done_record_counts_for_the_nonce_it_names() -> None:
     view = view_of(read(commit_log.done_record(decision(nonce="n9"), 1_000), 3, None))
-    assert view.done_nonce(W, Q) == "n9"
+    assert view.query(Q).done is not None
+    assert view.query(Q).has_done_record(decision(nonce="n9"))
 
 
 def test_records_fetched_twice_count_once() -> None:
@@ -194,8 +196,8 @@ def test_records_fetched_twice_count_once() -> None:
     view = LogView(W)
     view.feed((entry,), 21, 0)
     view.feed((entry, marker(21, 7, 4)), 22, 0)
-    assert view.newest_decision(W, Q) is not None
-    assert view.undecided(W, Q) == []
+    assert view.query(Q).newest is not None
+    assert view.query(Q).undecided == []
 
 
 C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY

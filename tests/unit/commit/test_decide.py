@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import LogView, decision_records
+from kafka_eos_sink.commit.abort import abort
+from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
-from kafka_eos_sink.commit.decide import CommitRequest, abort, commit
+from kafka_eos_sink.commit.decide import CommitRequest, commit
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import (
+    BatchIdentity,
     OffsetRange,
     Plan,
     PreparedTransaction,
@@ -21,10 +25,10 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.settle import HIDDEN_READERS_MS
+from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS
 from kafka_eos_sink.commit.steps import MarkerType
-from kafka_eos_sink.commit.take_over import DRIVER_TRANSACTION_TIMEOUT_MS, TakeOver, is_overtaken, take_over
-from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, BatchIdentity, _fresh_identity
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, _fresh_identity
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
@@ -167,7 +171,7 @@ def test_commit_without_faults_decides_ends_and_verifies() -> None:
 
 def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     world = World(ReadLog=unreachable)
-    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write its rows again"):
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write them again"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
 
@@ -175,7 +179,7 @@ def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
 def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
     world = World(Append=unreachable)
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert ["is finished, but that could not be noted" in said for said in world.warnings] == [True]
+    assert ["is finished, but its done record could not be appended" in said for said in world.warnings] == [True]
 
 
 def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
@@ -327,7 +331,7 @@ def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
     world = World()
     readers = Readers(world, 15, held_by={77: (0, 15)})
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert ["producer id 77 holds up read_committed readers" in said for said in world.warnings] == [True]
+    assert ["producer id 77 blocks read_committed readers" in said for said in world.warnings] == [True]
     assert len(readers.done) == 1
 
 

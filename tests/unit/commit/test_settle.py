@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.settle import _sort_answers, ask_witnesses
+from kafka_eos_sink.commit.settle import _sort_answers
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
+from kafka_eos_sink.commit.witnesses import ask_witnesses
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kafka_eos_sink.cli.commits import commits_table
 from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, LogReading
+from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 
 W = "kafka-eos/app/orders"
 Q = "batch"
@@ -71,12 +72,12 @@ class Log:
         return decision
 
     def writes(self, write_id: str | None = None, pieces: int = 1) -> tuple[CommittedWrite, ...]:
-        reading = LogReading(write_id)
+        view = LogView(write_id)
         step = -(-self.end // pieces)
         for start in range(0, self.end, step):
             part = tuple(self.entries[start : start + step])
-            reading.feed(LogChunk(entries=part, next_offset=start + len(part), log_start_offset=0, end_offset=9))
-        return reading.writes()
+            view.feed(part, start + len(part), 0)
+        return writes_in(view)
 
 
 def identity(transactional_id: str, producer_id: int) -> ProducerIdentity:

@@ -14,6 +14,7 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.commit.steps import End, EndResult
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import operator
@@ -152,7 +153,8 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
         decisions=(DECISION,),
         left_open=(TASK, replace(TASK, producer_epoch=5)),
     )
-    executor = SimpleNamespace(ended=list(answers), finished=set[str](), run=lambda _: plan)
+    ends = [(End(identity=each.identity, commit=each.committed), EndResult(error=each.error)) for each in answers]
+    executor = SimpleNamespace(ended=ends, run=lambda _: plan)
     admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), transaction_version=lambda _: 2)
 
     @contextmanager
@@ -165,5 +167,6 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     )
     done = operator.recover(settings)
     assert done.ended == (answers[0], answers[2])
+    assert done.finished_now == {"batch"}  # the log held no done record before
     assert done.left_open == (replace(TASK, producer_epoch=5),)
     assert not done.all_ended

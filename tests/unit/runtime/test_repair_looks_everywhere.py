@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.runtime import operator
-from kafka_eos_sink.runtime.operator import NotingExecutor, Repaired, _doubted
+from kafka_eos_sink.runtime.operator import ProducerQueries, Repaired, _doubted
 
 LOG = ("log", 0)
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)
@@ -242,11 +242,12 @@ class Leaders:
         return dict.fromkeys(partitions, ())
 
     def asked(self, partitions: Collection[tuple[str, int]], topics: Collection[str] = ()) -> Any:
-        executor = NotingExecutor.__new__(NotingExecutor)
-        client: Any = SimpleNamespace(clock=lambda: 0)
-        executor.admin, executor.client, executor.timeout_ms, executor.unreadable = self, client, 1, set()  # type: ignore[assignment]
-        producers, unasked = executor.producers_on(partitions, topics)
-        return set(producers), set(unasked), executor.unreadable
+        admin: Any = SimpleNamespace(
+            client=SimpleNamespace(clock=lambda: 0), topic=self.topic, describe_producers=self.describe_producers
+        )
+        queries = ProducerQueries(admin, 1)
+        producers, unasked = queries.producers_on(partitions, topics)
+        return set(producers), set(unasked), queries.unreadable
 
 
 def test_exactly_the_partitions_of_named_topics_are_checked() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Part, Verdict, judge
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
@@ -67,7 +67,7 @@ def finding(readers: Readers, version: int, *, unasked: bool = False, gone: bool
     (one,) = judged
     assert one.verdict is Verdict.MISSING
     asked = {HELD} if unasked or gone else set(producers)
-    executor: Any = SimpleNamespace(run=readers.run, log_topic=readers.log_topic)
+    executor: Any = SimpleNamespace(run=readers.run, where=(readers.log_topic, 0))
     return _doubted(executor, evidence, judged, one, asked, {ELSEWHERE} if unasked else set())
 
 

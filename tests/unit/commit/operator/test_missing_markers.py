@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit.commit_log import Outcome
+from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Part, Verdict, judge, rounds
 from kafka_eos_sink.commit.steps import TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import (
-    LogView,
-    decision_records,
-    done_record,
-    parse_key,
-    part_record,
-)
+from kafka_eos_sink.commit.commit_log import decision_records, done_record, parse_key, part_record
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.settle import SettleLimits
@@ -202,13 +197,14 @@ class World:
     def newest(self, query_id: str = Q) -> Decision | None:
         view = LogView(W)
         view.feed(self.entries, self.next_offset, 0)
-        found = view.newest_decision(W, query_id)
+        found = view.query(query_id).newest
         return None if found is None else found.decision
 
     def done(self, query_id: str = Q) -> str | None:
         view = LogView(W)
         view.feed(self.entries, self.next_offset, 0)
-        return view.done_nonce(W, query_id)
+        done = view.query(query_id).done
+        return None if done is None else str(done["nonce"])
 
     @property
     def ends(self) -> list[tuple[str, bool]]:
@@ -368,7 +364,7 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
     [
         (STREAM, STREAM, "aborted", "newest is version 3, finished$"),
         (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
-        (STREAM, None, "committed", "newest is version 3, finished; .*said with --query-id '5f1c'"),
+        (STREAM, None, "committed", "newest is version 3, finished; .*add --query-id '5f1c'"),
         (Q, Q, "committed", "newest is version 3, finished$"),
     ],
     ids=["aborted", "rewrite", "a slip of the pen", "a batch write"],

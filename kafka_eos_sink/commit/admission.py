@@ -1,0 +1,155 @@
+"""Decides whether a batch may be written, by the newest decision of its query id."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.commit.prepared_transaction import (
+    BatchIdentity,
+    DecisionStatus,
+    Plan,
+    SettledDecision,
+    TaskOutcome,
+)
+from kafka_eos_sink.commit.refusals import command, resolve_command, version_of
+from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.errors import WriteRefusedError
+
+
+def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome | None, str | None]:
+    """Compare the batch with the newest decision.
+
+    Returns:
+        ALREADY_COMMITTED, or None if the partition must be written; and a warning or None.
+
+    Raises:
+        WriteRefusedError: The newest decision forbids the batch.
+    """
+    newest = plan.newest_decision(batch.query_id)
+    if newest is None:
+        if batch.streaming and batch.version > 0:
+            raise _not_the_next_version(plan, batch, None)
+        return None, None
+    if newest.version > batch.version:
+        return _admit_rolled_back(plan, batch, newest)
+    if newest.version < batch.version:
+        if newest.status in (DecisionStatus.VOID, DecisionStatus.LOST_PARTS):
+            raise _earlier_version_unfinished(plan, batch, newest)
+        if batch.streaming and batch.version > newest.version + 1:
+            raise _not_the_next_version(plan, batch, newest)
+        return None, None
+    if newest.status is DecisionStatus.VOID:
+        # None of its rows is visible, so the batch may be another one now.
+        return None, None
+    if newest.resolution is not None:
+        # The operator looked at the rows, so topic, schema and offsets are not compared.
+        return TaskOutcome.ALREADY_COMMITTED, (
+            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve called it {newest.resolution}"
+        )
+    warning = _require_same_batch(plan, batch, newest)
+    if newest.status is DecisionStatus.FINISHED or partition in newest.committed:
+        return TaskOutcome.ALREADY_COMMITTED, warning
+    return None, warning
+
+
+def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
+    """Raise in the planner what every task would raise, for all partitions alike."""
+    admit(plan, batch, partition=0)
+    yield from ()
+
+
+def _admit_rolled_back(
+    plan: Plan, batch: BatchIdentity, newest: SettledDecision
+) -> tuple[TaskOutcome | None, str | None]:
+    if batch.on_checkpoint_rollback == "skip":
+        return TaskOutcome.ALREADY_COMMITTED, (
+            f"version {batch.version} of write id {plan.write_id!r} is skipped, whether it was ever written or not: version "
+            f"{newest.version} is (onCheckpointRollback=skip)"
+        )
+    if batch.on_checkpoint_rollback == "rewrite":
+        return None, (
+            f"version {batch.version} of write id {plan.write_id!r} is written although version {newest.version} is "
+            "(onCheckpointRollback=rewrite): it is the newest from now on, so the versions above it are written again when they come"
+        )
+    raise _checkpoint_rolled_back(plan, batch, newest)
+
+
+def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> str | None:
+    """Require that the same version is the same write; return a warning if only topic or schema changed."""
+    same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
+    if batch.offsets_hash is None or newest.offsets_hash is None:
+        if not same_form:
+            raise _different_batch(plan, batch, newest)
+        return None
+    if batch.offsets_hash != newest.offsets_hash:
+        raise _different_batch(plan, batch, newest)
+    if same_form:
+        return None
+    return (
+        f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
+        f"{newest.schema!r}; the option or the schema has changed since, the new ones count from the next version on"
+    )
+
+
+def _not_the_next_version(plan: Plan, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
+    """A stream's batch does not follow the newest one in the log, so nothing shows whether it was written."""
+    if newest is None:
+        what = (
+            f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
+            f"{plan.write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or another "
+            "sink began the checkpoint. Look"
+        )
+    else:
+        what = (
+            f"the commit log of write id {plan.write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
+            f"checkpoint continues at batch {batch.version}: the write was set back to a former commit.log.topic or "
+            "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote the "
+            "batches between; or somebody removed batches from the checkpoint, by hand or by Spark's repartitioning of a query's "
+            f"state, which takes one. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look"
+        )
+    answer = command(
+        "resolve", plan.write_id, f"--version {batch.version - 1} --as committed --query-id '{batch.query_id}'"
+    )
+    return WriteRefusedError(
+        "COMMIT_LOG_LOST",
+        f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit (what counts is what a "
+        f"consumer with isolation.level=read_committed shows). Then record up to which batch all are there: {answer} "
+        f"(or --version {batch.version} if that is there, too)",
+    )
+
+
+def _earlier_version_unfinished(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    aborted = "partly aborted" if newest.lost else "aborted"
+    return WriteRefusedError(
+        "EARLIER_VERSION_UNFINISHED",
+        f"{version_of(batch.version, plan.write_id)} cannot be written before version {newest.version}, which was decided and then "
+        f"{aborted} by the transaction timeout: run version {newest.version} again, or give its lost rows up: "
+        + resolve_command(plan.write_id, newest.version, "committed"),
+    )
+
+
+def _checkpoint_rolled_back(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    return WriteRefusedError(
+        "CHECKPOINT_ROLLED_BACK",
+        f"{version_of(batch.version, plan.write_id)} is older than version {newest.version}, which is already written: "
+        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (no version up to that "
+        "one is written, whatever its rows are) or rewrite (write them again, on purpose). For a new checkpoint, whose versions begin "
+        "at 0 with other rows, take another txnAppId or transactional.id.prefix",
+    )
+
+
+def _different_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    """The same version with other source offsets, or with another topic or schema where no offsets are known."""
+    answer = resolve_command(plan.write_id, batch.version, "committed")
+    if batch.offsets_hash is not None and newest.offsets_hash is not None:
+        why = (
+            "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Put the offsets of this "
+            "batch in the checkpoint back as they were. Or, if the topic holds every row that the batch now has, since missing ones "
+            f"are never written: {answer}"
+        )
+    else:
+        why = (
+            f"topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
+            f"the topic are the right ones: {answer}; else take another txnVersion"
+        )
+    return WriteRefusedError(
+        "DIFFERENT_BATCH", f"{version_of(batch.version, plan.write_id)} is already committed with {why}"
+    )

@@ -1,0 +1,69 @@
+"""Who holds a write id: the transactional id ``W.driver`` at its coordinator.
+
+A newer driver fences an older one by InitProducerId of this id. The coordinator's state of it therefore shows whether a driver
+still holds the write id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka_eos_sink.commit.prepared_transaction import Plan
+from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, Now, Procedure, TransactionDescription, Wait
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
+"""Of every transaction of W.driver. It lasts for milliseconds, and a longer one would block the readers of the commit log."""
+
+
+def describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:
+    """Describe W.driver before the fence, and wait while its coordinator is ending a transaction."""
+    # The fence waits for such an end as well, and erases what the coordinator knows of it.
+    while True:
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+        found = described.get(driver_id)
+        if found is None or not found.is_ending:
+            return found
+        now: int = yield Now()
+        if now > deadline:
+            return found
+        yield Wait(POLL_MS)
+
+
+def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
+    """Whether W.driver is in the state in which its InitProducerId or its own EndTxn left it."""
+    if found is None:
+        return False
+    if found.is_of(driver):
+        return True
+    # From version 2 on its own end bumps the epoch (KIP-890). A newer driver's InitProducerId bumps it too, but leaves Empty.
+    ended = ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
+    return driver.transaction_version >= 2 and found.is_of(driver, later=1) and found.state in ended
+
+
+def still_holds(plan: Plan) -> Procedure[bool]:
+    """Whether the plan's driver still holds the write id."""
+    driver_id = driver_transactional_id(plan.write_id)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    return is_held_by(plan.driver, described.get(driver_id))
+
+
+def is_overtaken(plan: Plan) -> Procedure[bool]:
+    """Return True once the driver has decided or aborted the batch, or a newer driver has fenced it.
+
+    Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
+
+    A task calls this twice. Before its first row: a committed transaction of this batch may have freed the attempt's id. If the broker
+    left out its marker (KAFKA-20734), the attempt would join it, and its abort would discard committed rows. After its last request:
+    the driver may have looked for losing attempts before this one began its transaction.
+    """
+    driver_id, mine = driver_transactional_id(plan.write_id), plan.driver
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    found = described.get(driver_id)
+    if found is None:
+        return False
+    # A coordinator that lost its partition and does not know it yet returns the state before the fence.
+    if found.producer_id == mine.producer_id and found.producer_epoch < mine.producer_epoch:
+        return False
+    return not (found.is_of(mine) and found.state == "Empty")

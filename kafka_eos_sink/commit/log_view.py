@@ -1,0 +1,327 @@
+"""What the commit log holds of a write id, and what became of the transactions of its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kafka_eos_sink.commit.commit_log import LogKey, parse_decision, parse_key, parse_value
+from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
+from kafka_eos_sink.errors import WriteRefusedError
+
+
+class Outcome(Enum):
+    """What the log proves of one transaction."""
+
+    OPEN = "open"
+    """No control batch of its producer id yet."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNRESOLVED = "unresolved"
+    """A control batch that the epoch rule does not allow for this transaction: it proves nothing about it."""
+
+
+def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Marker | None) -> Outcome:
+    """Return what a marker proves of a transaction, by the epoch rule.
+
+    From version 2 on every end bumps the epoch, so both markers carry epoch + 1 (KIP-890). Below, COMMIT and the driver's ABORT carry
+    the epoch; the ABORT of a fence or a timeout carries epoch + 1. Version None (a tombstone does not hold it) allows either.
+    """
+    if marker is None:
+        return Outcome.OPEN
+    own, bumped = marker.producer_epoch == producer_epoch, marker.producer_epoch == producer_epoch + 1
+    if transaction_version is None:
+        fits = own or bumped
+    elif transaction_version >= 2:
+        fits = bumped
+    else:
+        fits = own or (bumped and marker.type is MarkerType.ABORT)
+    if not fits or marker.type is MarkerType.EMPTY:
+        return Outcome.UNRESOLVED
+    return Outcome.COMMITTED if marker.type is MarkerType.COMMIT else Outcome.ABORTED
+
+
+@dataclass(slots=True)
+class LoggedRecord:
+    """A record of ours as it lies in the log; ``marker`` is the first control batch of its producer id after it."""
+
+    key: LogKey
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    value: dict[str, Any] | None
+    transactional: bool
+    marker: Marker | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        if not self.transactional:
+            # The sink writes decisions and parts in transactions only, so somebody else wrote this one.
+            return Outcome.UNRESOLVED
+        if self.key.kind == "decision" and self._is_aborted_by_hand:
+            return Outcome.ABORTED
+        version = None if self.value is None else self.value.get("transaction_version")
+        return outcome_of(self.producer_epoch, version, self.marker)
+
+    @property
+    def is_ended_by_a_later_one(self) -> bool:
+        """Whether its marker has an epoch that only a later transaction of W.driver can have."""
+        marker = self.marker
+        if marker is None:
+            return False
+        without_bump = self.value is not None and self.value["transaction_version"] < 2
+        own = self.producer_epoch + (0 if without_bump and marker.type is MarkerType.COMMIT else 1)
+        return marker.producer_epoch > own
+
+    @property
+    def _is_aborted_by_hand(self) -> bool:
+        """Whether its first marker is an ABORT with its own epoch, as ``kafka-transactions.sh abort`` writes it."""
+        # From version 2 on no coordinator writes such a marker. It closes a decision: a driver acts on one only if its first marker is
+        # a COMMIT. Of a part it proves nothing, because the rows lie on other partitions.
+        marker = self.marker
+        return marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedDecision:
+    """A decision read from the log and the offset of its first record."""
+
+    decision: Decision
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """The records of one query id of one write id, as far as a view has read them."""
+
+    write_id: str
+    query_id: str
+    _records: Mapping[LogKey, Sequence[LoggedRecord]]
+
+    def _of(self, kind: str, *rest: int) -> Sequence[LoggedRecord]:
+        return self._records.get(LogKey(kind, self.write_id, self.query_id, rest), ())
+
+    @property
+    def newest(self) -> LoggedDecision | None:
+        """The newest decision with a COMMIT marker, None without one or below a tombstone.
+
+        Raises:
+            WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing.
+        """
+        first = _newest_committed(self._of("decision", 0))
+        if first is None or first.value is None:
+            return None
+        count, nonce = first.value["count"], first.value["nonce"]
+        pieces = [first.value["body"]]
+        for number in range(1, count):
+            # Pieces of an older, longer decision may stand under the same keys. The nonce keeps them apart.
+            matching = [
+                record
+                for record in self._of("decision", number)
+                if record.value is not None and record.value["nonce"] == nonce and record.outcome is Outcome.COMMITTED
+            ]
+            if not matching:
+                raise WriteRefusedError(
+                    "COMMIT_LOG_CORRUPT",
+                    f"piece {number + 1} of {count} of the decision at offset {first.offset} for write id {self.write_id!r} "
+                    "is missing from the commit log; somebody deleted it",
+                )
+            assert matching[-1].value is not None
+            pieces.append(matching[-1].value["body"])
+        return LoggedDecision(parse_decision(json.loads("".join(pieces))), first.offset)
+
+    @property
+    def undecided(self) -> Sequence[LoggedRecord]:
+        """First records of decisions above the newest one whose transactions are open or unresolved."""
+        newest = _newest_committed(self._of("decision", 0))
+        floor = -1 if newest is None else newest.offset
+        return [
+            record
+            for record in self._of("decision", 0)
+            if record.offset > floor and record.outcome in (Outcome.OPEN, Outcome.UNRESOLVED)
+        ]
+
+    def unmarked_decisions(self, driver: TransactionDescription | None) -> list[tuple[LoggedRecord, bool]]:
+        """Decisions that may count although their own marker is missing.
+
+        Args:
+            driver: W.driver before the fence.
+
+        Returns:
+            The first record of each, and whether its coordinator calls it committed.
+        """
+        # A decision without a marker after the fence counts for nothing: a driver acts only on a marker that it read. If the coordinator
+        # calls the transaction committed, though, a broker left the marker out (KAFKA-20734), and it may still be written at any time.
+        # A marker with an epoch that is neither its own nor a later transaction's proves nothing either.
+        found = []
+        for record in self.undecided:
+            # A tombstone removes a finished write. A later end closed the other kind: no marker can follow for it.
+            if record.value is None or record.is_ended_by_a_later_one:
+                continue
+            committed = (
+                driver is not None
+                and driver.state in ("CompleteCommit", "PrepareCommit")
+                and driver.producer_id == record.producer_id
+                and driver.producer_epoch in (record.producer_epoch, record.producer_epoch + 1)
+            )
+            if committed or record.outcome is Outcome.UNRESOLVED:
+                found.append((record, committed))
+        return found
+
+    @property
+    def nonces_not_aborted(self) -> frozenset[str]:
+        """The nonces of the decisions that are committed or not proven aborted."""
+        return frozenset(
+            str(record.value["nonce"])
+            for record in self._of("decision", 0)
+            if record.value is not None and record.outcome is not Outcome.ABORTED
+        )
+
+    def outcome_at(self, offset: int) -> Outcome:
+        """The outcome of the decision whose first record has an offset."""
+        return next((record.outcome for record in self._of("decision", 0) if record.offset == offset), Outcome.OPEN)
+
+    @property
+    def done(self) -> dict[str, Any] | None:
+        """The fields of the newest done record."""
+        records = self._of("done")
+        return records[-1].value if records else None
+
+    def has_done_record(self, decision: Decision) -> bool:
+        """Whether the newest done record names the decision's nonce."""
+        return self.done is not None and str(self.done.get("nonce")) == decision.nonce
+
+    def is_done(self, decision: Decision) -> bool:
+        """Whether recovery has nothing left to do for the decision."""
+        return decision.resolution in (None, "committed") and self.has_done_record(decision)
+
+    @property
+    def newest_parts(self) -> dict[int, LoggedRecord]:
+        """Spark partition to its newest part record, whatever its outcome."""
+        return {
+            key.rest[0]: records[-1]
+            for key, records in self._records.items()
+            if key.kind == "part" and (key.write_id, key.query_id) == (self.write_id, self.query_id)
+        }
+
+    def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
+        return next((record for record in self._of("part", partition) if record.offset == offset), None)
+
+    def newer_committed_part(self, partition: int, offset: int) -> bool:
+        """Whether a newer committed part let compaction remove a committed one at ``offset``."""
+        # Any COMMIT marker counts, whatever its epoch: then the older part stays unresolved, which a person notices.
+        return any(
+            record.offset > offset and record.marker is not None and record.marker.type is MarkerType.COMMIT
+            for record in self._of("part", partition)
+        )
+
+
+def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
+    return next((record for record in reversed(records) if record.outcome is Outcome.COMMITTED), None)
+
+
+@dataclass(slots=True)
+class LogView:
+    """The records of one write id in the part of the log that was read; of all write ids if ``write_id`` is None.
+
+    It takes chunks in offset order, from any offset on. It keeps every record of ours, and every control batch of the ``watched``
+    producer ids, whose records compaction may have removed.
+    """
+
+    write_id: str | None
+    next_offset: int = 0
+    watched: frozenset[int] = frozenset()
+    log_start_offset: int = 0
+    markers: list[Marker] = field(default_factory=list)
+    _records: dict[LogKey, list[LoggedRecord]] = field(default_factory=dict)
+    _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
+
+    def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
+        for entry in entries:
+            if entry.offset < self.next_offset:
+                # A fetch begins at the start of the batch that holds the offset.
+                continue
+            if isinstance(entry, Marker):
+                for record in self._pending.pop(entry.producer_id, ()):
+                    record.marker = entry
+                if entry.producer_id in self.watched:
+                    self.markers.append(entry)
+            else:
+                self._add(entry)
+        self.next_offset = max(self.next_offset, next_offset)
+        self.log_start_offset = log_start_offset
+
+    def _add(self, entry: ReadRecord) -> None:
+        key = parse_key(entry.key)
+        if key is None or (self.write_id is not None and key.write_id != self.write_id):
+            return
+        record = LoggedRecord(
+            key=key,
+            offset=entry.offset,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            value=None if entry.value is None else parse_value(entry.value, entry.offset),
+            transactional=entry.transactional,
+        )
+        self._records.setdefault(key, []).append(record)
+        if entry.transactional:
+            self._pending.setdefault(entry.producer_id, []).append(record)
+
+    def restart(self) -> None:
+        """Drop everything and begin at the start of the partition again."""
+        self.next_offset, self.log_start_offset = 0, 0
+        self.markers.clear()
+        self._records.clear()
+        self._pending.clear()
+
+    def forget_superseded(self) -> None:
+        """Keep only the decisions and done records that compaction would keep."""
+        # A planner of a stream keeps its view for weeks.
+        newest: dict[tuple[str, str], int] = {}
+        for key in self._records:
+            if key.kind == "decision" and key.rest == (0,):
+                committed = _newest_committed(self._records[key])
+                newest[key.write_id, key.query_id] = -1 if committed is None else committed.offset
+        kept: dict[LogKey, list[LoggedRecord]] = {}
+        for key, records in self._records.items():
+            if key.kind == "decision":
+                floor = newest.get((key.write_id, key.query_id), -1)
+                records = [record for record in records if record.offset >= floor]
+            elif key.kind == "done":
+                records = records[-1:]
+            else:
+                continue
+            if records:
+                kept[key] = records
+        self._records = kept
+        self._pending = {
+            producer_id: decisions
+            for producer_id, records in self._pending.items()
+            if (decisions := [record for record in records if record.key.kind == "decision"])
+        }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record was found. Every plan appends a barrier, so a write id that was ever planned has one."""
+        return not self._records
+
+    def query(self, query_id: str) -> QueryState:
+        """What was read of one query id of the view's write id."""
+        assert self.write_id is not None
+        return QueryState(self.write_id, query_id, self._records)
+
+    def queries(self, *kinds: str) -> tuple[QueryState, ...]:
+        """The query ids with records of these kinds, in the order of their first ones."""
+        ids = dict.fromkeys((key.write_id, key.query_id) for key in self._records if key.kind in kinds)
+        return tuple(QueryState(*each, self._records) for each in ids)
+
+    def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
+        """The first control batch of a watched producer id after an offset."""
+        return next(
+            (marker for marker in self.markers if marker.producer_id == producer_id and marker.offset > after_offset),
+            None,
+        )

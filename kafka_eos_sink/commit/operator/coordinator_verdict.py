@@ -1,0 +1,38 @@
+"""What DescribeTransactions proves of one transaction, by producer id, epoch and state (KIP-890's epochs)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kafka_eos_sink.commit.steps import TransactionDescription
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+
+class CoordinatorVerdict(Enum):
+    """What a coordinator proves of one transaction."""
+
+    ENDING = "open, or its markers are to be written by the coordinator itself"
+    COMMITTED = "complete, as only its commit leaves the id"
+    ABORTED = "complete, as only its abort leaves the id"
+    UNCLEAR = "its identity, in a state that proves no end"
+    GONE_ON = "forgotten, or on to another transaction: nothing of this one"
+
+
+def verdict_on(described: TransactionDescription | None, identity: ProducerIdentity) -> CoordinatorVerdict:
+    """Return what the coordinator of the identity's transactional id proves of exactly this transaction."""
+    if described is None:
+        return CoordinatorVerdict.GONE_ON
+    if described.is_of(identity) and (described.is_open or described.is_ending):
+        return CoordinatorVerdict.ENDING
+    # From version 2 on the coordinator bumps the epoch before it writes the markers.
+    if described.is_of(identity, later=1) and described.is_ending:
+        return CoordinatorVerdict.ENDING
+    if described.is_of(identity, later=bump_of(identity)):
+        ended = {"CompleteCommit": CoordinatorVerdict.COMMITTED, "CompleteAbort": CoordinatorVerdict.ABORTED}
+        return ended.get(described.state, CoordinatorVerdict.UNCLEAR)
+    return CoordinatorVerdict.UNCLEAR if described.is_of(identity) else CoordinatorVerdict.GONE_ON
+
+
+def bump_of(identity: ProducerIdentity) -> int:
+    """Return by how much an end raises the epoch: below version 2 not at all, unless the coordinator itself aborts."""
+    return 1 if identity.transaction_version >= 2 else 0

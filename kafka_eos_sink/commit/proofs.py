@@ -1,0 +1,246 @@
+"""Proves that the transactions of a decision have ended as it says: by their markers, and by what readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.steps import (
+    POLL_MS,
+    AbortedTransactions,
+    DescribeProducers,
+    DescribeTransactions,
+    LastStableOffsets,
+    Listed,
+    Now,
+    Procedure,
+    TransactionDescription,
+    Unseen,
+    Wait,
+    Warn,
+)
+from kafka_eos_sink.commit.witnesses import await_coordinators
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+Written = tuple[ProducerIdentity, OffsetRange]
+"""What a transaction has in one data partition."""
+
+HIDDEN_READERS_MS = 10_000
+"""How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
+
+
+def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    """Read the COMMIT markers in the commit log: EndTxn answers before they are written."""
+    if not committed:
+        return
+    view = LogView(
+        decision.write_id,
+        next_offset=min(prepared.part_offset for prepared in committed),
+        watched=frozenset(prepared.identity.producer_id for prepared in committed),
+    )
+    while True:
+        yield from read_on(view)
+        missing = []
+        for prepared in committed:
+            marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)
+            outcome = outcome_of(prepared.identity.producer_epoch, prepared.identity.transaction_version, marker)
+            if outcome is Outcome.OPEN:
+                missing.append(prepared)
+            elif outcome is not Outcome.COMMITTED:
+                raise refusals.unresolved(
+                    decision,
+                    f"the coordinator says that {prepared.identity.transactional_id} is committed, but the commit log holds "
+                    f"{marker.type.value if marker else 'no'} marker for it; markers were written by hand",
+                )
+        if not missing:
+            return
+        now: int = yield Now()
+        if now > deadline:
+            raise refusals.marker_missing(
+                decision,
+                f"the coordinator committed {missing[0].identity.transactional_id}, but its marker is missing in the commit log "
+                f"(and of {len(missing) - 1} more). The broker may have left out a partition without a leader (KAFKA-20734)",
+            )
+
+
+def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, int], int]:
+    last: dict[tuple[str, int], int] = {}
+    for prepared in committed:
+        for part in prepared.offsets:
+            where = (part.topic, part.partition)
+            last[where] = max(last.get(where, -1), part.last_offset)
+    return last
+
+
+def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[bool]:
+    """A read_committed reader can pass our last offset on every data partition, or only others hold it up.
+
+    False where the right to see who holds it up is missing, and only the coordinators' word stands for the rest.
+    """
+    waiting = _last_offsets(committed)
+    started: int = yield Now()
+    looks = 0
+    while waiting:
+        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
+        waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
+        if not waiting:
+            return True
+        looks += 1
+        now: int = yield Now()
+        if looks > 1:  # the first time the marker is usually just on its way
+            hidden, others = yield from _holders(committed, waiting, stable)
+            for (topic, partition), producer_id in sorted(others.items()):
+                yield Warn(
+                    f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
+                    f"producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
+                    f"none of it: {refusals.command('repair', decision.write_id)}"
+                )
+            waiting = {where: last for where, last in waiting.items() if where not in others}
+            if not waiting:
+                return True
+            if hidden.issuperset(waiting) and now - started > HIDDEN_READERS_MS:
+                yield from _require_complete(decision, committed, deadline)
+                return False
+        if now > deadline:
+            (topic, partition), last = next(iter(waiting.items()))
+            holder = next(
+                prepared
+                for prepared in committed
+                if any((part.topic, part.partition) == (topic, partition) for part in prepared.offsets)
+            )
+            raise refusals.marker_missing(
+                decision,
+                f"partition {topic}-{partition} does not let readers past offset {last}: its replicas are behind, or the marker of "
+                f"transaction {holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
+                "(KAFKA-20734), or the topic was deleted. Repair a marker",
+            )
+        yield Wait(POLL_MS if looks < 10 else 10 * POLL_MS)
+    return True
+
+
+def _holders(
+    committed: Sequence[PreparedTransaction],
+    last_offsets: Mapping[tuple[str, int], int],
+    stable: Mapping[tuple[str, int], int],
+) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
+    """Who still holds readers below our last offsets: partitions where that cannot be seen, and those that only others hold.
+
+    Where nobody holds them the end of our transaction is not on all replicas yet: readers will pass, but do not yet. Without the right
+    to look, readers who stand exactly where one of ours begins are held by that one, since that is where the first open one begins.
+    """
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
+        tuple(last_offsets)
+    )
+    own: dict[tuple[str, int], set[int]] = {}
+    begins: dict[tuple[str, int], set[int]] = {}
+    for prepared in committed:
+        for part in prepared.offsets:
+            own.setdefault((part.topic, part.partition), set()).add(prepared.identity.producer_id)
+            begins.setdefault((part.topic, part.partition), set()).add(part.first_offset)
+    hidden, others = set(), {}
+    for where, last in last_offsets.items():
+        if where not in producers or where not in stable:
+            continue  # could not be asked now
+        remembered = producers[where]
+        if remembered is None:
+            if stable[where] not in begins[where]:
+                hidden.add(where)
+            continue
+        holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
+        if holding and not holding & own[where]:
+            others[where] = min(holding)
+    return frozenset(hidden), others
+
+
+def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    yield from await_coordinators(decision, committed, deadline)
+    identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
+    for transactional_id, found in described.items():
+        own = identities[transactional_id]
+        # A higher epoch is a later transaction of the id, which somebody began after ours was complete.
+        if found is not None and found.is_open and found.is_of(own):
+            raise refusals.pending(decision, f"{transactional_id} is {found.state} at its coordinator")
+    yield Warn(
+        "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
+        "calls every transaction complete"
+    )
+
+
+def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
+    """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
+    (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
+    look = yield from look_at(written_by(lost))
+    for identity, part in look.seen:
+        raise refusals.unresolved(
+            decision,
+            f"the commit log shows {identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
+            f"its records from offset {part.first_offset} on",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Of transactions that no coordinator holds open: what readers see of them, and what nobody can tell now, since readers do not get
+    there or there is no right to Read."""
+
+    seen: tuple[Written, ...] = ()
+    untold: tuple[Written, ...] = ()
+
+
+def written_by(transactions: Iterable[PreparedTransaction]) -> tuple[Written, ...]:
+    """What they have in the data partitions."""
+    return tuple((prepared.identity, part) for prepared in transactions for part in prepared.offsets)
+
+
+def look_at(written: Sequence[Written]) -> Procedure[Look]:
+    """Ask the data partitions themselves, as a reader would."""
+    if not written:
+        return Look()
+    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(
+        tuple(part for _, part in written), tuple(identity.producer_id for identity, _ in written)
+    )
+    if aborted is None:
+        return Look(untold=tuple(written))
+    seen, untold = [], []
+    for identity, part in written:
+        listed = aborted[part]
+        if listed is Unseen.HELD:
+            untold.append((identity, part))
+        elif listed is not Unseen.GONE and not _lists(listed, identity, part):
+            seen.append((identity, part))
+    return Look(seen=tuple(seen), untold=tuple(untold))
+
+
+def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> bool:
+    """Whether a partition's list of aborted transactions holds this one."""
+    return not isinstance(listed, Unseen) and any(
+        producer_id == identity.producer_id and part.first_offset <= first_offset <= part.last_offset
+        for producer_id, first_offset in listed
+    )
+
+
+def verify_no_foreign_abort(
+    decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
+) -> Procedure[None]:
+    """Markers can be written by hand (WriteTxnMarkers): a reader's own list of aborted transactions must not hold ours."""
+    owners: dict[OffsetRange, PreparedTransaction] = {
+        part: prepared for prepared in committed for part in prepared.offsets
+    }
+    if not owners:
+        return
+    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(tuple(owners))
+    if aborted is None:
+        yield from _require_complete(decision, committed, deadline)
+        return
+    for part, prepared in owners.items():
+        if _lists(aborted[part], prepared.identity, part):
+            raise refusals.unresolved(
+                decision,
+                f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"
+                f"{part.partition} calls its records from offset {part.first_offset} aborted; a marker was written by hand",
+            )

@@ -1,0 +1,200 @@
+"""The errors of the commit protocol: what happened, to which write, and the command that helps.
+
+The procedures decide when to raise one. Its sentences stand here, so that a procedure reads without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    Plan,
+    PreparedTransaction,
+)
+from kafka_eos_sink.errors import (
+    DecisionPendingError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+_ON_THE_CLUSTER = " --bootstrap-servers ... --write-id "
+TIMEOUT_WAYS_OUT = (
+    "Use smaller batches, or more tasks at a time, or a larger kafka.transaction.timeout.ms (up to the broker's "
+    "transaction.max.timeout.ms; 2147483647 never times out where the broker allows it)"
+)
+
+
+def command(name: str, write_id: str, *options: str) -> str:
+    """Return an operator's command on a write id, to paste from an error message."""
+    return " ".join((f"kafka-eos {name}{_ON_THE_CLUSTER}'{write_id}'", *options))
+
+
+def on_commit_log(message: str, log_topic: str) -> str:
+    """Name the commit log in the commands of a message.
+
+    A procedure knows its write id, but not its commit log. On another commit log the same command would find no decision.
+    """
+    if log_topic == DEFAULT_TOPIC:
+        return message
+    named = _ON_THE_CLUSTER.replace("--write-id", f"--commit-log-topic '{log_topic}' --write-id")
+    return message.replace(_ON_THE_CLUSTER, named)
+
+
+def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
+    """List where some transactions have their records, for a person to look at: ``topic-partition [first..last]``."""
+    ranges = [
+        f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
+        for entry in prepared
+        for part in entry.offsets
+    ]
+    shown = ", ".join(ranges[:8])
+    return shown if len(ranges) <= 8 else f"{shown} and {len(ranges) - 8} more"
+
+
+def version_of(version: int, write_id: str) -> str:
+    return f"version {version} of write id {write_id!r}"
+
+
+def resolve_command(write_id: str, version: int, answers: str) -> str:
+    return command("resolve", write_id, f"--version {version} --as {answers}")
+
+
+# who holds the write id
+
+
+def fenced(write_id: str, why: str) -> FencedError:
+    """``why``: where the driver or the task noticed it."""
+    return FencedError(
+        "FENCED",
+        f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "
+        "under a write id at a time",
+    )
+
+
+def unknown_write_id(write_id: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "UNKNOWN_WRITE_ID",
+        f"the commit log knows nothing of the write id {write_id!r}, and nothing is open under it. A batch write's is "
+        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's is its "
+        "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos commits lists them",
+    )
+
+
+def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
+    return WriteRefusedError(
+        "NOT_THIS_COMMIT_LOG",
+        f"{len(opened)} transactions of write id {write_id!r} are open (first: {opened[0].transactional_id}), but this commit log "
+        "knows nothing of it. They belong to a run with another commit.log.topic, where they may be decided. Ending them could "
+        "lose rows, so nothing was touched. Name that log: kafka-eos recover --bootstrap-servers ... --commit-log-topic ... "
+        f"--write-id '{write_id}'. If that log was lost, wait for their transaction.timeout.ms, or abort them: the same command on "
+        "this log with --abort-unknown",
+    )
+
+
+def decision_without_marker(write_id: str, offset: int, committed: bool) -> KafkaEosError:
+    """``committed``: whether the coordinator calls the decision's transaction committed."""
+    found = "though its coordinator calls it committed (KAFKA-20734)" if committed else "only a foreign one"
+    return KafkaEosError(
+        "DECISION_WITHOUT_MARKER",
+        f"the decision at offset {offset} of the commit log for write id {write_id!r} has no marker of its own, {found}. "
+        f"Repair: {command('repair', write_id)}. Do not use the stock kafka-transactions.sh abort",
+    )
+
+
+# whether a task or the driver may go on
+
+
+def not_the_same_rows(plan: Plan, version: int, differs: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "NOT_THE_SAME_ROWS",
+        f"{version_of(version, plan.write_id)} is partly committed and the re-run differs: {differs}. Nothing of the re-run was "
+        f"committed. Answer with: {resolve_command(plan.write_id, version, 'committed|rewrite')}",
+    )
+
+
+# before the decision
+
+
+def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "TRANSACTION_TOO_OLD",
+        f"{what}: {elapsed_ms / 1000:.1f} s have passed and transactions end at {timeout_ms / 1000:.1f} s "
+        f"(transaction.timeout.ms), so this batch can no longer be committed. {TIMEOUT_WAYS_OUT}",
+    )
+
+
+def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "NOT_DECIDED",
+        f"{version_of(decision.version, decision.write_id)} could not be decided ({code} for {what}); nothing of it is visible, run "
+        "it again",
+    )
+
+
+def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "DECISION_UNKNOWN",
+        f"whether {version_of(decision.version, decision.write_id)} is decided is not known: {why}. Its rows may be in the topic, "
+        "or come into it when Spark's abort finishes the batch, so do not write them again before you know. The next run with the same "
+        f"id finds out, or: {command('recover', decision.write_id)}",
+    )
+
+
+# after the decision
+
+
+def pending(decision: Decision, what: str) -> DecisionPendingError:
+    """The batch is decided: the driver must finish it and never write it again."""
+    return DecisionPendingError(
+        "DECIDED_NOT_FINISHED",
+        f"{version_of(decision.version, decision.write_id)} is decided but not finished: {what}. Its rows must not be "
+        "written again under another id; the next run with the same id finishes it, or: "
+        + command("recover", decision.write_id),
+    )
+
+
+def unresolved(decision: Decision, what: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "UNRESOLVED",
+        f"{version_of(decision.version, decision.write_id)}: {what}. Whether its rows are visible cannot be proven, so "
+        "nothing was written; look at the topic and answer with: "
+        + resolve_command(decision.write_id, decision.version, "committed|aborted|rewrite"),
+    )
+
+
+def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
+    return DecisionPendingError(
+        "TOPIC_GONE",
+        f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
+        f"leave it as it is: {resolve_command(decision.write_id, decision.version, 'committed')}; or create the topic, and write all its "
+        "rows again, those in other topics a second time: --as rewrite",
+    )
+
+
+def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
+    """A marker that a broker may have left out (KAFKA-20734) keeps a committed batch from its readers."""
+    return pending(
+        decision,
+        f"{what}: {command('repair', decision.write_id)}. Do not use the stock kafka-transactions.sh abort: it would discard "
+        "committed records",
+    )
+
+
+def lost_parts(decision: Decision, lost: frozenset[int], can_be_rerun: bool) -> DecisionPendingError:
+    """``lost``: Spark partitions, empty for all."""
+    what = f"those of partitions {sorted(lost)}" if lost else "all"
+    way_out = (
+        "Run the same version again: it writes exactly the lost rows"
+        if can_be_rerun
+        else "This job has no txnAppId, so no run can write exactly the lost rows again: compare the topic with the source"
+    )
+    return DecisionPendingError(
+        "LOST_PARTS",
+        f"{version_of(decision.version, decision.write_id)} was decided, but {what} of its transactions were ended "
+        f"before they could be committed (by the transaction timeout, or by hand). {way_out}",
+    )

@@ -1,0 +1,99 @@
+"""What the commit log proves of transactions whose end is in doubt.
+
+The witness of a transaction is the first control batch of its producer id after its part record. The error code of an EndTxn proves
+nothing, because it does not distinguish committed from aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.log_reading import read_to_barrier
+from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.steps import (
+    POLL_MS,
+    DescribeTransactions,
+    LogPolicy,
+    MarkerType,
+    Now,
+    Procedure,
+    TransactionDescription,
+    Wait,
+)
+
+
+def ask_witnesses(
+    decision: Decision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
+) -> Procedure[list[Outcome]]:
+    """What the commit log proves of each transaction, in the same order.
+
+    The witness of a transaction is the first control batch with its producer id after its part record. It speaks once the
+    coordinator is not about to write one (no Prepare state, nor one that we do not know), up to an end of the log that is known to be
+    current (the barrier).
+    """
+    yield from await_coordinators(decision, doubtful, deadline)
+    view = LogView(
+        decision.write_id,
+        next_offset=min(prepared.part_offset for prepared in doubtful),
+        watched=frozenset(prepared.identity.producer_id for prepared in doubtful),
+    )
+    yield from read_to_barrier(view, nonce)
+    policy: str | None = yield LogPolicy()
+    return [witness_of(decision, prepared, view, policy) for prepared in doubtful]
+
+
+def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
+    """What the commit log proves of a transaction: ``view`` has read it from the part record on and watches its producer id; ``policy``
+    is the log's cleanup.policy, None where it may not be asked."""
+    identity = prepared.identity
+    marker = view.first_marker(identity.producer_id, prepared.part_offset)
+    query = view.query(decision.query_id)
+    part = query.part_at(prepared.partition, prepared.part_offset)
+    if part is not None and (part.producer_id, part.producer_epoch) != (
+        identity.producer_id,
+        identity.producer_epoch,
+    ):
+        return Outcome.UNRESOLVED  # the topic was deleted and created anew: the offset is somebody else's now
+    if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
+        return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
+    # The record or its marker is gone. The cleaner keeps committed records, unless a newer committed one of that key stands, and
+    # drops aborted ones. That holds only where nothing but compaction removes records.
+    gone = part is None or (marker is not None and marker.type is MarkerType.EMPTY)
+    removed_by_compaction = (
+        policy is not None
+        and policy.replace(" ", "") == "compact"
+        and view.log_start_offset <= prepared.part_offset < view.next_offset
+        and not query.newer_committed_part(prepared.partition, prepared.part_offset)
+    )
+    if gone and removed_by_compaction:
+        if marker is None:
+            return Outcome.ABORTED
+        # A marker outlives its record by the cleaner's grace time; while it stands it must agree. One of a higher epoch
+        # than it can have belongs to a later transaction of the id: its own went with the record.
+        commit_without_bump = identity.transaction_version < 2 and marker.type is MarkerType.COMMIT
+        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):
+            return Outcome.ABORTED
+        if marker.type is MarkerType.EMPTY:
+            return Outcome.ABORTED
+        outcome = outcome_of(identity.producer_epoch, identity.transaction_version, marker)
+        return outcome if outcome is Outcome.ABORTED else Outcome.UNRESOLVED
+    return Outcome.UNRESOLVED
+
+
+def await_coordinators(decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+    waiting = tuple(prepared.identity.transactional_id for prepared in doubtful)
+    while True:
+        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(waiting)
+        waiting = tuple(
+            transactional_id
+            for transactional_id, found in described.items()
+            if found is not None and not (found.is_open or found.is_free)
+        )
+        if not waiting:
+            return
+        now: int = yield Now()
+        if now > deadline:
+            raise refusals.pending(decision, f"the coordinator has not finished {waiting[0]} in time")
+        yield Wait(POLL_MS)

@@ -1,0 +1,91 @@
+"""The DEBUG log shows every step of a procedure, and no content of a record."""
+
+from __future__ import annotations
+
+import logging
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime import step_log
+from kafka_eos_sink.runtime.executor import Executor
+
+OWN = ProducerIdentity(transactional_id="w.0.3", producer_id=7, producer_epoch=2, transaction_version=2)
+RECORD = steps.LogRecord(b"secret key", b"secret value")
+
+
+def run(procedure: Any, **performers: Any) -> Any:
+    client = SimpleNamespace(clock=lambda: 0, config=SimpleNamespace(client_id="me"))
+    admin: Any = SimpleNamespace(client=client)
+    executor = Executor(admin, ("log", 5), timeout_ms=1)
+    executor._performers |= {getattr(steps, name): perform for name, perform in performers.items()}
+    return executor.run(procedure)
+
+
+def lose(_: Any) -> Any:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "a message with a secret value")
+
+
+def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    def procedure() -> steps.Procedure[None]:
+        yield steps.InitProducerId("w.0.3", 60_000)
+        yield steps.Append((RECORD,))
+        try:
+            yield steps.EndTransactions((steps.End(identity=OWN, commit=True),))
+        except BrokerUnavailableError:
+            yield steps.ReadLog(4)
+
+    chunk = steps.LogChunk(entries=(), next_offset=9, log_start_offset=0, end_offset=9)
+    with caplog.at_level(logging.DEBUG, "kafka_eos_sink"):
+        run(
+            procedure(),
+            InitProducerId=lambda _: OWN,
+            Append=lambda _: 8,
+            EndTransactions=lose,
+            ReadLog=lambda _: chunk,
+        )
+    lines = [re.sub(r"\d+\.\d ms", "N ms", record.getMessage()) for record in caplog.records]
+    assert lines == [
+        "[me] step InitProducerId: w.0.3; commit log log-5; N ms: w.0.3 (producer id 7, epoch 2)",
+        "[me] step Append: 1 records; commit log log-5; N ms: 8",
+        "[me] step EndTransactions: commit w.0.3 (producer id 7, epoch 2); commit log log-5; N ms: REQUEST_DEADLINE",
+        "[me] step ReadLog: from offset 4; commit log log-5; N ms: 0 entries, next offset 9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        (
+            steps.DescribeTransactions(tuple(f"w.{each}.0" for each in range(9))),
+            "w.0.0, w.1.0, w.2.0, w.3.0 and 5 more",
+        ),
+        (steps.LastStableOffsets((("t", 1),), (4,)), "t-1"),
+        (steps.AppendPart(OWN, RECORD), "w.0.3 (producer id 7, epoch 2)"),
+        (steps.AppendInTransaction(OWN, 0, (RECORD,)), "w.0.3 (producer id 7, epoch 2)"),
+        (steps.CommitGroupOffsets(OWN, "g", (("t", 1, 4),)), "group g, w.0.3 (producer id 7, epoch 2)"),
+    ],
+)
+def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
+    assert step_log.subject(step) == shown
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ((steps.EndResult(error=0), steps.EndResult(error=None)), "NONE, no response"),
+        (steps.Appended(error=47), "INVALID_PRODUCER_EPOCH"),
+        ({("t", 1): 4, ("t", 2): 5}, "t-1: 4, t-2: 5"),
+        ({("t", 1): {7: (2, -1)}, ("t", 2): None}, "t-1: 1 producers, t-2: None"),
+        ({"w.0.3": None}, "w.0.3: None"),
+        ((), "none"),
+        (True, "True"),
+    ],
+)
+def test_an_outcome_shows_numbers_and_codes(result: Any, shown: str) -> None:
+    assert step_log.outcome(result) == shown
