@@ -26,6 +26,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from kafka_eos_sink import __version__
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
@@ -39,7 +40,7 @@ MAX_FRAME_BYTES = 100 * 1024 * 1024
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 _NAMES_AT_MOST = 5
 UNSOLICITED = "sent a response to no request"
-API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version="0.1.0")
+API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version=__version__)
 
 REAUTHENTICATE_AFTER = (0.85, 0.95)
 """The part of a session's lifetime after which it is renewed, as in Java. Random, to spread the load of many clients."""
