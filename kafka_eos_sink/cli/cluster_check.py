@@ -194,10 +194,11 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
         yield _rule(about, "topic", cannot_create, otherwise=created)
         return
     if error:
-        found, meaning = {
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("does not exist", "create it, or grant Describe on it"),
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED: ("missing Describe permission", "grant Describe and Write on it"),
-        }.get(ErrorCode.of(error), (ErrorCode.of(error).name, ""))
+        found, meaning = ErrorCode.of(error).name, ""
+        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            found, meaning = "does not exist", "create it, or grant Describe on it"
+        elif error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            found, meaning = "missing Describe permission", "grant Describe and Write on it"
         yield Finding(about, "topic", found, _FAILS, meaning)
         return
     topic = topic_metadata(response)

@@ -53,7 +53,10 @@ def test_different_batch_is_skipped_after_resolve_committed(
     given = write_settings(kafka, topic)
     write_all(given)
     other = write_settings(kafka, topic, write_id=given.write_id, schema="value string, other int")
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH.*resolve --write-id .* --version 3 --as committed"):
+    with pytest.raises(
+        WriteRefusedError,
+        match=r"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --write-id .* --version 3 --as committed",
+    ):
         session.plan(other)
     assert resolve(kafka, given.write_id, 3, "committed") == 0
     assert "still open" not in capsys.readouterr().out
@@ -65,7 +68,10 @@ def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None
     log = unique_topic("ledger")
     given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
     write_all(given, 1)
-    with pytest.raises(WriteRefusedError, match=rf"DIFFERENT_BATCH.*resolve --commit-log-topic '{log}' --write-id"):
+    with pytest.raises(
+        WriteRefusedError,
+        match=rf"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --commit-log-topic '{log}' --write-id",
+    ):
         session.plan(replace(given, schema="value string, other int"))
 
 

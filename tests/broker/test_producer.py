@@ -18,6 +18,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.transactions_admin import EndTransaction
+from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -335,8 +336,8 @@ def test_offsets_are_committed_only_with_their_transaction(
     for committed, offsets in ((False, {(source, 0): 5}), (True, {(source, 0): 7, (source, 1): 8})):
         producer = started()
         identity = producer.prepare()
-        given = [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
-        assert commit_group_offsets(Admin(client), identity, group, given, deadline(client)) == 0
+        given = tuple((topic, partition, offset) for (topic, partition), offset in offsets.items())
+        assert commit_group_offsets(Admin(client), CommitGroupOffsets(identity, group, given), deadline(client)) == 0
         assert end(client, identity, committed) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, p) for p in (0, 1)], timeout=30)

@@ -25,6 +25,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import task
+from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -140,8 +141,8 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
         producer.write(numbered(topic, 0, 2 * ROWS))
         identity = producer.prepare()
         try:
-            given = [(topic, 0, 5), (topic, 1, 7)]
-            if (code := commit_group_offsets(Admin(client), identity, group, given, deadline)) != 0:
+            step = CommitGroupOffsets(identity, group, ((topic, 0, 5), (topic, 1, 7)))
+            if (code := commit_group_offsets(Admin(client), step, deadline)) != 0:
                 raise refusal(case.rules[-1].api, code or 0, f"offsets of group {group!r}")
         except KafkaEosError:
             end_as_driver(client, identity, committed=False)

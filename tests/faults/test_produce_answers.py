@@ -6,7 +6,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ def bench(request: pytest.FixtureRequest, bench_of: Callable[[int], Bench]) -> B
 def started(bench: Bench, transactional_id: str | None, **settings: Any) -> Iterator[Producer]:
     with (
         NetworkClient(bench.client_config()) as client,
-        Producer(client, ProducerConfig(**settings), transactional_id=transactional_id) as producer,
+        closing(Producer(client, ProducerConfig(**settings), transactional_id=transactional_id)) as producer,
     ):
         producer.init_producer_id(client.clock() + 20_000)
         producer.begin()

@@ -47,12 +47,14 @@ def run_with_sparks_sink(stream: Stream) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def answer_as_told(stream: Stream, text: str) -> None:
-    """Say the `kafka-eos resolve` that an error spells out."""
-    said = re.search(r"kafka-eos (resolve --write-id '[^']+' --version \d+ --as committed --query-id '[^']+')", text)
-    assert said is not None, text
-    command, *words = shlex.split(said[1])
-    assert main([command, "--bootstrap-servers", stream.servers, *words]) == 0
+def run_named_command(stream: Stream, text: str) -> None:
+    """Run the `kafka-eos resolve` command that an error contains."""
+    named = re.search(
+        r"kafka-eos resolve --bootstrap-servers \.\.\. (--write-id '[^']+' --version \d+ --as committed --query-id '[^']+')",
+        text,
+    )
+    assert named is not None, text
+    assert main(["resolve", "--bootstrap-servers", stream.servers, *shlex.split(named[1])]) == 0
 
 
 def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, code_of: CodeOf) -> None:
@@ -67,7 +69,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     assert "begun by another sink" in text
     assert "--version 1 --as committed" in text
     stream.assert_every_line_once(2)
-    answer_as_told(stream, text)
+    run_named_command(stream, text)
     stream.run()
     stream.assert_every_line_once(3)
 
@@ -80,7 +82,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     assert code_of(text) == "COMMIT_LOG_LOST"
     assert "ends at version 2" in text
     assert "--version 4 --as committed" in text
-    answer_as_told(stream, text)
+    run_named_command(stream, text)
     stream.run()
     stream.assert_every_line_once(6)
     assert (stream.decision().version, stream.decision().resolution) == (5, None)
@@ -95,7 +97,7 @@ def test_uncommitted_batch_at_sink_change_is_written_twice(stream: Stream, code_
     stream.forget_commit(1)  # as a driver that died when the rows were written
     text = stream.fails()
     assert code_of(text) == "COMMIT_LOG_LOST"
-    answer_as_told(stream, text)
+    run_named_command(stream, text)
     stream.run()
     first, second = Counter(range(LINES)), Counter(range(LINES, 2 * LINES))
     assert stream.numbers() == first + second + second

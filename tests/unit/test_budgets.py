@@ -22,7 +22,7 @@ LINES = {
     "jobs": (700, 700),
     "embedded": (1_512, 1_300),
     "demo": (684, 600),
-    "cli": (1_302, 1_200),
+    "cli": (1_303, 1_200),
 }
 ALL_LINES = (23_370, 20_500)
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
