@@ -10,20 +10,31 @@ from kafka_eos_sink import errors
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|PROTOCOL|FENCED|UNRESOLVED|FAILPOINT|ABORTED|TAINTED")
-RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {"_bad", "refused", "LostResponse"}
+RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {
+    "_bad",
+    "refused",
+    "LostResponse",
+    "BadRows",
+    "TopicProblem",
+    "_reject",
+}
 
 
 def raised_codes() -> set[str]:
-    """First arguments of error classes and of the functions that make errors, and the codes in tables of refusals."""
+    """Codes among the arguments of error classes, of functions that make errors, and of what errors are made from."""
     found: set[str] = set()
     for path in (ROOT / "kafka_eos_sink").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                first = node.args[0] if node.args else None
-                is_raiser = name in RAISERS or name.endswith("Error")
-                if is_raiser and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    found |= {first.value} if CODE.fullmatch(first.value) else set()
+                if name in RAISERS or name.endswith("Error"):
+                    arguments = (*node.args, *(keyword.value for keyword in node.keywords))
+                    texts = {
+                        each.value
+                        for each in arguments
+                        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                    }
+                    found |= {text for text in texts if CODE.fullmatch(text)}
     return found
 
 
