@@ -38,11 +38,12 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""The most that is used unless configured. A prepared transaction must outlive a driver restart; brokers usually allow no more."""
+"""The sink uses at most this timeout, unless the user configures one and the write has a ``txnAppId`` or a checkpoint. A prepared
+transaction must outlive a restart of the driver; brokers usually allow no more."""
 CHECK_EVERY_MS = 60_000
 """How often a planner checks topics and broker settings, at most."""
 LIST_EVERY_MS = 5_000
-"""How often a planner lists open transactions, at least: it ends what a killed losing attempt opened late within seconds."""
+"""A plan lists open transactions if the last list is older than this. It then aborts what killed attempts opened late."""
 MAX_REMEMBERED = 16
 
 
@@ -125,7 +126,7 @@ class _Remembered:
     """What a planner process remembers of a write.
 
     These are hints only, because other drivers may have written since.
-    Times are ms of the client's clock. ``view`` is the part of the commit log with this ``log_topic_id`` that was read.
+    Times are ms of the client's clock. ``view`` holds what this process has read of the commit log with the id ``log_topic_id``.
     """
 
     checked_at: int
@@ -142,10 +143,10 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 def plan(settings: WriteSettings) -> Plan:
     """Take the write id over and return the plan for the tasks.
 
-    Fences earlier drivers, settles their decisions, and aborts what they left open.
+    Fences earlier drivers, settles their decisions, and aborts what they left open. A random write id has no earlier driver.
 
     Raises:
-        WriteRefusedError: The version must not be written. Only the tasks of a micro-batch know its version, so they raise it.
+        WriteRefusedError: The version must not be written. In a stream the tasks raise this error, because only they know the version.
         BrokerUnavailableError, AuthorizationError, DecisionPendingError, ConfigurationError.
     """
     with lease_admin(settings.client) as admin:
@@ -284,7 +285,7 @@ def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int
 def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
     """Return the configured transaction.timeout.ms, else the broker's maximum.
 
-    Without a configured one it is at most 15 minutes.
+    It is at most 15 minutes if none is configured, or if the write id is random.
     """
     configured = settings.producer.transaction_timeout_ms
     maximum: int | None = None
@@ -307,6 +308,6 @@ def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -
                 f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
                 "transaction.max.timeout.ms on the brokers",
             )
-        # No later run ends a random id's open transaction, so only its timeout unblocks the readers.
+        # Nobody uses a random id again. Only the timeout ends its open transaction, so the sink keeps the timeout short.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

@@ -92,7 +92,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         return SinkMessage(session.write_task(settings, self._plan, task, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Decide the micro-batch and commit its transactions; after return, every row is visible."""
+        """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit`` for what consumers see then."""
         if not messages or any(message is None for message in messages):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
@@ -170,8 +170,8 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
-        # Spark plans a micro-batch between its offsets entry and its commit entry. A continuous query must fail here, because Spark only
-        # logs errors of its commit.
+        # Spark plans a micro-batch after it logs the batch's offsets and before it logs its commit. A continuous query must fail here,
+        # because Spark only logs errors of its commit.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)

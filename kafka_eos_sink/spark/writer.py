@@ -41,7 +41,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         if self._unique is None:
             # Generate ids and fence only here: Spark also calls __init__ when no write follows.
-            # A random id of its own makes two runs without txnAppId two writes.
+            # Without txnAppId each run gets a random id, so the sink treats two runs as two writes.
             unique = str(uuid.uuid4())
             with planning():
                 options = self._checked_options()
@@ -52,7 +52,10 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        """Write the rows of one task attempt into one transaction and leave it prepared."""
+        """Write the rows of one task attempt into one transaction and leave it prepared.
+
+        An attempt without rows opens no transaction; at-least-once needs none.
+        """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         _, task = current_task()
         settings = self._planned_settings()
@@ -62,7 +65,11 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         return SinkMessage(session.write_task(settings, self._plan, task, rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Decide the batch and commit its transactions; after return, every row is visible."""
+        """Decide the batch and commit its transactions.
+
+        After return every row is committed. A ``read_committed`` consumer sees it unless another producer's open transaction blocks the
+        partition; a warning then names that producer.
+        """
         # Speculative attempts that lost may still run: Spark kills them without waiting for their end.
         if self._plan is not None:
             session.commit(self._planned_settings(), self._plan, unwrapped(messages))
