@@ -38,8 +38,7 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""The sink uses at most this timeout, unless the user configures one and the write has a ``txnAppId`` or a checkpoint. A prepared
-transaction must outlive a restart of the driver; brokers usually allow no more."""
+"""Largest timeout without a configured one: prepared transactions must outlive a driver restart, and brokers rarely allow more."""
 CHECK_EVERY_MS = 60_000
 """How often a planner checks topics and broker settings, at most."""
 LIST_EVERY_MS = 5_000
