@@ -403,7 +403,7 @@ class Sender:
         elif self._client.metadata.leader(batch.topic, batch.partition) is None:
             reason = "the partition has no leader"
         else:
-            reason = "the leader's connection was not ready"
+            reason = "the producer could not send it"
         self.fail(produce_errors.delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
