@@ -1,4 +1,4 @@
-"""Turn the checked rows of a topic into batches: partition, sort, cut, wait for memory, encode.
+"""Turn checked rows into batches: partition, sort, cut, wait for memory, encode.
 
 No other module between the rows and the wire waits. The sender serves the sockets meanwhile, so the brokers append
 closed batches while the batcher encodes the next one.
@@ -47,7 +47,7 @@ class Batcher:
         self._bytes_since_pump = 0
 
     def add(self, group: TopicRows) -> None:
-        """Append the rows of one topic to their partitions, and send the batches that are full."""
+        """Append the rows of one topic to their partitions, and close full batches."""
         order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
         placed = OpenRows(columns=group.rows.columns, sizes=group.sizes, row_numbers=group.row_numbers)
         if order is not None:
@@ -58,7 +58,7 @@ class Batcher:
             self.close(self._accumulator.append(group.topic.topic, partition, rows, now), everything=False)
 
     def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append one record behind the rows of its partition, in its own uncompressed batch."""
+        """Append one record to its partition, in its own uncompressed batch."""
         now = self._wall_clock()
         batch = ProducerBatch(
             topic=topic,
@@ -88,14 +88,14 @@ class Batcher:
             self.close(queue, everything=True)
 
     def close_lingered(self) -> None:
-        """Close rows that have waited for linger.ms, and send the batches closed since the last pump."""
+        """Close rows after linger.ms, and send the batches closed since the last pump."""
         for queue in self._accumulator.lingered(self._client.clock()):
             self.close(queue, everything=True)
         if self._bytes_since_pump:
             self._pump()
 
     def limit_open_rows(self) -> None:
-        """Close the fullest partitions until open rows hold at most a quarter of buffer.memory."""
+        """Close the fullest partitions until open rows fit a quarter of buffer.memory."""
         # With many partitions, the open rows can exceed the memory although no batch is full.
         excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
         for queue in self._accumulator.fullest(excess):

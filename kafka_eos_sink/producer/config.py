@@ -17,20 +17,21 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 DEFAULT_BATCH_SIZE: Final = 1_000_000
-"""``batch.size`` in uncompressed bytes. Java's 16,384 suits single sends; Spark delivers ten thousand rows at a time.
+"""``batch.size`` in uncompressed bytes.
 
-Each batch has a fixed cost. The client pays for header, checksum, compressor and Arrow calls. The broker pays for index,
-producer state and response entry. Measured processor seconds per million rows (100-byte values, 8 partitions, lz4):
-1.1 at 128 KiB, 0.72 at 256 KiB, 0.64 at 512 KiB, 0.57 at this size. A broker rejects a compressed batch above the topic's
-``max.message.bytes`` (default 1,048,588), and the producer then splits the batch. This default is the largest round
-number that fits Kafka's limit even if the rows do not compress.
+Java's 16,384 suits single sends, but Spark delivers ten thousand rows at a time. Each batch has a fixed cost. The client
+pays for header, checksum, compressor and Arrow calls, and the broker for index, producer state and response entry.
+Measured processor seconds per million rows (100-byte values, 8 partitions, lz4): 1.1 at 128 KiB, 0.72 at 256 KiB, 0.64 at
+512 KiB, 0.57 at this size. A broker rejects a compressed batch above the topic's ``max.message.bytes`` (default
+1,048,588), and the producer then splits the batch. This default is the largest round number that fits Kafka's limit even
+if the rows do not compress.
 """
 
 DEFAULT_LINGER_MS: Final = 500
-"""``linger.ms``. Java's 5 ms trades batch size for latency. Here readers see rows only when the transaction ends.
+"""``linger.ms``. Java's 5 ms trades batch size for latency.
 
-The end of the transaction flushes at once. Lingering therefore costs no latency, and keeps the batches of many
-partitions large. The value only bounds how long the brokers idle while a slow source fills the first batches.
+Here readers see rows only when the transaction ends. The end flushes at once, so lingering costs no latency and keeps
+the batches of many partitions large. The value only bounds how long brokers idle while a slow source fills the first batches.
 """
 
 RANGES: Final = {
@@ -45,7 +46,7 @@ RANGES: Final = {
     "max_in_flight": ("max.in.flight.requests.per.connection", 1, 5),
     "transaction_timeout_ms": ("transaction.timeout.ms", 1, INT32_MAX),
 }
-"""Per field of ``ProducerConfig``: option, lowest and highest value. The settings table imports them."""
+"""Option, lowest and highest value per field of ``ProducerConfig``."""
 
 CODEC_NAMES: Final = tuple(codec.name.lower() for codec in Codec)
 
@@ -64,7 +65,7 @@ class ProducerConfig:
     batch_size: int = DEFAULT_BATCH_SIZE
     """Uncompressed bytes of records per batch. A larger record gets its own batch."""
     linger_ms: int = DEFAULT_LINGER_MS
-    """How long an open batch waits for more rows. The producer checks the time when rows arrive."""
+    """How long an open batch waits for more rows, checked when rows arrive."""
     buffer_memory: int = 33_554_432
     """Bytes of rows and unacknowledged batches. ``write`` waits above this limit."""
     max_block_ms: int = 60_000
@@ -88,11 +89,11 @@ class ProducerConfig:
     transaction_timeout_ms: int | None = None
     """None: the task executor lowers the timeout until the broker accepts it."""
     dead_letter_topic: str | None = None
-    """The topic for rows that Kafka cannot store. Without one, such a row fails the task."""
+    """The topic for rows that Kafka cannot store. If None, such a row fails the task."""
     interceptors: tuple[str, ...] = ()
     """``package.module:Class`` each."""
     interceptor_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """The options for each interceptor's ``configure``. The repr omits them, because options can hold secrets."""
+    """Options for each interceptor's ``configure``, not in the repr: they can hold secrets."""
     acks: int = -1
     """Always -1 (all in-sync replicas), which idempotence requires."""
 

@@ -1,4 +1,4 @@
-"""The user's interceptors: they change rows before partitioning, and receive the results.
+"""The user's interceptors, which change rows and receive the results.
 
 The producer logs an exception of an interceptor and continues, like Java's with ``ProducerInterceptor``. If creating or
 configuring an interceptor fails, the write fails before it starts. All methods are optional:

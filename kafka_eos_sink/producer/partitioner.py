@@ -1,4 +1,4 @@
-"""Choose each row's partition, like Java's producer: by key, or in runs without a key.
+"""Choose each row's partition, like Java's producer.
 
 The partitioners work on whole columns, without Python per row.
 """
@@ -32,7 +32,7 @@ class TopicPartitions:
 
 class Partitioner(Protocol):
     def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
-        """Return a partition for each row of one topic; ``sizes`` are the rows' encoded bytes.
+        """Return each row's partition; ``sizes`` are the rows' encoded bytes.
 
         Rows with a given partition never reach a partitioner.
         """
@@ -40,7 +40,7 @@ class Partitioner(Protocol):
 
 
 def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
-    """Make the partitioner of ``config``; ``seed`` makes its random choices repeatable."""
+    """Make the partitioner of ``config``; ``seed`` fixes its random choices."""
     if config.partitioner == "default":
         return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
     if config.partitioner == "round-robin":
@@ -93,7 +93,7 @@ class DefaultPartitioner:
 
 @dataclass(slots=True)
 class _Run:
-    """The run of a topic's rows without a key: its partition, its bytes, the next partitions."""
+    """A topic's run of rows without a key: partition, bytes, next partitions."""
 
     partition: int = -1
     used: int = 0
@@ -111,7 +111,7 @@ class _Run:
 
 
 class RoundRobinPartitioner:
-    """Give one row to each partition with a leader in turn (Java's ``RoundRobinPartitioner``)."""
+    """Give each partition with a leader one row in turn (as in Java)."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -124,7 +124,10 @@ class RoundRobinPartitioner:
 
 
 class CustomPartitioner:
-    """The user's ``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
+    """Calls the user's function.
+
+    Its signature is ``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``.
+    """
 
     def __init__(self, spec: str) -> None:
         self._spec = spec
@@ -158,7 +161,7 @@ class CustomPartitioner:
 
 
 def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """Compute ``toPositive(murmur2(key)) % count`` of a binary array; a null key hashes as empty."""
+    """Compute ``toPositive(murmur2(key)) % count`` of every key; null hashes as empty."""
     _, offsets, data = key.buffers()
     at = np.frombuffer(offsets, np.int32)[key.offset : key.offset + len(key) + 1]
     octets = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""The errors for rejected and expired batches, each with topic, partition and rows."""
+"""The errors for rejected and expired batches, with topic, partition and rows."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class ProducerBatch:
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
     sealed: tuple[bytes, memoryview] | None = None
-    """The encoded bytes, kept for resends: the leader recognises only an identical batch as a duplicate."""
+    """The encoded bytes, kept because a resend must be identical."""
     attempts: int = 0
     in_flight: bool = False
     in_doubt: bool = False
-    """True if the leader may have appended this batch: no response, or an ambiguous error."""
+    """True after a lost response or an ambiguous error: the leader may have the batch."""
     retry_at: int = 0
     unknown_topic_since: int | None = None
     last_problem: str = ""
@@ -116,7 +116,7 @@ class PartitionQueue:
     anything_acknowledged: bool = False
     """Under the current identity."""
     rewrite: bool = False
-    """True after an unresolved sequence: all batches get new sequences once none is in flight."""
+    """True after an unresolved sequence: all batches then need new sequences."""
 
     def next_to_send(self, now: int, max_in_flight: int, identity: ProducerIdAndEpoch) -> ProducerBatch | None:
         """Return the batch that the sender may send now, or None."""
@@ -203,7 +203,7 @@ class PartitionQueue:
 
 
 class RecordAccumulator:
-    """The queues of all partitions, and their memory. ``now`` is clock ms in all methods."""
+    """The queues of all partitions, and their memory; ``now`` is clock ms."""
 
     def __init__(self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
@@ -225,7 +225,7 @@ class RecordAccumulator:
         return found
 
     def batch_size(self, topic: str) -> int:
-        """Uncompressed bytes per batch: batch.size, or less after the topic rejected a batch as too large."""
+        """Return uncompressed bytes per batch, below batch.size after a split."""
         return self._topic_batch_size.get(topic, self._batch_size)
 
     def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
@@ -240,10 +240,7 @@ class RecordAccumulator:
         return queue
 
     def cut(self, queue: PartitionQueue, *, everything: bool) -> Iterator[OpenRows]:
-        """Yield the rows of full batches, or all rows, in pieces of at most ``batch_size`` bytes.
-
-        A row above ``batch_size`` is a piece of its own.
-        """
+        """Yield full batches of rows, or all rows; a row above ``batch_size`` is alone."""
         limit = self.batch_size(queue.topic)
         if not queue.open or (queue.open_bytes < limit and not everything):
             return
@@ -279,7 +276,7 @@ class RecordAccumulator:
         return found
 
     def close(self, queue: PartitionQueue, rows: OpenRows, now: int, timestamp_ms: int) -> ProducerBatch:
-        """Encode ``rows`` as the queue's next batch; ``timestamp_ms`` is for rows without one."""
+        """Encode ``rows`` as a batch; ``timestamp_ms`` is for rows without one."""
         batch = ProducerBatch(
             topic=queue.topic,
             partition=queue.partition,
@@ -346,7 +343,7 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Drop all rows and batches not in flight; return the dropped batches with a sequence."""
+        """Drop what is not in flight; return the dropped batches with a sequence."""
         # A batch in flight stays, because an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():

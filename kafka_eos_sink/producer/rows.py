@@ -50,7 +50,7 @@ class Rows:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenRows:
-    """Rows of one partition, with an upper bound of each row's encoded bytes and its number in the task."""
+    """Rows of one partition, with each row's maximum bytes and number in the task."""
 
     columns: RecordColumns
     sizes: npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ def concat_open_rows(pieces: Sequence[OpenRows]) -> OpenRows:
 
 
 def topic_column(rows: Rows) -> pa.Array:
-    """Return each row's topic as an Arrow string array, even if all rows share one topic."""
+    """Return each row's topic as an Arrow string array, even for one shared topic."""
     if isinstance(rows.topic, str):
         return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.num_rows)
     topic = rows.topic.combine_chunks() if isinstance(rows.topic, pa.ChunkedArray) else rows.topic

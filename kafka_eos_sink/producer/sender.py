@@ -1,4 +1,4 @@
-"""Send the accumulator's batches and process the responses, one turn at a time (Java's Sender)."""
+"""Send batches and process responses, one turn at a time (Java's Sender)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
 """From this version on, Produce adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
 WAIT_MS: Final = 100
-"""Longest turn of a caller that waits for brokers. The caller checks its deadline between turns."""
+"""Longest turn of a waiting caller, which checks its deadline between turns."""
 IDLE_WAIT_MS: Final = 50
-"""Longest turn while a batch waits for a leader or a backoff, which no socket announces."""
+"""Longest turn while a batch waits for a leader or backoff: no socket reports them."""
 
 
 class Acknowledged(NamedTuple):
@@ -43,7 +43,7 @@ class Acknowledged(NamedTuple):
 
 
 class RejectedRecord(NamedTuple):
-    """A batch of one record that is too large for its topic, due for the dead letter topic."""
+    """A record that is too large for its topic, and the reason for its dead letter."""
 
     batch: ProducerBatch
     error: InvalidRowError
@@ -433,7 +433,7 @@ class Sender:
     # leaving
 
     def drop_unsent(self) -> None:
-        """Drop every batch that is not in flight; dropping an in-doubt batch taints the attempt."""
+        """Drop batches that are not in flight; an in-doubt batch taints the attempt."""
         numbered = self._accumulator.drop_unsent()
         # The lost request of an in-doubt batch may still arrive, and the leader may append it after EndTxn.
         self.tainted |= any(batch.in_doubt for batch in numbered)

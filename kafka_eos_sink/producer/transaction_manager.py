@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 NO_RESPONSE: Final = "no response"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
-"""Short, because the coordinator writes the last transaction's markers within milliseconds (as in Java)."""
+"""Short as in Java: the last transaction's markers take only milliseconds."""
 _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
@@ -70,14 +70,14 @@ class TransactionManager:
         self.producer_epoch = -1
         self.coordinator: int | None = None
         self.partitions: set[TopicPartition] = set()
-        """Partitions of the transaction. In version 2 they include each partition with a Produce request in doubt."""
+        """Partitions of the transaction, in version 2 also those of a lost Produce."""
         self.pending: set[TopicPartition] = set()
-        """Partitions that AddPartitionsToTxn must add before the first Produce (below version 2)."""
+        """Partitions that AddPartitionsToTxn must add before Produce (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions that the coordinator may have added: AddPartitionsToTxn got no response."""
+        """Partitions that an unresolved AddPartitionsToTxn may have added."""
         self.end_result: EndTxnResult | None = None
         self.spent = False
-        """True if a request of this identity may arrive late, or the producer dropped a batch with a sequence.
+        """True after a lost request, or after dropping a batch with a sequence.
 
         Below version 2, the next transaction has the same epoch. A late request would then belong to it, and the unused
         sequence would be a gap in it.
@@ -87,9 +87,9 @@ class TransactionManager:
         self.last_problem = NO_RESPONSE
         """The coordinator's last error, for messages only."""
         self.busy = False
-        """True after CONCURRENT_TRANSACTIONS: the coordinator is still ending a transaction of this id."""
+        """True after CONCURRENT_TRANSACTIONS: the id's last transaction is still ending."""
         self._unsettled: set[TopicPartition] = set()
-        """The part of ``in_doubt`` that an earlier request may have added, even if the coordinator rejects the retry."""
+        """The part of ``in_doubt`` that stays in doubt if the coordinator rejects a retry."""
         self._in_flight: CoordinatorRequest | None = None
         self._backoff = backoff
         self._failures = 0
@@ -126,7 +126,7 @@ class TransactionManager:
     # calls of the producer
 
     def initialize(self) -> None:
-        """Request a producer id and epoch, which fences the former owner of the transactional id."""
+        """Request a producer id and epoch, which fences the id's former owner."""
         self._move(State.INITIALIZING)
 
     def initialized(self, producer_id: int, producer_epoch: int) -> None:
@@ -146,7 +146,7 @@ class TransactionManager:
         self.end_result = None
 
     def add_partition(self, partition: TopicPartition) -> bool:
-        """Return True if Produce to ``partition`` is allowed; if not, add it to ``pending``."""
+        """Return True if Produce to ``partition`` is allowed, else make it pending."""
         if not self.may_produce:
             raise IllegalTransition(f"produce in state {self.state.name}")
         if not self.transactional or self.implicit_partitions or partition in self.partitions:

@@ -129,7 +129,7 @@ class Sources:
         return indices
 
     def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
-        """Return indices of ``prefix`` + zigzag varint + ``suffix``; one index for equal values."""
+        """Return indices of ``prefix`` + varint + ``suffix``; one index for equal values."""
         lowest, highest = int(values.min()), int(values.max())
         if lowest == highest:
             return self.constant(prefix + encode_varint(lowest) + suffix)

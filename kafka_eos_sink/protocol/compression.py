@@ -142,7 +142,7 @@ def _arrow_codec(name: str, level: int | None) -> Any:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
-    """Decompress; raise ``ProtocolError`` for damaged data or more than ``limit`` bytes."""
+    """Decompress; raise ``ProtocolError`` if damaged or above ``limit`` bytes."""
     try:
         match codec:
             case Codec.NONE:

@@ -1,4 +1,4 @@
-"""Encode and decode frames and headers, which enclose each message on a connection.
+"""Encode and decode the frame and header of each message.
 
 A frame is a size of four bytes, a header and a message; the size counts header and message. The header of a request has
 version 2 if the request is flexible, else 1. The header of a response has version 1 if flexible, else 0.

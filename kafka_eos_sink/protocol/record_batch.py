@@ -43,7 +43,7 @@ Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
-    """The header of a batch; producer id, epoch and sequence are -1 without idempotence."""
+    """The header of a batch; id, epoch and sequence are -1 without idempotence."""
 
     base_offset: int
     length: int

@@ -261,7 +261,7 @@ def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int
 
 
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
-    """Return indices into ``sources`` of each row's byte strings, and the bytes per row.
+    """Return the indices of each row's byte strings, and the bytes per row.
 
     The order is key length, key, value length, value, number of headers, headers. Without a key column, the length -1
     replaces the first two. Without a header column, the last is missing.
@@ -310,7 +310,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; ``None`` if no row has a timestamp."""
+    """Return timestamps in ms, ``now_ms`` for null; ``None`` if all are null."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return None

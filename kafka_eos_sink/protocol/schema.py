@@ -53,12 +53,12 @@ ALWAYS = Presence()
 def versions(
     first: int = 0, last: int = LATEST, *, default: Any = MISSING, nullable_from: int = 0, ignorable: bool = False
 ) -> Any:
-    """Declare a field of versions ``first`` to ``last``, nullable from ``nullable_from`` on."""
+    """Declare a field of versions ``first`` to ``last``."""
     return field(default=default, metadata={"presence": Presence(first, last, None, nullable_from, ignorable)})
 
 
 def tagged(tag: int, first: int = 0, *, default: Any, ignorable: bool = False) -> Any:
-    """Declare a tagged field (KIP-482), which is encoded only if it differs from its default."""
+    """Declare a tagged field (KIP-482), encoded only if it differs from its default."""
     return field(default=default, metadata={"presence": Presence(first, LATEST, tag, 0, ignorable)})
 
 

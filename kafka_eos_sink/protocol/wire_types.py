@@ -65,7 +65,7 @@ class Codec(NamedTuple):
 
 
 Make = Callable[[bool, bool], Codec]
-"""Builds the codec of a wire type. The arguments: whether the version is flexible, and the value nullable."""
+"""Builds the codec of a wire type from ``flexible`` and ``nullable``."""
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -163,7 +163,7 @@ def _with_length(
     append: Callable[[Output, Any], None],
     load: Callable[[memoryview, int, int], tuple[Any, int]],
 ) -> Codec:
-    """Build the codec of a value with a length: ``append`` writes both, ``load`` reads the value."""
+    """Build a codec: ``append`` writes length and value, ``load`` reads the value."""
 
     def write(out: Output, value: Any) -> None:
         if value is not None:
@@ -191,7 +191,7 @@ def sized(
     classic: Length,
     compact: Length = COMPACT_LENGTH,
 ) -> Make:
-    """Build the codec of bytes with a length: ``append`` writes both, ``load`` converts."""
+    """Build a codec: ``append`` writes length and bytes, ``load`` converts the bytes."""
 
     def make(flexible: bool, nullable: bool) -> Codec:
         length_of = compact if flexible else classic

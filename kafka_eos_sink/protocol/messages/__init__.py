@@ -3,7 +3,7 @@
 
 Classes and fields have the names of Kafka's definitions (``common/message/*.json`` in kafka-clients) in Python's spelling.
 A message nests the structs that only it uses, such as ``MetadataResponse.Topic``. Each range of versions starts with Kafka
-3.0's, and ends before a change that a writer does not need, such as topic ids in Produce (KIP-516).
+3.0's. A range ends before a change that a writer does not need, such as topic ids in Produce (KIP-516).
 """
 
 from __future__ import annotations

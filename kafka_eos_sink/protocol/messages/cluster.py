@@ -210,7 +210,7 @@ class CreateTopicsResponse:
         topic_id: Uuid = versions(7, default=ZERO_UUID, ignorable=True)
         error_code: Int16
         error_message: String | None
-        topic_config_error_code: Int16 = tagged(0, default=0)  # why `configs` is null
+        topic_config_error_code: Int16 = tagged(0, default=0)  # why ``configs`` is null
         num_partitions: Int32 = -1
         replication_factor: Int16 = -1
         configs: tuple[Config, ...] | None

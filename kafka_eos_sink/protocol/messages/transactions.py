@@ -238,7 +238,7 @@ class DescribeProducersResponse:
 
 @request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
-    """List the producers of partitions from their leaders. Requires Read on the topics."""
+    """List the producers that leaders know. Requires Read on the topics."""
 
     @struct
     class Topic:
