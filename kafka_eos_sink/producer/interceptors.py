@@ -113,10 +113,7 @@ def _accepts_append_time(interceptor: Any) -> bool:
 
 
 def to_record_batch(rows: Rows) -> pa.RecordBatch:
-    """Convert rows for user code, one column per field that is present.
-
-    Columns: topic, partition, key, value, headers, timestamp (int64 ms since the epoch).
-    """
+    """Convert rows for user code; the timestamps are int64 ms since the epoch."""
     columns = {
         "topic": topic_column(rows),
         "partition": rows.partition,
@@ -129,10 +126,7 @@ def to_record_batch(rows: Rows) -> pa.RecordBatch:
 
 
 def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
-    """Convert back to rows, whose former topic was ``topic``.
-
-    A single name stays a single name if all rows still have it.
-    """
+    """Convert back to rows; ``topic`` stays one name if all rows still have it."""
 
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in batch.schema.names else None

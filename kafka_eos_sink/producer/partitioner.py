@@ -124,10 +124,7 @@ class RoundRobinPartitioner:
 
 
 class CustomPartitioner:
-    """Calls the user's function.
-
-    Its signature is ``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``.
-    """
+    """The user's ``f(RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
 
     def __init__(self, spec: str) -> None:
         self._spec = spec

@@ -44,7 +44,7 @@ def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> Bro
     return BrokerUnavailableError(
         "DELIVERY_TIMEOUT",
         f"topic {batch.topic} partition {batch.partition} did not acknowledge {batch.record_count} records after {after} "
-        f"and {batch.attempts} attempts; last problem: {reason}",
+        f"and {batch.attempts} attempts; last problem: {reason}. Check the brokers' health, or raise delivery.timeout.ms",
     )
 
 

@@ -274,7 +274,7 @@ class Sender:
             self._acknowledge(batch, result.base_offset, result.log_append_time_ms)
             return
         batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED
-        problem = code.name if not result.error_message else f"{code.name}: {result.error_message}"
+        problem = code.name if not result.error_message else f"{code.name}: {result.error_message.rstrip('.')}"
         queue = self._accumulator.queue(batch.topic, batch.partition)
         match reaction(ProduceRequest, result.error_code):
             case Reaction.SUCCESS if batch.attempts > 1:
@@ -290,7 +290,7 @@ class Sender:
                 self._leader_lost(batch, code, problem, now, leader_known)
             # Behind an unacknowledged batch, out of order only means that the earlier batch must be resent first. For the
             # oldest batch it means lost data, or another producer with this identity.
-            case Reaction.RETRY_WHILE_EARLIER_IN_FLIGHT if queue.unacknowledged[0] is not batch:
+            case Reaction.RETRY_BEHIND_EARLIER_BATCH if queue.unacknowledged[0] is not batch:
                 self._retry(batch, now, problem, at_once=True)
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
@@ -334,7 +334,7 @@ class Sender:
             problem,
         )
         if batch.attempts > self._config.retries:
-            self._give_up(batch, f"{batch.attempts} attempts (retries)")
+            self._give_up(batch, f"{self._config.retries} retries (option retries)")
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 

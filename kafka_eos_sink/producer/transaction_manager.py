@@ -209,11 +209,7 @@ class TransactionManager:
     # requests to the coordinator
 
     def next_request(self, now: int) -> CoordinatorRequest | None:
-        """Return the request to send now, or None; at most one is in flight.
-
-        Args:
-            now: Clock ms.
-        """
+        """Return the request to send at clock ms ``now``, if any; at most one is in flight."""
         if self._in_flight is not None or now < self.next_at:
             return None
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)

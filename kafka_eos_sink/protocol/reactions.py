@@ -23,7 +23,7 @@ class Reaction(Enum):
     RETRY = "resend the identical request after a backoff and the throttle time"
     REFRESH_METADATA = "refresh metadata, then resend the identical request"
     FIND_COORDINATOR = "find the coordinator again, then resend the identical request"
-    RETRY_WHILE_EARLIER_IN_FLIGHT = "resend while an earlier batch of the partition is in flight, else abort"
+    RETRY_BEHIND_EARLIER_BATCH = "resend if an earlier batch of the partition is unacknowledged, else abort"
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
     ABORT = "abort this attempt; the next attempt gets a new producer epoch"
     ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"
@@ -72,7 +72,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.REFRESH_METADATA: _LEADER,
         Reaction.RETRY: """REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND CORRUPT_MESSAGE
             COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS NOT_COORDINATOR CONCURRENT_TRANSACTIONS""",
-        Reaction.RETRY_WHILE_EARLIER_IN_FLIGHT: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        Reaction.RETRY_BEHIND_EARLIER_BATCH: "OUT_OF_ORDER_SEQUENCE_NUMBER",
         # These codes do not prove fencing: a leader that lost the producer's state sends them too. Only the coordinator knows.
         Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.SPLIT: "MESSAGE_TOO_LARGE",
