@@ -1,1 +1,1 @@
-"""The idempotent and transactional producer: one task attempt, one transaction, one producer."""
+"""The idempotent and transactional producer, one per task attempt."""

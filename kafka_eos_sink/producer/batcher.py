@@ -1,7 +1,7 @@
-"""From the checked rows of one topic to closed batches: partition, sort, cut, wait for memory, encode, send.
+"""Turn checked rows into batches: partition, sort, cut, wait for memory, encode.
 
-This is the only place between the rows and the wire that waits. The sender moves bytes meanwhile, so brokers work on the
-batches that are closed while the next one is made.
+No other module between the rows and the wire waits. The sender serves the sockets meanwhile, so the brokers append
+closed batches while the batcher encodes the next one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PUMP_EVERY_BYTES: Final = 128 * 1024
 
 
 class Batcher:
-    """Makes the batches of all partitions, and lets ``sender`` send them.
+    """Make the batches of all partitions, and let the sender send them.
 
     Args:
-        wall_clock: the time in ms since the epoch, for records without a timestamp of their own.
+        wall_clock: Returns ms since the epoch, for records without a timestamp.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Batcher:
         self._bytes_since_pump = 0
 
     def add(self, group: TopicRows) -> None:
-        """Append the rows of one topic to their partitions, and send the batches that are full."""
+        """Append the rows of one topic to their partitions, and close full batches."""
         order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
         placed = OpenRows(columns=group.rows.columns, sizes=group.sizes, row_numbers=group.row_numbers)
         if order is not None:
@@ -58,7 +58,7 @@ class Batcher:
             self.close(self._accumulator.append(group.topic.topic, partition, rows, now), everything=False)
 
     def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append one record, in an uncompressed batch of its own, behind the rows of its partition."""
+        """Append one record to its partition, in its own uncompressed batch."""
         now = self._wall_clock()
         batch = ProducerBatch(
             topic=topic,
@@ -67,16 +67,16 @@ class Batcher:
             created_ms=self._client.clock(),
             timestamp_ms=now,
         )
-        # Open rows of this partition were written before the record, so they go first.
+        # The caller wrote the open rows of this partition before the record, so they go first.
         self.close(self._accumulator.queue(topic, partition), everything=True)
         self._accumulator.add(batch)
         self._pump()
 
     def close(self, queue: PartitionQueue, *, everything: bool) -> None:
-        """Close the full batches of a partition's open rows, or all of them; block while buffer.memory is used up."""
+        """Close the full batches of a partition, or all; wait while buffer.memory is full."""
         timestamp = self._wall_clock()
         for rows in self._accumulator.cut(queue, everything=everything):
-            # Twice: a batch holds its rows until it is acknowledged (for a split), and their encoded bytes.
+            # Twice: until its acknowledgement a batch holds its rows (for a split) and their encoded bytes.
             self._await_memory(2 * int(rows.sizes.sum()))
             batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
             self._bytes_since_pump += batch.size_bytes
@@ -88,15 +88,15 @@ class Batcher:
             self.close(queue, everything=True)
 
     def close_lingered(self) -> None:
-        """Close what has waited for linger.ms, and send what was closed since the last turn."""
+        """Close rows after linger.ms, and send the batches closed since the last pump."""
         for queue in self._accumulator.lingered(self._client.clock()):
             self.close(queue, everything=True)
         if self._bytes_since_pump:
             self._pump()
 
     def limit_open_rows(self) -> None:
-        """Close the fullest partitions until open rows hold at most a quarter of buffer.memory."""
-        # With many partitions no batch may ever be full, while the rows of all of them exceed the memory.
+        """Close the fullest partitions until open rows fit a quarter of buffer.memory."""
+        # With many partitions, the open rows can exceed the memory although no batch is full.
         excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
         for queue in self._accumulator.fullest(excess):
             self.close(queue, everything=True)
@@ -106,16 +106,15 @@ class Batcher:
         self._sender.pump(0)
 
     def _await_memory(self, size: int) -> None:
-        # With nothing unacknowledged no memory can become free: a batch above buffer.memory is sent alone.
+        # Only an acknowledgement frees memory. When none is due, a batch above buffer.memory is sent alone.
         started = self._client.clock()
         while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
             left = self._config.max_block_ms - (self._client.clock() - started)
             if left <= 0:
                 raise KafkaEosError(
                     "BUFFER_EXHAUSTED",
-                    f"no memory became free for {self._config.max_block_ms} ms (max.block.ms): "
-                    f"{self._accumulator.used_bytes} of {self._config.buffer_memory} bytes (buffer.memory) wait "
-                    "for the brokers' acknowledgement; check the brokers' health, or raise buffer.memory or "
-                    "max.block.ms",
+                    f"no memory became free within {self._config.max_block_ms} ms (max.block.ms): the brokers have not "
+                    f"acknowledged {self._accumulator.used_bytes} of {self._config.buffer_memory} bytes "
+                    "(buffer.memory). Check the brokers' health, or raise buffer.memory or max.block.ms",
                 )
             self._sender.pump(min(left, WAIT_MS))

@@ -1,6 +1,7 @@
-"""The producer's settings: Java's names and meaning, Java's defaults except where a reason is given.
+"""The producer's settings, with the names and meaning of Java's producer.
 
-``settings/`` reads option strings. This module holds the values, their ranges and their defaults, and nothing else repeats them.
+A default that differs from Java's has its reason here. ``settings/`` reads the option strings. Only this module defines
+the ranges and defaults.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 DEFAULT_BATCH_SIZE: Final = 1_000_000
-"""``batch.size`` in uncompressed bytes. Java's 16,384 suits single sends; here rows arrive ten thousand at a time.
+"""``batch.size`` in uncompressed bytes.
 
-Each batch costs a fixed sum on both sides: header, checksum, compressor and Arrow calls here; index, producer state and
-a response entry at the broker. Processor seconds per million rows, measured with 100-byte values to 8 partitions and lz4:
-1.1 at 128 KiB, 0.72 at 256 KiB, 0.64 at 512 KiB, 0.57 at this size. A broker rejects batches above the topic's
-``max.message.bytes`` (default 1,048,588, counted after compression), and the producer then splits them. This is the
-largest round number that Kafka's default accepts even if nothing can be compressed.
+Java's 16,384 suits single sends, but Spark delivers ten thousand rows at a time. Each batch has a fixed cost. The client
+pays for header, checksum, compressor and Arrow calls, and the broker for index, producer state and response entry.
+Measured processor seconds per million rows (100-byte values, 8 partitions, lz4): 1.1 at 128 KiB, 0.72 at 256 KiB, 0.64 at
+512 KiB, 0.57 at this size. A broker rejects a compressed batch above the topic's ``max.message.bytes`` (default
+1,048,588), and the producer then splits the batch. This default is the largest round number that fits Kafka's limit even
+if the rows do not compress.
 """
 
 DEFAULT_LINGER_MS: Final = 500
-"""``linger.ms``. Java's 5 ms gives up batch size for latency. Here rows become visible when the transaction ends.
+"""``linger.ms``. Java's 5 ms trades batch size for latency.
 
-The end of the transaction flushes at once, so waiting costs no latency and keeps batches of many partitions large.
-The value only bounds how long the brokers idle while a slow source fills the first batches.
+Here readers see rows only when the transaction ends. The end flushes at once, so lingering costs no latency and keeps
+the batches of many partitions large. The value only bounds how long brokers idle while a slow source fills the first batches.
 """
 
 RANGES: Final = {
@@ -39,17 +41,17 @@ RANGES: Final = {
     "max_block_ms": ("max.block.ms", 0, INT64_MAX),
     "max_request_size": ("max.request.size", 1, INT32_MAX),
     "delivery_timeout_ms": ("delivery.timeout.ms", 0, INT32_MAX),
-    # Idempotence needs at least one retry, and a broker recognises only the last five batches of a producer.
+    # Idempotence needs at least one retry. A leader recognises duplicates only among a producer's last five batches.
     "retries": ("retries", 1, INT32_MAX),
     "max_in_flight": ("max.in.flight.requests.per.connection", 1, 5),
     "transaction_timeout_ms": ("transaction.timeout.ms", 1, INT32_MAX),
 }
-"""Field of ``ProducerConfig``: the option's name, its least and its greatest value. The settings table reads them from here."""
+"""Option, lowest and highest value per field of ``ProducerConfig``."""
 
 CODEC_NAMES: Final = tuple(codec.name.lower() for codec in Codec)
 
 OBJECT_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-"""``package.module:name``, how an option names a Python object."""
+"""``package.module:name``, the form in which an option names a Python object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,43 +59,43 @@ class ProducerConfig:
     """The settings of one task's producer. Durations in milliseconds, sizes in bytes.
 
     Raises:
-        ConfigurationError: INVALID_CONFIG, naming every value out of range at once.
+        ConfigurationError: ``INVALID_CONFIG``, with every invalid value.
     """
 
     batch_size: int = DEFAULT_BATCH_SIZE
-    """Uncompressed bytes of records that one batch may hold; a larger record gets a batch of its own."""
+    """Uncompressed bytes of records per batch. A larger record gets its own batch."""
     linger_ms: int = DEFAULT_LINGER_MS
-    """How long a batch waits for more rows before it closes. The producer checks the time when rows arrive."""
+    """How long an open batch waits for more rows, checked when rows arrive."""
     buffer_memory: int = 33_554_432
-    """Bytes of rows and unacknowledged batches. ``write`` blocks above it."""
+    """Bytes of rows and unacknowledged batches. ``write`` waits above this limit."""
     max_block_ms: int = 60_000
-    """How long ``write`` may wait for metadata of a topic, or for memory."""
+    """How long ``write`` may wait for the metadata of a topic, or for memory."""
     max_request_size: int = 1_048_576
     """Bytes of one Produce request, and of one uncompressed record."""
     compression: str = "none"
     """``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
     compression_level: int | None = None
-    """None: the codec's default."""
+    """None selects the codec's default."""
     delivery_timeout_ms: int = 120_000
-    """From the closing of a batch to its acknowledgement, retries included."""
+    """Time from the closing of a batch to its acknowledgement, retries included."""
     retries: int = INT32_MAX
     """Retries of one batch. ``delivery_timeout_ms`` usually ends them first."""
     max_in_flight: int = 5
-    """Requests per connection, and batches per partition."""
+    """Requests in flight per connection, and batches in flight per partition."""
     partitioner: str = "default"
     """``default``, ``round-robin`` or ``package.module:callable``."""
     partitioner_ignore_keys: bool = False
-    """Keyed rows are placed like rows without a key (``partitioner.ignore.keys``)."""
+    """True places rows with a key like rows without one (``partitioner.ignore.keys``)."""
     transaction_timeout_ms: int | None = None
-    """None: as long as the broker allows, resolved before InitProducerId."""
+    """None: the task executor lowers the timeout until the broker accepts it."""
     dead_letter_topic: str | None = None
-    """Receives the rows that Kafka rejects. None: such a row fails the task."""
+    """The topic for rows that Kafka cannot store. If None, such a row fails the task."""
     interceptors: tuple[str, ...] = ()
     """``package.module:Class`` each."""
     interceptor_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """The options that ``configure`` of an interceptor receives. Not in the repr: options can hold secrets."""
+    """Options for each interceptor's ``configure``, not in the repr: they can hold secrets."""
     acks: int = -1
-    """Always all in-sync replicas: an idempotent producer needs every acknowledgement."""
+    """Always -1 (all in-sync replicas), which idempotence requires."""
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -102,10 +104,10 @@ class ProducerConfig:
 
 
 def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
-    """Return one sentence per value of ``ProducerConfig`` that cannot work.
+    """Return one sentence per invalid value of ``ProducerConfig``.
 
     Args:
-        values: Values by field name. Fields may be missing, so the options reader can check some before it builds a config.
+        values: Values by field name. The options reader checks some fields before it builds a config, so others may be missing.
     """
     found = [
         f"{option} must be from {low} to {high}, not {values[name]}"
@@ -113,7 +115,7 @@ def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
         if values.get(name) is not None and not low <= values[name] <= high
     ]
     if values.get("acks", -1) != -1:
-        found.append("acks must be all (-1): an idempotent producer needs every in-sync replica's acknowledgement")
+        found.append("acks must be all (-1): idempotence needs the acknowledgement of every in-sync replica")
     name, level = values.get("compression", "none"), values.get("compression_level")
     if name not in CODEC_NAMES:
         found.append(f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {name!r}")

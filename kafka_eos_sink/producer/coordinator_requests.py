@@ -1,4 +1,4 @@
-"""The requests of a transaction, each with the broker that it is for and the versions that it may be sent in."""
+"""The requests of a transaction, each with its receiver and its API versions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kafka_eos_sink.protocol.messages import (
 TRANSACTION: Final = 1
 """The key type of FindCoordinator for a transactional id."""
 FIRST_END_TXN_THAT_BUMPS_THE_EPOCH: Final = 5
-"""From this version on EndTxn ends the transaction under the next epoch and returns it (KIP-890)."""
+"""From this version on, EndTxn bumps the epoch and returns the new one (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRequest:
-    """A request, the broker it is for, and the API versions that it may be sent in."""
+    """A request, its receiver (any broker or the coordinator), and its API versions."""
 
     request: Any
     to: Literal["any", "transaction"]
@@ -59,7 +59,7 @@ def add_partitions_to_txn(
             ),
         ),
         to="transaction",
-        # Versions 4 and above are for brokers that verify partitions, not for clients.
+        # Brokers use version 4 and later to verify partitions. Clients must not (KIP-890).
         max_version=3,
     )
 
@@ -70,8 +70,8 @@ def end_txn(
     request = EndTxnRequest(
         transactional_id=transactional_id, producer_id=identity[0], producer_epoch=identity[1], committed=committed
     )
-    # The version tells the coordinator which protocol the transaction follows. It never changes within a transaction:
-    # a version 5 EndTxn bumps the epoch, and a retry in version 4 would carry an epoch that is fenced by then (KIP-890).
+    # The coordinator derives the transaction's protocol from the version. The version never changes within a transaction:
+    # EndTxn v5 bumps the epoch, and the coordinator fences a retry in v4, which carries the old epoch (KIP-890).
     first = FIRST_END_TXN_THAT_BUMPS_THE_EPOCH
     if implicit_partitions:
         return CoordinatorRequest(request=request, to="transaction", max_version=first, min_version=first)

@@ -1,19 +1,20 @@
-"""User code around the producer: interceptors change rows before partitioning, and learn what became of them.
+"""The user's interceptors, which change rows and receive the results.
 
-As with Java's ``ProducerInterceptor``, an exception in an interceptor is logged and the write continues. An interceptor
-that cannot be created or configured fails the write before it starts. All methods are optional:
+The producer logs an exception of an interceptor and continues, like Java's with ``ProducerInterceptor``. If creating or
+configuring an interceptor fails, the write fails before it starts. All methods are optional:
 
     configure(options)
     on_send(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch
     on_acknowledgement(topic, partition, base_offset, record_count, error)
     close()
 
-``on_acknowledgement`` is called once per acknowledged batch. After a failure it is called once per partition, with base
-offset -1, the number of unacknowledged records and the error. Rows that had no partition yet are not reported. Records of
-the sink itself are reported although ``on_send`` has not seen them: dead letters, and one commit log record per task.
+The producer calls ``on_acknowledgement`` once per acknowledged batch. After a failure the producer calls it once per
+partition, with base offset -1, the number of unacknowledged records and the error. Rows without a partition are not
+reported. The producer also reports records that ``on_send`` never receives: dead letters, and one commit log record per
+task.
 
 An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` also receives the broker's append time in ms since the
-epoch. It is -1 unless the topic has ``message.timestamp.type=LogAppendTime``, which gives all records this timestamp.
+epoch. The time is -1 unless the topic has ``message.timestamp.type=LogAppendTime``.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ class Interceptors:
         return bool(self._chain)
 
     def on_send(self, rows: Rows) -> Rows:
-        """Pass rows through the chain; log and skip an interceptor that raises or returns the wrong shape."""
+        """Pass rows through the chain; log and skip an interceptor that fails."""
         for spec, interceptor in self._chain:
             if not hasattr(interceptor, "on_send"):
                 continue
             try:
                 changed = from_record_batch(interceptor.on_send(to_record_batch(rows)), rows.topic)
                 if changed.num_rows != rows.num_rows:
-                    # Exactly once holds for each row that Spark delivered: no interceptor may add or drop one.
-                    raise ValueError(f"on_send returned {changed.num_rows} rows for {rows.num_rows}")
+                    # Exactly once covers each row that Spark delivered, so no interceptor may add or drop a row.
+                    raise ValueError(f"on_send received {rows.num_rows} rows and returned {changed.num_rows}")
                 rows = changed
             except Exception:
-                log.warning("interceptor %s failed in on_send; its change is left out", spec, exc_info=True)
+                log.warning("interceptor %s failed in on_send; the rows keep their content", spec, exc_info=True)
         return rows
 
     def on_acknowledgement(
@@ -72,7 +73,7 @@ class Interceptors:
         *,
         log_append_time_ms: int = -1,
     ) -> None:
-        """Report acknowledged or failed records to the chain; offset and time are -1 if unknown."""
+        """Report acknowledged or failed records; unknown offsets and times are -1."""
         for spec, interceptor in self._chain:
             time = {_LOG_APPEND_TIME: log_append_time_ms} if spec in self._with_append_time else {}
             _notify(spec, interceptor, "on_acknowledgement", topic, partition, base_offset, record_count, error, **time)
@@ -99,7 +100,7 @@ def _create(spec: str, options: Mapping[str, str]) -> Any:
         raise
     except Exception as error:  # the user's code
         raise ConfigurationError(
-            "NOT_LOADABLE", f"interceptors: {spec!r} cannot be made and configured ({type(error).__name__}: {error})"
+            "NOT_LOADABLE", f"interceptors: creating or configuring {spec!r} failed ({type(error).__name__}: {error})"
         ) from error
     return interceptor
 
@@ -107,12 +108,12 @@ def _create(spec: str, options: Mapping[str, str]) -> Any:
 def _accepts_append_time(interceptor: Any) -> bool:
     try:
         return _LOG_APPEND_TIME in inspect.signature(interceptor.on_acknowledgement).parameters
-    except (AttributeError, TypeError, ValueError):  # no such method, or one that is not written in Python
+    except (AttributeError, TypeError, ValueError):  # no such method, or a method that is not written in Python
         return False
 
 
 def to_record_batch(rows: Rows) -> pa.RecordBatch:
-    """Convert to columns topic, partition, key, value, headers and timestamp (int64 ms since the epoch), if present."""
+    """Convert rows for user code; the timestamps are int64 ms since the epoch."""
     columns = {
         "topic": topic_column(rows),
         "partition": rows.partition,
@@ -125,7 +126,7 @@ def to_record_batch(rows: Rows) -> pa.RecordBatch:
 
 
 def from_record_batch(batch: pa.RecordBatch, topic: str | pa.Array) -> Rows:
-    """Convert back to rows; ``topic`` is their topic before, kept as one name if no row has another topic now."""
+    """Convert back to rows; ``topic`` stays one name if all rows still have it."""
 
     def column(name: str) -> pa.Array | None:
         return batch.column(name) if name in batch.schema.names else None

@@ -1,6 +1,6 @@
-"""Choose the partition of each row: by key as Java's producer does, and in runs for rows without a key.
+"""Choose each row's partition, like Java's producer.
 
-All partitioners work on whole columns, without Python per row.
+The partitioners work on whole columns, without Python per row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafka_eos_sink.protocol.murmur2 import murmur2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPartitions:
-    """A topic as the partitioner sees it: the number of partitions, and those (int32, sorted) that have a leader."""
+    """A topic's number of partitions, and the partitions (sorted) with a leader."""
 
     topic: str
     count: int
@@ -32,15 +32,15 @@ class TopicPartitions:
 
 class Partitioner(Protocol):
     def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
-        """Return a partition for each row of one topic; ``sizes`` are the rows' encoded bytes.
+        """Return each row's partition; ``sizes`` are the rows' encoded bytes.
 
-        Rows that name their partition never get here.
+        Rows with a given partition never reach a partitioner.
         """
         ...
 
 
 def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
-    """Make the partitioner that ``config`` names; ``seed`` makes its choice for rows without a key repeatable."""
+    """Make the partitioner of ``config``; ``seed`` fixes its random choices."""
     if config.partitioner == "default":
         return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
     if config.partitioner == "round-robin":
@@ -49,11 +49,11 @@ def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partiti
 
 
 class DefaultPartitioner:
-    """Java's built-in partitioner (KIP-480, KIP-794): murmur2 over the key, in runs of ``run_bytes`` without one.
+    """Java's built-in partitioner (KIP-480, KIP-794).
 
-    The partition of a key depends only on the number of partitions, never on their leaders. Rows without a key go to one
-    partition for ``run_bytes``, so that they fill a batch, and then to the next one. The order is random, and uses every
-    partition with a leader once before it repeats one.
+    Rows with a key go to the partition murmur2(key) modulo the number of partitions, whether it has a leader or not.
+    Rows without a key go to one partition for ``run_bytes``, so that they fill a batch, and then to the next partition.
+    The order is random: each partition with a leader gets one run before any gets a second.
     """
 
     def __init__(self, *, run_bytes: int, ignore_keys: bool = False, seed: int | None = None) -> None:
@@ -75,11 +75,11 @@ class DefaultPartitioner:
     def _sticky(self, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         run = self._runs.setdefault(topic.topic, _Run())
         ends = run.used + np.cumsum(sizes)
-        # A row belongs to the run that its first byte falls into.
+        # A row belongs to the run of its first byte.
         index = (ends - sizes) // self._run_bytes
         last = int(index[-1]) if len(index) else 0
         chosen = np.empty(last + 1, np.int32)
-        # Without any leader all partitions count: the rows then wait in their batches, as Java's do.
+        # If no partition has a leader, all are available: the rows wait in their batches, as in Java.
         available = {int(partition) for partition in topic.available} or set(range(topic.count))
         for at in range(last + 1):
             if at or run.partition not in available:
@@ -93,7 +93,7 @@ class DefaultPartitioner:
 
 @dataclass(slots=True)
 class _Run:
-    """The current partition of a topic's rows without a key, the bytes used of its run, and the partitions to come."""
+    """A topic's run of rows without a key: partition, bytes, next partitions."""
 
     partition: int = -1
     used: int = 0
@@ -104,14 +104,14 @@ class _Run:
         if not self.waiting:
             self.waiting = sorted(available)
             rng.shuffle(self.waiting)
-            # The last partition of the former order must not come twice in a row.
+            # The new order must not start with the partition that ended the last order.
             if len(self.waiting) > 1 and self.waiting[-1] == self.partition:
                 self.waiting.reverse()
         self.partition = self.waiting.pop()
 
 
 class RoundRobinPartitioner:
-    """Give each partition with a leader one row in turn, and ignore keys (Java's ``RoundRobinPartitioner``)."""
+    """Give each partition with a leader one row in turn (as in Java)."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -124,7 +124,7 @@ class RoundRobinPartitioner:
 
 
 class CustomPartitioner:
-    """Calls the user's ``f(batch: pyarrow.RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
+    """The user's ``f(RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
 
     def __init__(self, spec: str) -> None:
         self._spec = spec
@@ -158,7 +158,7 @@ class CustomPartitioner:
 
 
 def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """Compute ``toPositive(murmur2(key)) % count`` of every key (a binary array); a null key counts as empty."""
+    """Compute ``toPositive(murmur2(key)) % count`` of every key; null hashes as empty."""
     _, offsets, data = key.buffers()
     at = np.frombuffer(offsets, np.int32)[key.offset : key.offset + len(key) + 1]
     octets = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
@@ -169,7 +169,7 @@ def key_partitions(key: pa.Array, count: int) -> npt.NDArray[np.int32]:
 def partitions_of(
     rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions, partitioner: Partitioner
 ) -> npt.NDArray[np.int32]:
-    """Return each row's partition: the one that the row names, else the partitioner's choice."""
+    """Return each row's given partition, or else the partitioner's choice."""
     given = rows.partition
     if given is None or given.null_count == len(given):
         return partitioner(rows, sizes, topic)
@@ -185,10 +185,10 @@ def partitions_of(
 def sorted_by(
     partitions: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
-    """Compute the stable order that groups rows by partition, and the runs in it.
+    """Compute the stable order that groups rows by partition.
 
     Returns:
-        The order, None if the rows are in it already; and each run as (partition, start, end).
+        The order, or None if the rows are already grouped in ascending order; and each run as (partition, start, end).
     """
     count = len(partitions)
     if not count:
@@ -197,7 +197,7 @@ def sorted_by(
     order: npt.NDArray[np.int64] | None = None
     ordered: npt.NDArray[Any] = partitions
     if len(changes) and (partitions[1:] < partitions[:-1]).any():
-        # Sixteen-bit integers are sorted by radix, several times faster; partition numbers nearly always fit.
+        # numpy sorts 16-bit integers by radix, several times faster. Partition numbers nearly always fit.
         narrow = partitions.astype(np.uint16) if int(partitions.max()) < 2**16 else partitions
         order = np.argsort(narrow, kind="stable")
         ordered = partitions[order]

@@ -1,4 +1,4 @@
-"""The errors of batches that a broker rejected, each with its topic, partition and rows."""
+"""The errors for rejected and expired batches, with topic, partition and rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_NAMED_ROWS = 5
 def transaction_aborted_error(batch: ProducerBatch, problem: str) -> TransactionAbortedError:
     return TransactionAbortedError(
         "TRANSACTION_ABORTED",
-        f"topic {batch.topic} partition {batch.partition} refused a batch of {batch.record_count} records with "
+        f"topic {batch.topic} partition {batch.partition} rejected a batch of {batch.record_count} records with "
         f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: "
-        f"{problem}. This producer was fenced by a newer one, or its transaction timed out or lost data; a new "
+        f"{problem}. A newer producer fenced this one, the transaction timed out, or the leader lost data. The next "
         "attempt starts a new transaction",
     )
 
@@ -25,9 +25,9 @@ def record_too_large_error(batch: ProducerBatch, problem: str) -> InvalidRowErro
     row = batch.row_number(0)
     return InvalidRowError(
         "RECORD_TOO_LARGE",
-        f"topic {batch.topic} partition {batch.partition} does not take a record of "
+        f"topic {batch.topic} partition {batch.partition} rejected a record of "
         f"{batch.block.uncompressed_bytes} bytes ({batch.size_bytes} as a batch)"
-        f"{'' if row is None else f', row {row} of the task'}: {problem}; raise the topic's max.message.bytes or "
+        f"{'' if row is None else f', row {row} of the task'}: {problem}. Raise the topic's max.message.bytes or "
         "set dead.letter.topic",
     )
 
@@ -35,21 +35,21 @@ def record_too_large_error(batch: ProducerBatch, problem: str) -> InvalidRowErro
 def unknown_topic_error(batch: ProducerBatch, since_ms: int, max_block_ms: int) -> InvalidRowError:
     return InvalidRowError(
         "UNKNOWN_TOPIC",
-        f"topic {batch.topic} partition {batch.partition} is not known to its leader since {since_ms} ms "
-        f"(max.block.ms is {max_block_ms}); was the topic deleted?",
+        f"the brokers have not known topic {batch.topic} partition {batch.partition} for {since_ms} ms "
+        f"(max.block.ms {max_block_ms}). If the topic was deleted, create it again",
     )
 
 
 def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> BrokerUnavailableError:
     return BrokerUnavailableError(
         "DELIVERY_TIMEOUT",
-        f"{batch.record_count} records for topic {batch.topic} partition {batch.partition} were not acknowledged after "
-        f"{after} and {batch.attempts} attempts; last problem: {reason}",
+        f"topic {batch.topic} partition {batch.partition} did not acknowledge {batch.record_count} records after {after} "
+        f"and {batch.attempts} attempts; last problem: {reason}. Check the brokers' health, or raise delivery.timeout.ms",
     )
 
 
 def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.Partition) -> KafkaEosError:
-    """The error of a batch that no retry can help, with up to five of its rejected rows (KIP-467)."""
+    """Build the error for a final rejection, with up to five rejected rows (KIP-467)."""
     where = f"topic {batch.topic} partition {batch.partition}"
     if not response.record_errors:
         return refusal(ProduceRequest, response.error_code, f"Produce to {where}", response.error_message)
@@ -57,11 +57,11 @@ def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.P
     for error in response.record_errors[:MAX_NAMED_ROWS]:
         row = batch.row_number(error.batch_index)
         place = f"record {error.batch_index} of its batch" if row is None else f"row {row} of the task"
-        named.append(f"{place}: {error.batch_index_error_message or 'no reason given'}")
+        named.append(f"{place}: {error.batch_index_error_message or 'the broker gave no reason'}")
     more = len(response.record_errors) - len(named)
     return InvalidRowError(
         "RECORD_REFUSED",
-        f"the broker refused records for {where} ({ErrorCode.of(response.error_code).name}"
+        f"the broker rejected records for {where} ({ErrorCode.of(response.error_code).name}"
         f"{f', {response.error_message}' if response.error_message else ''}): {'; '.join(named)}"
         f"{f'; and {more} more' if more else ''}",
     )

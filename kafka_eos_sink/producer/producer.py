@@ -1,4 +1,4 @@
-"""The producer of one task attempt: rows in, acknowledged batches out, one transaction.
+"""The producer of one task attempt, with at most one open transaction.
 
     producer = Producer(client, config, transactional_id="W.0.0", transaction_version=2)
     producer.init(producer_id, producer_epoch)
@@ -8,9 +8,9 @@
     producer.append_record(commit_log, partition, key, value)
     identity = producer.prepare()
 
-The producer has no thread of its own: bytes move inside ``write`` and inside the calls that wait. It gathers rows into
-slabs of some megabytes, and partitions, sorts, cuts, encodes and compresses a slab as columns. It serves the sockets
-between two batches, so the brokers work while it makes the next batch.
+The producer has no thread. ``write`` and the calls that wait send and receive bytes. ``write`` gathers rows into slabs of
+some megabytes, then partitions, sorts, cuts, encodes and compresses each slab as columns. The producer serves the sockets
+between two batches, so the brokers work while it encodes the next batch.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
-"""Rows are encoded this many bytes at a time: enough to fill batches of several partitions, and little enough to give
-the brokers work early. Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
+"""Bytes of rows per slab: more fills the batches of more partitions, less gives the brokers work earlier.
+
+Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
 
 
 class Producer:
-    """Writes rows to Kafka: exactly once if its transaction commits, at least once without a transactional id.
+    """Write rows in a transaction, or at least once without a transactional id.
 
     A task attempt calls ``init``, ``begin``, ``write``, ``append_record``, ``flush`` and then ``prepare`` or ``abort``.
     The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
-    ``end(committed=True)`` is for the model check and the fault tests. In the sink the driver commits through ``runtime``.
+    Only the model check and the fault tests call ``end(committed=True)``. In the sink, the driver commits.
 
-    After the first failure every call raises that failure again, except ``abort`` and ``close``.
-    The caller owns the client, which stays open after ``close``.
+    After a failure every call except ``abort`` and ``close`` raises that failure again.
+    The caller owns the client: ``close`` leaves it open.
 
     Args:
-        transaction_version: the cluster's finalized ``transaction.version``; None lets ``init_producer_id`` look it up.
-        wall_clock: the time in ms since the epoch, for records without a timestamp of their own.
+        transaction_version: The cluster's finalized ``transaction.version``. If None, ``init_producer_id`` requests it.
+        wall_clock: Returns ms since the epoch, for records without a timestamp.
     """
 
     def __init__(
@@ -118,29 +119,29 @@ class Producer:
 
     @property
     def tainted(self) -> bool:
-        """True if the producer abandoned a request in flight: the attempt must not be handed over."""
+        """True if the producer abandoned a request in flight, which forbids ``prepare``."""
         return self._sender.tainted
 
     @property
     def acknowledged(self) -> dict[TopicPartition, Acknowledged]:
-        """What each partition's leader acknowledged: first offset, last offset, number of records."""
+        """First offset, last offset and number of acknowledged records per partition."""
         return dict(self._sender.acknowledged)
 
     def init(self, producer_id: int, producer_epoch: int) -> None:
-        """Use the identity that an InitProducerId made elsewhere returned."""
+        """Use a producer id and epoch that the caller got from InitProducerId."""
         self._transactions.initialized(producer_id, producer_epoch)
 
     def init_producer_id(self, deadline_ms: int) -> tuple[int, int]:
-        """Request a fresh producer id and epoch, which fences the former owner of the transactional id.
+        """Request a producer id and epoch, which fences the id's former owner.
 
-        Waits until the coordinator has ended the transaction that the former owner left open.
+        Waits until the coordinator has ended the open transaction of the former owner.
 
         Args:
-            deadline_ms: absolute clock ms.
+            deadline_ms: Absolute clock ms.
 
         Raises:
             BrokerUnavailableError: ``REQUEST_DEADLINE``, with the transaction that blocks the transactional id.
-            KafkaEosError: the coordinator rejected the request.
+            KafkaEosError: The coordinator rejected the request.
         """
         self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
@@ -148,10 +149,10 @@ class Producer:
         return self._transactions.identity
 
     def begin(self) -> None:
-        """Start a transaction; sends nothing, and does nothing without a transactional id.
+        """Start a transaction locally; does nothing without a transactional id.
 
         Raises:
-            KafkaEosError: ``TAINTED``, if requests of the last transaction may still arrive under this identity.
+            KafkaEosError: ``TAINTED`` if requests of the last transaction may still arrive under this identity.
         """
         if self._transactions.transactional:
             self._transactions.begin()
@@ -160,17 +161,16 @@ class Producer:
     def prepare(self) -> ProducerIdentity:
         """Flush, and hand the transaction over: from now on only the driver may end it.
 
-        This producer then rejects every further write and abort. A late abort of a transaction that the driver is
-        committing would lose its rows.
+        The producer then rejects every write and abort. An abort while the driver commits would lose rows.
 
         Raises:
-            KafkaEosError: ``TAINTED``, if an abandoned request may still be written.
+            KafkaEosError: ``TAINTED`` if a leader may still append an abandoned request.
         """
         self.flush()
         if self.tainted:
             raise KafkaEosError(
                 "TAINTED",
-                "this attempt abandoned a request without a response, so it cannot be handed over; run the task again",
+                "this attempt abandoned a request without a response, so the driver cannot commit it. Run the task again",
             )
         self._transactions.prepare()
         assert self._transactions.transactional_id is not None
@@ -182,14 +182,14 @@ class Producer:
         )
 
     def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
-        """End this producer's own transaction; a commit flushes first, and every retry is identical.
+        """Commit (after a flush) or abort the transaction; every retry is identical.
 
         Args:
-            deadline_ms: absolute clock ms.
+            deadline_ms: Absolute clock ms.
 
         Returns:
-            The last response. A code other than 0 does not distinguish committed from aborted. None means that no
-            response came by the deadline, or that this identity may not end anything any more.
+            The last response. A code other than 0 does not distinguish committed from aborted. The code is None if no
+            response arrived by the deadline, or if an earlier fatal error forbids EndTxn.
         """
         if committed:
             self.flush()
@@ -197,7 +197,7 @@ class Producer:
         else:
             self._drop(deadline_ms)
             if self._transactions.state is State.FATAL_ERROR:
-                # A response that arrived during the drop was fatal (fenced): EndTxn would be rejected as well.
+                # A response during the drop was fatal (fenced), so the coordinator would reject EndTxn too.
                 return EndTxnResult(error_code=None)
             self._transactions.abort()
         while self._transactions.awaits_end and self._client.clock() < deadline_ms:
@@ -211,18 +211,16 @@ class Producer:
         return result
 
     def abort(self, deadline_ms: int) -> EndTxnResult | None:
-        """Drop unsent rows and abort this attempt's own undecided transaction, by its exact identity.
+        """Drop unsent rows, and abort the transaction under its own producer epoch.
 
         Returns:
-            None if nothing may be aborted: no transaction began, it was fenced, or it has no transactional id.
+            None if there is nothing to abort: no transaction began, the producer was fenced, or has no transactional id.
 
         Raises:
-            IllegalTransition: the transaction is prepared, so only the driver may end it.
+            IllegalTransition: The transaction is prepared, so only the driver may end it.
         """
         if self._transactions.state is State.PREPARED:
-            raise IllegalTransition(
-                "abort in state PREPARED: only the driver may end a transaction that was handed over"
-            )
+            raise IllegalTransition("abort in state PREPARED: only the driver may end a prepared transaction")
         self._drop(deadline_ms)
         if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return None
@@ -234,15 +232,15 @@ class Producer:
         """Take rows in and send full batches; ``flush`` sends the rest.
 
         Raises:
-            InvalidRowError: Kafka cannot store a row. If the client can know it, nothing of the row's slab is sent.
-            KafkaEosError: ``BUFFER_EXHAUSTED``, if no memory became free for max.block.ms, or an earlier failure.
+            InvalidRowError: Kafka cannot store a row. If the client detects it, the producer sends no row of the slab.
+            KafkaEosError: ``BUFFER_EXHAUSTED`` if no memory became free within max.block.ms, or an earlier failure.
         """
         self._check_writable()
         if not rows.num_rows:
             return
         with self._all_or_failed():
             rows = self._interceptors.on_send(rows) if self._interceptors else rows
-            # Spark may deliver far more than a slab at once; pieces keep the memory bounded.
+            # Spark may deliver far more than a slab at once. Pieces bound the memory.
             step = max(1, rows.num_rows // max(1, -(-rows.columns.nbytes // (2 * self._slab_limit))))
             for start in range(0, rows.num_rows, step):
                 piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
@@ -255,12 +253,12 @@ class Producer:
             if self._slab and self._client.clock() - self._slab_since >= self._config.linger_ms:
                 self._send_slab()
             self._batcher.close_lingered()
-            self._write_refused()
+            self._dead_letter_rejected()
 
     def append_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append one uncompressed record to the named partition, in the same transaction.
+        """Append one uncompressed record to the given partition, in the same transaction.
 
-        ``acknowledged`` holds its offset after ``flush``.
+        After ``flush``, ``acknowledged`` has its offset.
         """
         self._check_writable()
         with self._all_or_failed():
@@ -268,20 +266,20 @@ class Producer:
             self._batcher.add_record(topic, partition, key, value)
 
     def flush(self) -> None:
-        """Send everything and wait until the brokers have acknowledged all of it; raise the first failure."""
+        """Send all rows and wait for their acknowledgement; raise the first failure."""
         self._check_writable()
         with self._all_or_failed():
             self._send_slab()
-            while self._accumulator.open_bytes or self._sender.refused or not self._accumulator.idle:
+            while self._accumulator.open_bytes or self._sender.rejected or not self._accumulator.idle:
                 self._batcher.close_all()
                 while not self._accumulator.idle:
                     self._sender.pump(WAIT_MS)
-                # Waiting can create new rows: a record that its topic rejects as too large becomes a dead letter.
-                self._write_refused()
+                # A response can create new rows: a record above the topic's limit becomes a dead letter.
+                self._dead_letter_rejected()
             self._sender.raise_failure()
 
     def close(self) -> None:
-        """Close this producer without waiting; an open transaction stays open."""
+        """Close the producer without waiting; an open transaction stays open."""
         if not self._closed:
             self._closed = True
             self._sender.abandon()
@@ -316,9 +314,9 @@ class Producer:
             TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
         )
 
-    def _write_refused(self) -> None:
-        while self._sender.refused:
-            batch, error = self._sender.refused.pop(0)
+    def _dead_letter_rejected(self) -> None:
+        while self._sender.rejected:
+            batch, error = self._sender.rejected.pop(0)
             assert batch.rows is not None
             rows = Rows(topic=batch.topic, partition=None, columns=batch.rows.columns)
             numbers = batch.rows.row_numbers
@@ -329,12 +327,13 @@ class Producer:
             left = deadline_ms - self._client.clock()
             if left <= 0:
                 raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE", f"{what} had no success before its deadline; last: {self._last_obstacle()}"
+                    "REQUEST_DEADLINE",
+                    f"{what} did not succeed before its deadline; last error: {self._last_obstacle()}",
                 )
             self._sender.pump(min(left, WAIT_MS))
 
     def _last_obstacle(self) -> str:
-        """The last error of the coordinator, with the transaction that blocks the transactional id if there is one."""
+        """Describe the coordinator's last error, and any transaction that blocks this id."""
         transactions = self._transactions
         if transactions.transactional_id is None or not transactions.busy:
             return transactions.last_problem
@@ -342,7 +341,7 @@ class Producer:
 
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
-        """Make a failure final: a commit after it would lack the rows that the failed call rejected."""
+        """Make a failure final: a later commit would lack the failed call's rows."""
         try:
             yield
         except KafkaEosError as error:
@@ -352,13 +351,13 @@ class Producer:
     def _check_writable(self) -> None:
         self._sender.raise_failure()
         if self._closed or not self._transactions.may_produce:
-            # An idempotent producer whose epochs are exhausted requests a new producer id; rows wait for it meanwhile.
+            # An idempotent producer with exhausted epochs requests a new producer id. Meanwhile its rows wait.
             if not self._closed and self._transactions.state is State.INITIALIZING:
                 return
             raise IllegalTransition(f"write in state {'closed' if self._closed else self.state.name}")
 
     def _drop(self, deadline_ms: int) -> None:
-        """Drop unsent rows, and wait until the deadline for the responses to requests in flight."""
+        """Drop unsent rows, and wait until the deadline for the responses in flight."""
         self._slab.clear()
         self._slab_bytes = 0
         self._sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))

@@ -1,13 +1,13 @@
-"""Rows and batches between the partitioner and the wire: per partition, in order, with their sequences.
+"""The queue of each partition: its open rows, its batches and their sequences.
 
-A partition's rows pass through three places, in order:
+A partition's rows pass through three lists, in order:
 
     open              rows that wait until a batch is full (batch.size) or old enough (linger.ms)
     fresh             closed, encoded batches without a sequence
     unacknowledged    batches with a sequence: in flight, or waiting for a resend
 
-While a batch of a partition waits for a resend, only the partition's oldest unacknowledged batch is sent. The leader
-would reject a later one that overtook it as out of order.
+While a batch waits for a resend, the sender sends only the partition's oldest unacknowledged batch. The leader would
+reject any later batch as out of order.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
 from kafka_eos_sink.protocol.record_columns import encode_block
 
 SEQUENCES: Final = 2**31
-"""Sequences run from 0 to 2147483647 and then start at 0 again."""
+"""Sequences wrap from 2147483647 to 0."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``rows`` stay until then, to split a batch that is too large for its topic and to name the rows that a broker
-    rejected. They are None for a record that did not come from a row.
+    The batch keeps its ``rows`` in order to split them if the topic's limit is smaller, and to name rejected rows.
+    ``rows`` is None for a record of the commit log.
     """
 
     topic: str
@@ -43,22 +43,22 @@ class ProducerBatch:
     block: RecordsBlock
     created_ms: int
     timestamp_ms: int
-    """The time of writing, for records without a timestamp of their own."""
+    """Time of writing in ms since the epoch, for records without a timestamp."""
     rows: OpenRows | None = None
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
     sealed: tuple[bytes, memoryview] | None = None
-    """The bytes on the wire, made once: a resend must be identical, or the leader cannot recognise a duplicate."""
+    """The encoded bytes, kept because a resend must be identical."""
     attempts: int = 0
-    on_wire: bool = False
+    in_flight: bool = False
     in_doubt: bool = False
-    """The leader may have appended this batch: the request got no response, or one that does not decide it."""
+    """True after a lost response or an ambiguous error: the leader may have the batch."""
     retry_at: int = 0
     unknown_topic_since: int | None = None
     last_problem: str = ""
     base_offset: int | None = None
-    """The offset of the first record once acknowledged; -1 if the response had no offset."""
+    """First offset after the acknowledgement; -1 if the response had no offset."""
 
     @property
     def record_count(self) -> int:
@@ -75,13 +75,13 @@ class ProducerBatch:
         return (0 if self.rows is None else self.block.uncompressed_bytes) + len(self.block.records)
 
     def row_number(self, index: int) -> int | None:
-        """The number, within the task, of the row that became record ``index`` of this batch."""
+        """Return the number, within the task, of the row of record ``index``."""
         if self.rows is None or index >= self.record_count:
             return None
         return int(self.rows.row_numbers[index])
 
     def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
-        """Set producer id, epoch and sequence, and fix the bytes."""
+        """Set producer id, epoch and sequence, and encode the header."""
         self.identity, self.base_sequence = identity, base_sequence
         header, records = seal(
             self.block,
@@ -93,7 +93,7 @@ class ProducerBatch:
         self.sealed = bytes(header), memoryview(records)
 
     def unsent(self) -> None:
-        """Remove identity and sequence, so that the batch can get new ones."""
+        """Remove identity and sequence before the batch gets new ones."""
         self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
         self.attempts = 0
         self.in_doubt = False
@@ -102,7 +102,7 @@ class ProducerBatch:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PartitionQueue:
-    """The rows and batches of one partition that are not acknowledged."""
+    """The unacknowledged rows and batches of one partition."""
 
     topic: str
     partition: int
@@ -116,64 +116,64 @@ class PartitionQueue:
     anything_acknowledged: bool = False
     """Under the current identity."""
     rewrite: bool = False
-    """A sequence could not be resolved: once nothing is in flight, every batch left gets a new one."""
+    """True after an unresolved sequence: all batches then need new sequences."""
 
     def next_to_send(self, now: int, max_in_flight: int, identity: ProducerIdAndEpoch) -> ProducerBatch | None:
-        """The batch that may be sent now, if any."""
+        """Return the batch that the sender may send now, or None."""
         if self.rewrite or self.identity != identity:
-            # A batch of an old producer id or epoch may not be resent (KIP-360). Renumbering waits for the requests in
-            # flight: the leader may still append them under their old sequences. If it did, the renumbered resend
-            # would be a second copy that no leader can recognise.
-            if any(batch.on_wire for batch in self.unacknowledged):
+            # A batch must not be resent under an old producer id or epoch (KIP-360). Renumbering waits for the requests
+            # in flight: the leader may still append them under their old sequences. The renumbered resend would then be
+            # a second copy, which no leader recognises as a duplicate.
+            if any(batch.in_flight for batch in self.unacknowledged):
                 return None
             self._start_over(identity)
         if self.unacknowledged:
             oldest = self.unacknowledged[0]
-            # After a retriable error or a lost response the oldest batch is resent first and alone, because nobody knows
-            # which of the later ones the leader appended (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
-            if not oldest.on_wire:
+            # After a retriable error or a lost response, resend the oldest batch first and alone: which later batches the
+            # leader appended is unknown (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
+            if not oldest.in_flight:
                 return oldest if oldest.retry_at <= now else None
-            # A later batch waits for its resend: nothing new may overtake it.
-            if any(not batch.on_wire for batch in self.unacknowledged):
+            # A later batch waits for its resend, and no new batch may overtake it.
+            if any(not batch.in_flight for batch in self.unacknowledged):
                 return None
-            # A leader keeps the last five batches of a producer to recognise duplicates, hence at most five in flight
-            # (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN). With a sixth, a resend of the first would be unknown.
-            # A leader without state of this producer accepts any first sequence (KIP-360). If it rejected the first
-            # batch and accepted the second, already in flight, the order would be lost for good.
+            # A leader recognises duplicates only among a producer's last five batches, hence at most five in flight
+            # (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN). After a sixth, it would not recognise the first.
+            # The first batch goes alone, because a leader without state of this producer accepts any first sequence
+            # (KIP-360). It could reject the first batch and accept the second: the order would be lost.
             if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
                 return None
         return self.fresh[0] if self.fresh and self.fresh[0].retry_at <= now else None
 
     def sent(self, batch: ProducerBatch, *, transactional: bool) -> None:
-        """Record that ``batch``, the result of ``next_to_send``, is in flight."""
+        """Mark ``batch``, the result of ``next_to_send``, as in flight."""
         if batch.sealed is None:
             if self.fresh and self.fresh[0] is batch:
                 self.fresh.popleft()
                 self.unacknowledged.append(batch)
-                # A batch gets its sequence only when it is sent: a sequence that never went out would be a gap.
+                # A batch gets its sequence only here, because a sequence that is never sent would be a gap.
                 batch.base_sequence = self.next_sequence
                 self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
             batch.sent_as(self.identity, batch.base_sequence, transactional=transactional)
         batch.attempts += 1
-        batch.on_wire = True
+        batch.in_flight = True
 
     def done(self, batch: ProducerBatch) -> None:
         """Remove an acknowledged batch."""
-        batch.on_wire = False
+        batch.in_flight = False
         self.unacknowledged.remove(batch)
         self.anything_acknowledged = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Put ``parts`` in the place of a rejected ``batch``, and renumber later batches if the record count changed.
+        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
 
-        The sequences of ``parts`` begin where the batch's did.
+        The first part gets the base sequence of ``batch``. Later batches keep theirs if the record count is unchanged.
         """
         at = self.unacknowledged.index(batch)
         self.unacknowledged[at : at + 1] = parts
         sequence = batch.base_sequence
         for later in self.unacknowledged[at:]:
-            # A later batch in flight may be renumbered: the leader rejects it, since the batch before it is missing.
-            # Its response then finds ``sealed`` None, and the sender retries it under the new sequence.
+            # Renumbering a batch in flight is safe: the leader rejects it, since the batch before it is missing.
+            # The sender then finds ``sealed`` None, and resends the batch under its new sequence.
             if later.base_sequence != sequence:
                 later.unsent()
                 later.identity, later.base_sequence = self.identity, sequence
@@ -203,14 +203,14 @@ class PartitionQueue:
 
 
 class RecordAccumulator:
-    """The queues of all partitions, and their memory. ``now`` is clock ms everywhere."""
+    """The queues of all partitions, and their memory; ``now`` is clock ms."""
 
     def __init__(self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
-        """The queues that have batches, the ones served longest ago first."""
+        """The queues with batches, the least recently served first."""
         self.used_bytes = 0
-        """Memory of closed batches that are not acknowledged."""
+        """Memory of the unacknowledged batches."""
         self.open_bytes = 0
         self._batch_size = batch_size
         self._topic_batch_size: dict[str, int] = {}
@@ -225,7 +225,7 @@ class RecordAccumulator:
         return found
 
     def batch_size(self, topic: str) -> int:
-        """Uncompressed bytes per batch: batch.size, or less after the topic rejected a batch as too large."""
+        """Return uncompressed bytes per batch, below batch.size after a split."""
         return self._topic_batch_size.get(topic, self._batch_size)
 
     def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
@@ -240,7 +240,7 @@ class RecordAccumulator:
         return queue
 
     def cut(self, queue: PartitionQueue, *, everything: bool) -> Iterator[OpenRows]:
-        """Yield the full batches of the open rows, or all of them, at most ``batch_size`` bytes each; larger rows alone."""
+        """Yield full batches of rows, or all rows; a row above ``batch_size`` is alone."""
         limit = self.batch_size(queue.topic)
         if not queue.open or (queue.open_bytes < limit and not everything):
             return
@@ -257,16 +257,16 @@ class RecordAccumulator:
         queue.open_bytes = remaining
         queue.open.clear()
         if start < total:
-            # Copied: a slice of a few rows would keep the memory of their whole slab.
+            # A copy, because a slice of a few rows would keep the memory of the whole slab.
             queue.open.append(rows.take(np.arange(start, total)))
         yield from pieces
 
     def lingered(self, now: int) -> list[PartitionQueue]:
-        """The queues whose open rows have waited for linger.ms."""
+        """Return the queues whose open rows have waited for linger.ms."""
         return [queue for queue in self.queues.values() if queue.open and now - queue.open_since >= self._linger_ms]
 
     def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
-        """The queues to close so that ``bytes_to_free`` of open rows become batches, the largest first."""
+        """Return the queues with the most open bytes, ``bytes_to_free`` in total."""
         found, freed = [], 0
         for queue in sorted(self.queues.values(), key=lambda queue: -queue.open_bytes):
             if freed >= bytes_to_free or not queue.open:
@@ -276,7 +276,7 @@ class RecordAccumulator:
         return found
 
     def close(self, queue: PartitionQueue, rows: OpenRows, now: int, timestamp_ms: int) -> ProducerBatch:
-        """Encode ``rows`` into one batch behind the others; ``timestamp_ms`` is for rows without one."""
+        """Encode ``rows`` as a batch; ``timestamp_ms`` is for rows without one."""
         batch = ProducerBatch(
             topic=queue.topic,
             partition=queue.partition,
@@ -289,14 +289,14 @@ class RecordAccumulator:
         return batch
 
     def add(self, batch: ProducerBatch) -> None:
-        """Put a closed batch behind the others of its partition."""
+        """Append a closed batch to the queue of its partition."""
         queue = self.queue(batch.topic, batch.partition)
         queue.fresh.append(batch)
         self.used_bytes += batch.memory_bytes
         self.active.setdefault((batch.topic, batch.partition), queue)
 
     def served(self, queue: PartitionQueue) -> None:
-        """Move the queue behind the others, so that none starves."""
+        """Move the queue behind the others, so that no partition starves."""
         key = (queue.topic, queue.partition)
         self.active.pop(key, None)
         if not queue.idle:
@@ -308,9 +308,9 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def split(self, batch: ProducerBatch) -> bool:
-        """Replace a batch that is too large for its topic by two halves; return False for a single record.
+        """Split a batch that is too large for its topic; return False for a single record.
 
-        Later batches of the topic are at most as large as these halves.
+        Later batches of the topic are at most half as large as this one.
         """
         rows = batch.rows
         if rows is None or batch.record_count < 2:
@@ -318,7 +318,7 @@ class RecordAccumulator:
         ends = np.cumsum(rows.sizes)
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
-        # The halves keep the time of closing: a split must not prolong delivery.timeout.ms.
+        # The halves keep the time of closing, because a split must not extend delivery.timeout.ms.
         parts = [
             ProducerBatch(
                 topic=batch.topic,
@@ -335,23 +335,23 @@ class RecordAccumulator:
         return True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Put ``parts`` (or nothing) in the place of a batch that the broker rejected."""
+        """Replace a rejected batch by ``parts``, which may be empty."""
         queue = self.queue(batch.topic, batch.partition)
-        batch.on_wire = False
+        batch.in_flight = False
         queue.replace(batch, parts)
         self.used_bytes += sum(part.memory_bytes for part in parts)
         self._released(queue, batch)
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Forget everything that is not in flight; return the forgotten batches that have a sequence."""
-        # A batch in flight stays: its bytes are on the wire, and an abort waits for its response (KIP-890).
+        """Drop what is not in flight; return the dropped batches with a sequence."""
+        # A batch in flight stays, because an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
             queue.open.clear()
             queue.open_bytes = 0
-            dropped = [batch for batch in queue.unacknowledged if not batch.on_wire]
+            dropped = [batch for batch in queue.unacknowledged if not batch.in_flight]
             numbered += dropped
-            queue.unacknowledged = [batch for batch in queue.unacknowledged if batch.on_wire]
+            queue.unacknowledged = [batch for batch in queue.unacknowledged if batch.in_flight]
             for batch in itertools.chain(dropped, queue.fresh):
                 self.used_bytes -= batch.memory_bytes
             queue.fresh.clear()
@@ -362,7 +362,7 @@ class RecordAccumulator:
 
     @property
     def idle(self) -> bool:
-        """Whether every closed batch is acknowledged."""
+        """True if every closed batch is acknowledged."""
         return not self.active
 
     def _released(self, queue: PartitionQueue, batch: ProducerBatch) -> None:

@@ -1,14 +1,14 @@
-"""Check rows before any of them is sent: which ones Kafka would reject, and why.
+"""Find the rows that Kafka would reject, before the producer sends any.
 
-Without a dead letter topic the first such row fails the task. With one the rows go there, with the reason in headers:
+Without a dead letter topic, the first such row fails the task. With one, the rows go there, with the reason in headers:
 
     kafka-eos.error        the code, as in docs/errors.md
-    kafka-eos.reason       the sentence
-    kafka-eos.topic        the row's topic (absent if it has none)
-    kafka-eos.partition    the row's partition (absent if it has none)
-    kafka-eos.row          its number within the task
+    kafka-eos.reason       the reason as text
+    kafka-eos.topic        the row's topic, if the row has one
+    kafka-eos.partition    the row's partition, if the row has one
+    kafka-eos.row          the row's number within the task
     kafka-eos.key.bytes, kafka-eos.value.bytes
-                           the size of a key or value that was removed, because the row is too large for any topic
+                           size of a key or value that the producer removed from a too large row
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
 
 LONGEST_KEPT_BYTES: Final = 65_536
-"""The longest key that the dead letter of a too large row keeps."""
+"""The longest key that a too large row keeps as a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """Rows that cannot be written, all for the same reason."""
+    """Rows that Kafka cannot store, all for the same reason."""
 
     code: str
     reason: str
@@ -43,10 +43,10 @@ class BadRows:
     rows: Rows
     row_numbers: npt.NDArray[np.int64]
     partition: int | None = None
-    """The partition that the partitioner had chosen, for a row that only the broker rejected."""
+    """The partitioner's choice, for a row that the broker rejected."""
 
     def error(self) -> InvalidRowError:
-        """Name the first row by topic, partition and number, never by its content."""
+        """Build the error for the first row, without the row's content."""
         partition = self.partition
         if partition is None and self.rows.partition is not None:
             partition = self.rows.partition[0].as_py()
@@ -56,13 +56,13 @@ class BadRows:
         return InvalidRowError(
             self.code,
             f"row {self.row_numbers[0]} of the task ({where}{at}) {self.reason}"
-            f"{f'; {more} more rows likewise' if more else ''}. Correct the rows, or give dead.letter.topic",
+            f"{f'; {more} more rows have this error' if more else ''}. Correct the rows, or set dead.letter.topic",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRows:
-    """Rows of one topic that can be written, with their encoded bytes and their numbers in the task."""
+    """Valid rows of one topic, with their encoded bytes and their numbers in the task."""
 
     topic: TopicPartitions
     rows: Rows
@@ -73,10 +73,10 @@ class TopicRows:
 def checked_rows(
     rows: Rows, row_numbers: npt.NDArray[np.int64], topics: TopicDirectory, config: ProducerConfig
 ) -> tuple[list[TopicRows], list[BadRows]]:
-    """Group rows by topic, and separate those that cannot be written.
+    """Group rows by topic, and separate the rows that Kafka cannot store.
 
     Raises:
-        InvalidRowError: a row cannot be written and there is no dead letter topic. None of these rows is sent then.
+        InvalidRowError: Kafka cannot store a row, and there is no dead letter topic. The producer sends none of ``rows``.
     """
     good: list[TopicRows] = []
     bad: list[BadRows] = []
@@ -120,7 +120,7 @@ def _check_topic(
     if rows.partition is not None and rows.partition.null_count < len(rows.partition):
         given = rows.partition.fill_null(0).to_numpy(zero_copy_only=False)
         if ((given < 0) | (given >= topic.count)).any():
-            # Partitions may have been added since. Java's producer also refreshes metadata before it rejects the row.
+            # The topic may have new partitions. Java's producer also refreshes metadata before it rejects a row.
             fresh = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
             topic = fresh if isinstance(fresh, TopicPartitions) else topic
         wrong = ((given < 0) | (given >= topic.count)) & ~too_large
@@ -163,8 +163,8 @@ def _picked(
 
 
 def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
-    """Build the records for the dead letter topic, with the reason in their headers."""
-    # Python per row: only rows that Kafka would reject come here.
+    """Build the dead letters, with the reason in their headers."""
+    # Python per row is fine here: these are only the rows that Kafka rejects.
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: list[list[dict[str, Any]]] = []

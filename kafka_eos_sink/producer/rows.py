@@ -18,9 +18,8 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 class Rows:
     """Rows as Spark delivered them, in order.
 
-    ``topic`` is one name for all rows, or an Arrow string array as long as the columns; a row with a null topic cannot
-    be written. ``partition`` is an int32 array, or None if the partitioner chooses for all rows. It also chooses for a
-    null in the array.
+    ``topic`` is one name for all rows, or an Arrow string array with one name per row. Kafka cannot store a row with a
+    null topic. ``partition`` is an int32 array or None. The partitioner chooses for None and for nulls.
     """
 
     topic: str | pa.Array
@@ -32,7 +31,7 @@ class Rows:
         return self.columns.num_rows
 
     def slice(self, offset: int, length: int) -> Rows:
-        """Take ``length`` rows from ``offset`` on, without a copy."""
+        """Return ``length`` rows from ``offset`` on, without a copy."""
         return Rows(
             topic=self.topic if isinstance(self.topic, str) else self.topic.slice(offset, length),
             partition=None if self.partition is None else self.partition.slice(offset, length),
@@ -40,7 +39,7 @@ class Rows:
         )
 
     def take(self, indices: np.ndarray[Any, Any]) -> Rows:
-        """Copy the rows at ``indices`` (integers), in that order."""
+        """Return a copy of the rows at ``indices``, in that order."""
         at = pa.array(indices)
         return Rows(
             topic=self.topic if isinstance(self.topic, str) else self.topic.take(at),
@@ -51,7 +50,7 @@ class Rows:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenRows:
-    """Rows of one partition, with an upper bound of each row's encoded bytes and its number in the task."""
+    """Rows of one partition, with each row's maximum bytes and number in the task."""
 
     columns: RecordColumns
     sizes: npt.NDArray[np.int64]
@@ -65,7 +64,7 @@ class OpenRows:
         )
 
     def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
-        """The rows at ``indices``, in that order, copied."""
+        """Return a copy of the rows at ``indices``, in that order."""
         return OpenRows(
             columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
         )
@@ -102,7 +101,7 @@ def concat_open_rows(pieces: Sequence[OpenRows]) -> OpenRows:
 
 
 def topic_column(rows: Rows) -> pa.Array:
-    """Return the topic of every row as an Arrow string array, also if all rows share one topic."""
+    """Return each row's topic as an Arrow string array, even for one shared topic."""
     if isinstance(rows.topic, str):
         return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.num_rows)
     topic = rows.topic.combine_chunks() if isinstance(rows.topic, pa.ChunkedArray) else rows.topic

@@ -1,4 +1,4 @@
-"""Send the accumulator's batches and process the responses, one turn at a time (Java's Sender)."""
+"""Send batches and process responses, one turn at a time (Java's Sender)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from kafka_eos_sink.protocol.reactions import MAY_HAVE_BEEN_APPENDED, RESTARTS_S
 log = logging.getLogger(__name__)
 
 PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
-"""From this version on a Produce request adds its partitions to the transaction (KIP-890)."""
+"""From this version on, Produce adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
 WAIT_MS: Final = 100
-"""How long a caller that waits for the brokers stays in one turn: it checks its own deadline in between."""
+"""Longest turn of a waiting caller, which checks its deadline between turns."""
 IDLE_WAIT_MS: Final = 50
-"""How long to sleep at most while a batch waits for something that no socket announces: a leader, a backoff."""
+"""Longest turn while a batch waits for a leader or backoff: no socket reports them."""
 
 
 class Acknowledged(NamedTuple):
-    """Records of one partition that its leader has acknowledged.
+    """Offsets and number of the records that a partition leader has acknowledged.
 
-    ``first_offset`` is -1 if the response to the first batch had no offset. ``last_offset`` is the last known one.
+    ``first_offset`` is -1 if the response to the first batch had no offset. ``last_offset`` is the last known offset.
     """
 
     first_offset: int
@@ -42,15 +42,15 @@ class Acknowledged(NamedTuple):
     record_count: int
 
 
-class RefusedBatch(NamedTuple):
-    """A single record that is too large for its topic, on its way to the dead letter topic."""
+class RejectedRecord(NamedTuple):
+    """A record that is too large for its topic, and the reason for its dead letter."""
 
     batch: ProducerBatch
     error: InvalidRowError
 
 
 class Sender:
-    """The producer's side of the wire. It keeps the first failure in ``failure`` and sends nothing after it."""
+    """Send batches until the first failure, which ``failure`` keeps."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Sender:
     ) -> None:
         self.failure: KafkaEosError | None = None
         self.tainted = False
-        """The producer abandoned a Produce request in flight: its records may still be appended."""
+        """True if a leader may still append the records of an abandoned Produce request."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
-        self.refused: list[RefusedBatch] = []
+        self.rejected: list[RejectedRecord] = []
         self._client = client
         self._config = config
         self._accumulator = accumulator
@@ -82,7 +82,7 @@ class Sender:
         return len(self._produces)
 
     def begin(self) -> None:
-        """Start the next transaction with an empty record of acknowledged offsets."""
+        """Forget the acknowledged offsets of the last transaction."""
         self.tainted = False
         self.acknowledged.clear()
 
@@ -96,7 +96,7 @@ class Sender:
             raise self.failure
 
     def run_once(self, timeout_ms: int) -> None:
-        """Run one turn: send to the coordinator, send batches, read responses; wait at most ``timeout_ms``."""
+        """Send requests, then process responses; wait for them at most ``timeout_ms``."""
         now = self._client.clock()
         self._waiting = False
         self._coordinate(now)
@@ -121,7 +121,7 @@ class Sender:
         node = self._client.least_loaded_node() if to_any else self._transactions.coordinator
         if node is None or not self._client.ready(node):
             self._waiting = True
-            # The coordinator's node has left the cluster, so it will never be ready: another one took its place.
+            # The coordinator's node has left the cluster and will never be ready: find the new coordinator.
             if node is not None and not to_any and node not in self._client.metadata.brokers:
                 self._transactions.unreachable()
             return
@@ -130,7 +130,7 @@ class Sender:
                 node, needed.request, max_version=needed.max_version, min_version=needed.min_version
             )
         except KafkaEosError as error:
-            self._transactions.fail(error, fatal=True)  # during an abort as well: no response would ever come
+            self._transactions.fail(error, fatal=True)  # during an abort too: no response will arrive
             self.give_up(error)
             return
         self._transactions.sent(needed)
@@ -138,7 +138,7 @@ class Sender:
     # sending
 
     def _send_batches(self, now: int) -> bool:
-        """Send one request to every leader that is ready; return True if any was sent."""
+        """Send one request to each ready leader; return True if the sender sent any."""
         transactions, metadata = self._transactions, self._client.metadata
         requests: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
         sizes: dict[int, int] = {}
@@ -147,10 +147,10 @@ class Sender:
             batch = queue.next_to_send(now, self._config.max_in_flight, transactions.identity)
             if batch is None:
                 oldest = queue.oldest
-                self._waiting |= oldest is not None and not oldest.on_wire
+                self._waiting |= oldest is not None and not oldest.in_flight
                 continue
-            # Below transaction version 2 the coordinator must know the partition first. Otherwise a crash would leave
-            # rows that no EndTxn ever reaches: a hanging transaction.
+            # Below transaction version 2, AddPartitionsToTxn must precede Produce. Otherwise a crash leaves rows that no
+            # EndTxn reaches: a hanging transaction.
             if not transactions.add_partition(partition):
                 self._waiting |= self._coordination is None
                 continue
@@ -166,7 +166,7 @@ class Sender:
                 self._waiting |= not busy and not usable[leader]
             if not usable[leader]:
                 continue
-            # A batch above max.request.size goes alone: only the broker can decide on it (message.max.bytes).
+            # A batch above max.request.size goes alone: only the broker knows its limit (message.max.bytes).
             size = sizes.get(leader, 0) + batch.size_bytes
             if leader in sizes and size > self._config.max_request_size:
                 continue
@@ -180,7 +180,7 @@ class Sender:
         transactions = self._transactions
         topics: dict[str, list[ProduceRequest.Topic.Partition]] = {}
         for queue, batch in batches:
-            # Recorded before the bytes leave: in version 2 a lost Produce may have opened the transaction (KIP-890).
+            # Before the send: under version 2, a Produce without a response may have opened the transaction (KIP-890).
             queue.sent(batch, transactional=transactions.transactional)
             transactions.produced_to((batch.topic, batch.partition))
             self._accumulator.served(queue)
@@ -196,7 +196,7 @@ class Sender:
         )
         lowest: int | None = None
         highest = PRODUCE_WITH_IMPLICIT_PARTITIONS
-        # The version tells the leader which protocol the transaction follows: from 12 on the leader adds the partition.
+        # The leader derives the transaction's protocol from the version: from 12 on, it adds the partition itself.
         if transactions.transactional and transactions.implicit_partitions:
             lowest = PRODUCE_WITH_IMPLICIT_PARTITIONS
         elif transactions.transactional:
@@ -205,7 +205,7 @@ class Sender:
             pending = self._client.send(leader, request, max_version=highest, min_version=lowest)
         except KafkaEosError as error:
             for _, batch in batches:
-                batch.on_wire = False
+                batch.in_flight = False
             self.fail(error)
             return
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
@@ -237,20 +237,20 @@ class Sender:
                 self._client.learn_broker(found.node_id, found.host, found.port)
 
     def _lost(self, batch: ProducerBatch, error: LostResponse, now: int) -> None:
-        # The leader may have appended the batch, so only identical bytes may follow: the leader drops a duplicate.
-        batch.on_wire = False
+        # The leader may have appended the batch. It drops a resend as a duplicate only if the sequence is the same.
+        batch.in_flight = False
         batch.in_doubt = True
         self._client.request_metadata_update()
-        self._again(batch, now, str(error))
+        self._retry(batch, now, str(error))
 
     def _produced(self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int) -> None:
         results = {(topic.name, each.index): each for topic in response.responses for each in topic.partition_responses}
         for batch in batches:
-            batch.on_wire = False
+            batch.in_flight = False
             result = results.get((batch.topic, batch.partition))
             if result is None:
                 batch.in_doubt = True
-                self._again(batch, now, f"the response of broker {node} lacks the partition")
+                self._retry(batch, now, f"the response of broker {node} lacks the partition")
                 continue
             hint = result.current_leader
             leader_known = (
@@ -267,36 +267,36 @@ class Sender:
     ) -> None:
         code = ErrorCode.of(result.error_code)
         if batch.sealed is None:
-            # The batch got new sequences while it was in flight, behind a rejected batch; the leader had to reject it.
-            self._again(batch, now, code.name, at_once=True)
+            # The sender renumbered this batch in flight behind a rejected one, so the leader had to reject its old sequence.
+            self._retry(batch, now, code.name, at_once=True)
             return
         if code is ErrorCode.NONE:
             self._acknowledge(batch, result.base_offset, result.log_append_time_ms)
             return
         batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED
-        problem = code.name if not result.error_message else f"{code.name}: {result.error_message}"
+        problem = code.name if not result.error_message else f"{code.name}: {result.error_message.rstrip('.')}"
         queue = self._accumulator.queue(batch.topic, batch.partition)
         match reaction(ProduceRequest, result.error_code):
             case Reaction.SUCCESS if batch.attempts > 1:
-                # DUPLICATE_SEQUENCE_NUMBER: an earlier attempt whose response was lost had been appended.
+                # DUPLICATE_SEQUENCE_NUMBER: the leader appended an earlier attempt, whose response was lost.
                 self._acknowledge(batch, -1)
             case Reaction.SUCCESS:
-                # The leader already knows a sequence that this producer sent only now: another one uses its identity.
-                sent_once = f"{problem}, although it was sent only once: another producer uses this identity"
+                # The leader already has a sequence that this producer sends for the first time.
+                sent_once = f"{problem}, although the producer sent it only once: another producer uses this identity"
                 self.fail(produce_errors.transaction_aborted_error(batch, sent_once))
             case Reaction.RETRY | Reaction.FIND_COORDINATOR:
-                self._again(batch, now, problem)
+                self._retry(batch, now, problem)
             case Reaction.REFRESH_METADATA:
                 self._leader_lost(batch, code, problem, now, leader_known)
-            # Out of order behind an earlier batch: it follows as soon as that one is acknowledged. The oldest batch out of
-            # order means lost data, or another producer with this identity.
-            case Reaction.RETRY_WHILE_EARLIER_UNANSWERED if queue.unacknowledged[0] is not batch:
-                self._again(batch, now, problem, at_once=True)
+            # Behind an unacknowledged batch, out of order only means that the earlier batch must be resent first. For the
+            # oldest batch it means lost data, or another producer with this identity.
+            case Reaction.RETRY_BEHIND_EARLIER_BATCH if queue.unacknowledged[0] is not batch:
+                self._retry(batch, now, problem, at_once=True)
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
                 self.fail(produce_errors.rejected_batch_error(batch, result))
-            # A transactional producer must not bump its epoch here: its transaction aborts instead (KIP-360).
+            # A transactional producer must not bump its epoch. Its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
             case _:
@@ -322,7 +322,7 @@ class Sender:
                 log_append_time_ms=log_append_time_ms,
             )
 
-    def _again(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
+    def _retry(self, batch: ProducerBatch, now: int, problem: str, *, at_once: bool = False) -> None:
         batch.last_problem = problem
         log.debug(
             "topic %s partition %d: retry of sequence %d after attempt %d%s: %s",
@@ -334,7 +334,7 @@ class Sender:
             problem,
         )
         if batch.attempts > self._config.retries:
-            self._give_up(batch, f"{batch.attempts} attempts (retries)")
+            self._give_up(batch, f"{self._config.retries} retries (option retries)")
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 
@@ -349,8 +349,8 @@ class Sender:
             batch.unknown_topic_since = None
         if not leader_known:
             self._client.request_metadata_update()
-        # The response named the new leader (KIP-951), so no backoff is needed.
-        self._again(batch, now, problem, at_once=leader_known)
+        # A response that names the new leader (KIP-951) makes the backoff unnecessary.
+        self._retry(batch, now, problem, at_once=leader_known)
 
     def _too_large(self, batch: ProducerBatch, problem: str) -> None:
         if self._accumulator.split(batch):
@@ -365,19 +365,19 @@ class Sender:
         error = produce_errors.record_too_large_error(batch, problem)
         if self._config.dead_letter_topic not in (None, batch.topic) and batch.rows is not None:
             self._accumulator.replace(batch, ())
-            self.refused.append(RefusedBatch(batch, error))
+            self.rejected.append(RejectedRecord(batch, error))
         else:
             self.fail(error)
 
     def _restart_sequences(self, queue: PartitionQueue, problem: str) -> None:
         log.warning(
-            "topic %s partition %d: %s; its unacknowledged batches are sent again under the next epoch and may be written "
-            "twice (at-least-once)",
+            "topic %s partition %d: %s; the producer resends unacknowledged batches under the next epoch, so Kafka may "
+            "store them twice (at-least-once)",
             queue.topic,
             queue.partition,
             problem,
         )
-        # Several partitions may fail under one epoch. Only the first failure bumps it; the others meet the new one.
+        # Several partitions may fail under one epoch. Only the first failure bumps it; the others use the new epoch.
         if queue.identity == self._transactions.identity:
             self._transactions.bump_epoch()
         queue.rewrite = True
@@ -387,9 +387,9 @@ class Sender:
             return
         self._next_expiry = now + EXPIRY_CHECK_MS
         for queue in self._accumulator.active.values():
-            # Only the oldest batch of a partition expires, and never one in flight: its response may still come.
+            # Only a partition's oldest batch expires, and never in flight: its response may still arrive.
             oldest = queue.oldest
-            if oldest is None or oldest.on_wire:
+            if oldest is None or oldest.in_flight:
                 continue
             age, limit = now - oldest.created_ms, self._config.delivery_timeout_ms
             if age >= limit:
@@ -403,20 +403,20 @@ class Sender:
         elif self._client.metadata.leader(batch.topic, batch.partition) is None:
             reason = "the partition has no leader"
         else:
-            reason = "it could not be sent"
+            reason = "the producer could not send it"
         self.fail(produce_errors.delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
-        """Send nothing more; the first failure counts."""
+        """Send no more batches; only the first failure counts."""
         if self.failure is None:
             self._transactions.fail(error, fatal=fatal)
             self.give_up(error)
 
     def give_up(self, error: KafkaEosError) -> None:
-        """Give up every record that is not acknowledged; does nothing after an earlier failure.
+        """Give up every unacknowledged record; does nothing after an earlier failure.
 
-        Interceptors get the failure for all records that have a partition, and no later call for them. Each record
-        counts once, although a batch in flight may still be acknowledged.
+        Interceptors receive the failure once for each record with a partition, and no later acknowledgement of it.
+        The leader may still append and acknowledge a batch in flight.
         """
         if self.failure is not None:
             return
@@ -433,13 +433,13 @@ class Sender:
     # leaving
 
     def drop_unsent(self) -> None:
-        """Forget every batch that is not in flight; an in-doubt batch among them taints the attempt."""
+        """Drop batches that are not in flight; an in-doubt batch taints the attempt."""
         numbered = self._accumulator.drop_unsent()
-        # The request of an in-doubt batch may still be on its way, and may be appended after EndTxn.
+        # The lost request of an in-doubt batch may still arrive, and the leader may append it after EndTxn.
         self.tainted |= any(batch.in_doubt for batch in numbered)
         self._transactions.spent |= bool(numbered)
 
     def abandon(self) -> None:
-        """Stop waiting for the requests in flight, which taints the attempt: their records may still be appended."""
+        """Abandon the requests in flight: a leader may still append their records."""
         self.tainted |= bool(self._produces)
         self._produces.clear()

@@ -1,4 +1,4 @@
-"""The topics that the producer writes to, and the wait for their metadata."""
+"""Look up the producer's topics, and wait for their metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_MS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProblem:
-    """Why the topic accepts no writes: a code of docs/errors.md and half a sentence."""
+    """Why a topic accepts no rows: an error code, and a predicate for the message."""
 
     code: str
     reason: str
@@ -30,7 +30,7 @@ class TopicProblem:
 
 
 class TopicDirectory:
-    """Topics as the partitioner needs them."""
+    """The topics' partitions, or the reasons against writing to them."""
 
     def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int) -> None:
         self._client = client
@@ -39,15 +39,15 @@ class TopicDirectory:
         self._problems: dict[str, TopicProblem] = {}
 
     def resolve(self, topics: Iterable[str]) -> dict[str, TopicPartitions | TopicProblem]:
-        """Look topics up, and wait for the metadata of all of them together, at most max.block.ms.
+        """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        A topic that was not found once is not waited for again.
+        The directory waits only once for a missing topic.
 
         Raises:
-            AuthorizationError: the principal may not describe a topic.
+            AuthorizationError: The principal may not describe a topic.
         """
         names = list(topics)
-        # As with Java's producer, the cluster creates a missing topic if its auto.create.topics.enable allows it.
+        # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
         deadline = self._client.clock() + self._max_block_ms
@@ -57,20 +57,20 @@ class TopicDirectory:
             if not missing:
                 return found
             if self._client.clock() >= deadline:
-                waited = f"after {self._max_block_ms} ms (max.block.ms)"
-                reason = f"is not known to the cluster {waited}; create it, or correct the name"
+                waited = f"within {self._max_block_ms} ms (max.block.ms)"
+                reason = f"did not appear in the cluster's metadata {waited}; create it, or correct the name"
                 return found | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
             self._await_metadata(deadline)
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
-        """Look a topic up in metadata younger than this call, if it arrives within max.block.ms."""
+        """Look up a topic after a metadata refresh, if one arrives within max.block.ms."""
         version, deadline = self._client.metadata.version, self._client.clock() + self._max_block_ms
         while self._client.metadata.version == version and self._client.clock() < deadline:
             self._await_metadata(deadline)
         return self.resolve([topic])[topic]
 
     def _await_metadata(self, deadline: int) -> None:
-        # The sender keeps sending meanwhile: batches of other topics must not time out behind a missing topic.
+        # The sender runs meanwhile, so that batches of other topics do not time out behind a missing topic.
         self._client.request_metadata_update()
         self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 
@@ -85,9 +85,9 @@ class TopicDirectory:
         if topic is None:
             return None
         if topic.is_internal:
-            return self._reject(name, "INTERNAL_TOPIC", "is internal to Kafka and must not be written to")
+            return self._reject(name, "INTERNAL_TOPIC", "is internal to Kafka and accepts no rows")
         if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            reason = "has a name that Kafka does not allow (letters, digits, '.', '_' and '-', at most 249)"
+            reason = "has an invalid name; Kafka allows up to 249 letters, digits, '.', '_' and '-'"
             return self._reject(name, "INVALID_TOPIC", reason)
         if topic.error_code in MISSING_RIGHT:
             raise refusal(MetadataRequest, topic.error_code, f"Metadata of topic {name}")

@@ -1,11 +1,11 @@
 """The transactional producer's state machine. No I/O, no clock, no threads.
 
-    next_request()   the request that the coordinator needs now: derived from the state, so a retry needs no memory
+    next_request()   the next request to the coordinator, derived from the state: a retry needs no memory
     receive()        the response
-    lost()           no response will come: the request may have been processed
+    lost()           no response will arrive, but the coordinator may have processed the request
 
-A task's transaction ends its life here as PREPARED: everything is acknowledged and nothing is ended. From then on only
-the driver decides. The other ways out of IN_TRANSACTION are an abort and a commit.
+A task's transaction stays PREPARED: the leaders have acknowledged every batch, and only the driver may end it. An abort
+and a commit are the other exits of IN_TRANSACTION.
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ from kafka_eos_sink.protocol.messages import (
     FindCoordinatorRequest,
     InitProducerIdRequest,
 )
-from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import RETRIES, Reaction, reaction, refusal
 
 log = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
-TRY_AGAIN: Final = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
 NO_RESPONSE: Final = "no response"
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
-"""A coordinator that still writes the markers of the last transaction finishes within milliseconds (as in Java)."""
+"""Short as in Java: the last transaction's markers take only milliseconds."""
 _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
 class TransactionManager:
     """One producer's identity and its transaction.
 
-    Without a transactional id only the producer id and epoch are kept, for the idempotent producer.
-    ``transaction_version`` is the cluster's finalized feature (KIP-890): from 2 on, Produce adds its
-    partitions by itself and EndTxn returns the next epoch. It is chosen once and never changes in a transaction.
+    Without a transactional id, the manager only keeps the producer id and epoch of the idempotent producer.
+    ``transaction_version`` is the cluster's finalized feature (KIP-890). From 2 on, Produce adds its partitions itself, and
+    EndTxn returns the next epoch. The version never changes within a transaction.
     """
 
     def __init__(
@@ -71,26 +70,26 @@ class TransactionManager:
         self.producer_epoch = -1
         self.coordinator: int | None = None
         self.partitions: set[TopicPartition] = set()
-        """What the transaction holds, or may hold: in version 2 a partition to which a Produce request was sent."""
+        """Partitions of the transaction, in version 2 also those of a lost Produce."""
         self.pending: set[TopicPartition] = set()
-        """Partitions that have to be added before anything is produced to them (below version 2)."""
+        """Partitions that AddPartitionsToTxn must add before Produce (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
-        """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
+        """Partitions that an unresolved AddPartitionsToTxn may have added."""
         self.end_result: EndTxnResult | None = None
         self.spent = False
-        """A request of this identity was lost, or a batch got a sequence and was never written.
+        """True after a lost request, or after dropping a batch with a sequence.
 
-        Below version 2 the epoch outlives its transaction. A request that arrives late would then count for the next
-        transaction, and a sequence that was never written would be a gap there.
+        Below version 2, the next transaction has the same epoch. A late request would then belong to it, and the unused
+        sequence would be a gap in it.
         """
         self.next_at = 0
-        """Clock ms before which no request is due (backoff)."""
+        """Clock ms before which the manager sends no request (backoff)."""
         self.last_problem = NO_RESPONSE
-        """The coordinator's last error; for messages only."""
+        """The coordinator's last error, for messages only."""
         self.busy = False
-        """The last error was CONCURRENT_TRANSACTIONS: the coordinator still ends a transaction of this id."""
+        """True after CONCURRENT_TRANSACTIONS: the id's last transaction is still ending."""
         self._unsettled: set[TopicPartition] = set()
-        """Those of ``in_doubt`` that stay in doubt if a retry is rejected: an earlier request may have added them."""
+        """The part of ``in_doubt`` that stays in doubt if the coordinator rejects a retry."""
         self._in_flight: CoordinatorRequest | None = None
         self._backoff = backoff
         self._failures = 0
@@ -101,7 +100,7 @@ class TransactionManager:
 
     @property
     def implicit_partitions(self) -> bool:
-        """Whether a Produce request adds its partitions to the transaction by itself (KIP-890)."""
+        """True if Produce itself adds its partitions to the transaction (KIP-890)."""
         return self.transaction_version >= 2
 
     @property
@@ -111,43 +110,43 @@ class TransactionManager:
 
     @property
     def may_produce(self) -> bool:
-        """Whether batches may be sent at all now."""
+        """True if the state allows Produce requests."""
         return self.state is (State.IN_TRANSACTION if self.transactional else State.READY)
 
     @property
-    def may_hold_something(self) -> bool:
-        """Whether the coordinator may have a transaction of ours that has to be ended."""
+    def may_be_open(self) -> bool:
+        """True if the coordinator may have an open transaction of this producer."""
         return bool(self.partitions or self.in_doubt)
 
     @property
     def awaits_end(self) -> bool:
-        """Whether a response to EndTxn may still come; after a fatal error none will."""
+        """True if a response to EndTxn may still arrive; after a fatal error none will."""
         return self.end_result is None and self.state in (State.COMMITTING, State.ABORTING)
 
     # calls of the producer
 
     def initialize(self) -> None:
-        """Request a producer id and epoch, which fences the former owner of the transactional id."""
+        """Request a producer id and epoch, which fences the id's former owner."""
         self._move(State.INITIALIZING)
 
     def initialized(self, producer_id: int, producer_epoch: int) -> None:
-        """Use the identity of an InitProducerId that was made elsewhere."""
+        """Use a producer id and epoch that the caller got from InitProducerId."""
         self._identify(producer_id, producer_epoch)
         self._move(State.READY)
 
     def begin(self) -> None:
-        """Start a transaction; raises ``KafkaEosError`` (``TAINTED``) if this identity may not be used again."""
+        """Start a transaction; raise ``TAINTED`` if this identity must not be reused."""
         if self.spent and not self.implicit_partitions:
             raise KafkaEosError(
                 "TAINTED",
-                f"the last transaction of {self._name()} left requests behind that may still arrive; below "
-                "transaction.version 2 the next one needs a new producer id and epoch: call init_producer_id first",
+                f"requests of the last transaction of {self._name()} may still arrive. Below transaction.version 2, "
+                "the next transaction needs a new epoch: call init_producer_id first",
             )
         self._move(State.IN_TRANSACTION)
         self.end_result = None
 
     def add_partition(self, partition: TopicPartition) -> bool:
-        """Return True if a batch for ``partition`` may be sent now; if not, request that the partition is added."""
+        """Return True if Produce to ``partition`` is allowed, else make it pending."""
         if not self.may_produce:
             raise IllegalTransition(f"produce in state {self.state.name}")
         if not self.transactional or self.implicit_partitions or partition in self.partitions:
@@ -156,49 +155,49 @@ class TransactionManager:
         return False
 
     def produced_to(self, partition: TopicPartition) -> None:
-        """Record that a Produce request for ``partition`` is in flight."""
-        # In version 2 the leader adds the partition before it appends (KIP-890). The transaction may be open although the
-        # append failed or the response was lost, so an abort must send EndTxn.
+        """Record that a Produce request to ``partition`` is in flight."""
+        # In version 2, the leader adds the partition before it appends (KIP-890). The transaction may thus be open even if
+        # the append failed or the response was lost, so an abort must send EndTxn.
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
 
     def prepare(self) -> None:
-        """Hand the transaction over: every batch is acknowledged, and only the driver may end it from now on."""
+        """Hand over the transaction: from now on, only the driver may end it."""
         if self.pending or self.in_doubt:
-            raise IllegalTransition("prepare while requests to the coordinator are open")
+            raise IllegalTransition("prepare while a request to the coordinator is pending")
         self._move(State.PREPARED)
 
     def commit(self) -> None:
         if self.pending or self.in_doubt:
-            raise IllegalTransition("commit while requests to the coordinator are open")
+            raise IllegalTransition("commit while a request to the coordinator is pending")
         self._move(State.COMMITTING)
         self._finish_if_empty()
 
     def abort(self) -> None:
         self._move(State.ABORTING)
-        # Partitions in doubt are requested until a response comes: below version 2 an AddPartitionsToTxn that arrives
-        # after EndTxn opens a hanging transaction (KAFKA-17754).
+        # Retry AddPartitionsToTxn for partitions in doubt until a response arrives. Below version 2, a request that
+        # arrives after EndTxn would open a hanging transaction (KAFKA-17754).
         self.pending &= self.in_doubt
         self._finish_if_empty()
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
-        """End the attempt because of a failed batch; the first reason counts."""
+        """Fail the attempt; only the first error counts."""
         if self.error is None:
             self.error = error
         if fatal or not self.transactional:
-            # In PREPARED the transaction is the driver's: no failure here may change its state.
+            # In PREPARED the driver owns the transaction, so no failure here may change the state.
             if State.FATAL_ERROR in TRANSITIONS[self.state]:
                 self._move(State.FATAL_ERROR)
         elif self.state is State.IN_TRANSACTION:
             self._move(State.ABORTABLE_ERROR)
 
     def bump_epoch(self) -> None:
-        """Give the idempotent producer a new epoch after a sequence that cannot be resolved (KIP-360).
+        """Bump the idempotent producer's epoch after an unresolved sequence (KIP-360).
 
-        The next epoch is free, since no other producer has this id. When the epochs are exhausted, a new id is requested.
+        No other producer has this id, so the next epoch is free. After the last epoch, the manager requests a new id.
         """
         if self.transactional:
-            raise IllegalTransition("a transactional producer's epoch belongs to the coordinator")
+            raise IllegalTransition("bump_epoch with a transactional id: only the coordinator bumps its epoch")
         if self.producer_epoch < MAX_PRODUCER_EPOCH:
             self.producer_epoch += 1
             log.debug("producer id %d: epoch bumped to %d", self.producer_id, self.producer_epoch)
@@ -210,7 +209,7 @@ class TransactionManager:
     # requests to the coordinator
 
     def next_request(self, now: int) -> CoordinatorRequest | None:
-        """The request to send now, or None. At most one is in flight; ``now`` in clock ms."""
+        """Return the request to send at clock ms ``now``, if any; at most one is in flight."""
         if self._in_flight is not None or now < self.next_at:
             return None
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
@@ -224,28 +223,28 @@ class TransactionManager:
             return find_coordinator(self.transactional_id)
         if self.state is State.INITIALIZING:
             return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
-        # Before EndTxn: an abort first settles whether the partitions in doubt belong to the transaction.
+        # Before EndTxn, an abort must settle whether partitions in doubt belong to the transaction.
         if self.pending:
             return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
         return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
 
     def sent(self, request: CoordinatorRequest) -> None:
-        """Record that ``request`` is in flight: until the response comes, it may have been processed."""
+        """Record that ``request`` is in flight."""
         self._in_flight = request
         if isinstance(request.request, AddPartitionsToTxnRequest):
             self.in_doubt |= self.pending
 
     def unreachable(self) -> None:
-        """Forget the coordinator, since its node cannot be reached: another one may be the coordinator by now."""
+        """Forget the unreachable coordinator: the role may have moved to another broker."""
         self.coordinator = None
 
     # responses
 
     def lost(self, error: LostResponse, now: int) -> None:
-        """Retry the request in flight: its connection broke or it timed out, so it may have been processed."""
+        """Retry the request in flight, which the coordinator may already have processed."""
         request = self._take_in_flight()
         log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
-        # InitProducerId returns a new epoch, under which an older request that arrives late is fenced.
+        # A late FindCoordinator or InitProducerId cannot become part of a transaction.
         self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
@@ -285,12 +284,12 @@ class TransactionManager:
         self.partitions |= added
         self.pending -= added
         self._unsettled -= added
-        refused = {partition: code for partition, code in results.items() if code != ErrorCode.NONE}
-        # A coordinator that moves, or could not replicate in time, may have written the partition nevertheless.
-        self._unsettled |= {p for p, code in refused.items() if reaction(type(request), code) in TRY_AGAIN}
+        rejected = {partition: code for partition, code in results.items() if code != ErrorCode.NONE}
+        # A coordinator that moved, or timed out during replication, may still have added the partition.
+        self._unsettled |= {p for p, code in rejected.items() if reaction(type(request), code) in RETRIES}
         self.in_doubt -= results.keys() - self._unsettled
-        # A broker that rejects one partition attempts none of the others, so the rejected one has the reason.
-        reasons = {p: c for p, c in refused.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or refused
+        # If a coordinator rejects one partition, the others return OPERATION_NOT_ATTEMPTED, which is not the reason.
+        reasons = {p: c for p, c in rejected.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or rejected
         for (topic, partition), code in sorted(reasons.items()):
             what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
             self._ok(request, code, now, what)
@@ -302,18 +301,18 @@ class TransactionManager:
             result = EndTxnResult(
                 error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
             )
-            # Version 5 returns the epoch of the next transaction, or a new id when the epochs are used up (KIP-890).
+            # EndTxn v5 returns the next transaction's epoch, or a new producer id after the last epoch (KIP-890).
             if response.producer_id >= 0:
                 self._identify(response.producer_id, response.producer_epoch)
             self._finish(result)
             return
-        # An error code never proves committed or aborted: the caller reads the outcome from the log.
+        # An error code proves neither commit nor abort: the caller reads the outcome from the log.
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
             self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
 
     def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
-            if not isinstance(request, FindCoordinatorRequest):  # only a step on the way to the request that failed
+            if not isinstance(request, FindCoordinatorRequest):  # its success does not resolve the last error
                 self.last_problem, self.busy = NO_RESPONSE, False
             return True
         self.last_problem = f"{what} failed with {ErrorCode.of(code).name}"
@@ -333,7 +332,7 @@ class TransactionManager:
             case Reaction.ABORT | Reaction.ABORT_CONFIGURATION if self.state is State.ABORTING and not isinstance(
                 request, EndTxnRequest
             ):
-                # During an abort the retry only settles the doubt. EndTxn ends what an earlier request may have added.
+                # During an abort, the retry only settles the doubt. EndTxn ends what an earlier request added.
                 self.pending.clear()
                 self._finish_if_empty()
             case _:
@@ -361,7 +360,7 @@ class TransactionManager:
 
     def _finish_if_empty(self) -> None:
         # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.
-        if not self.may_hold_something and not self.pending:
+        if not self.may_be_open and not self.pending:
             self._finish(EndTxnResult(error_code=ErrorCode.NONE, producer_id=-1, producer_epoch=-1))
 
     def _finish(self, result: EndTxnResult) -> None:

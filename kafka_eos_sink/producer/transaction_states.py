@@ -1,4 +1,4 @@
-"""The states of a producer's transaction, and the transitions that are allowed (Java's TransactionManager.State)."""
+"""A producer's states and their transitions (Java: ``TransactionManager.State``)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
     S.COMMITTING: frozenset({S.READY, S.FATAL_ERROR}),
     S.ABORTING: frozenset({S.READY, S.FATAL_ERROR}),
-    # The driver may have decided the transaction already, so this process may not end it any more.
+    # The driver may already have decided the transaction, so this process must not end it.
     S.PREPARED: frozenset(),
     S.FATAL_ERROR: frozenset(),
 }
 
 
 class IllegalTransition(RuntimeError):
-    """The state does not allow the call: a bug in the caller, never an effect of a broker's response."""
+    """The state forbids the call: a bug of the caller, never the effect of a response."""

@@ -1,4 +1,4 @@
-"""Arrow columns as binary: conversion, row lengths, rows gathered into one buffer."""
+"""Convert Arrow columns to binary, measure rows, and gather rows into one buffer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kafka_eos_sink.protocol.varints import TABLE_VALUES, Int64Array, encode_var
 Int32Array = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.integer[Any]]
 
-# Arrow's binary columns and Kafka's batches both count bytes in signed 32-bit numbers.
+# Arrow's binary columns and Kafka's batches both use signed 32-bit sizes.
 MAX_COLUMN_BYTES = 2**31 - 1
 
 _CASTABLE = (pa.types.is_null, pa.types.is_fixed_size_binary, pa.types.is_string_view, pa.types.is_binary_view)
 
 
 def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Convert a column of bytes or text, also a chunked one, to one binary array.
+    """Convert a column of bytes or text, chunked or not, to one binary array.
 
     Raises:
         TypeError: The type is neither bytes nor text.
@@ -51,7 +51,7 @@ def as_binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _narrowed(column: pa.Array) -> pa.Array:
-    """Convert the slice of a large_string or large_binary array to 32-bit offsets."""
+    """Convert a large_string or large_binary array to 32-bit offsets."""
     if not len(column):
         return pa.array([], pa.binary())
     offsets = _buffer(column, 1, np.int64)[column.offset : column.offset + len(column) + 1]
@@ -62,14 +62,14 @@ def _narrowed(column: pa.Array) -> pa.Array:
     data = pa.py_buffer(b"") if data is None else data.slice(first)
     validity = None
     if column.null_count:
-        # Arrow's own bitmap may start within a byte if the column is a slice.
+        # The bitmap of a slice may start within a byte, so numpy packs a new one.
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), len(column), [validity, narrow, data])
 
 
 def byte_lengths(column: pa.Array) -> Int64Array:
-    """The length in bytes of each row of a binary array; -1 for null."""
+    """Return the bytes of each row of a binary array; -1 for null."""
     if not len(column):
         return np.zeros(0, np.int64)
     offsets = _buffer(column, 1, np.int32)[column.offset : column.offset + len(column) + 1]
@@ -80,7 +80,7 @@ def byte_lengths(column: pa.Array) -> Int64Array:
 
 
 def data_bytes(column: pa.Array) -> int:
-    """The data bytes of a binary array, including bytes under nulls."""
+    """Return the data bytes of a binary array, including bytes under nulls."""
     if not len(column):
         return 0
     offsets = _buffer(column, 1, np.int32)
@@ -93,21 +93,21 @@ def _buffer(column: pa.Array, number: int, kind: Any) -> npt.NDArray[Any]:
 
 def check_column_bytes(what: str, size: int) -> None:
     if size > MAX_COLUMN_BYTES:
-        raise ValueError(f"{what} would take {size} bytes, more than the {MAX_COLUMN_BYTES} that fit; split the rows")
+        raise ValueError(f"{what} would take {size} bytes, above the maximum of {MAX_COLUMN_BYTES}; split the rows")
 
 
 class Sources:
-    """Binary arrays laid end to end; ``gather`` takes byte strings from them by index."""
+    """Concatenated binary arrays, from which ``gather`` takes byte strings by index."""
 
     def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
         self._length = 0
 
     def add(self, array: pa.Array) -> int:
-        """Append an array, of which no null is ever taken; return its first index."""
+        """Append an array and return its first index; callers never take its nulls."""
         base = self._length
         if array.null_count:
-            # ``take`` need not look at the validity of values that are never taken.
+            # Callers never take a null, so ``take`` can skip the check of validity.
             _, offsets, data = array.buffers()
             buffers = [None, offsets, pa.py_buffer(b"") if data is None else data]
             array = pa.Array.from_buffers(pa.binary(), len(array), buffers, null_count=0, offset=array.offset)
@@ -124,12 +124,12 @@ class Sources:
         base = self.add(column)
         indices = np.arange(base, base + len(column))
         if column.null_count:
-            # Arrow allows bytes under a null; a record must not contain them.
+            # Arrow allows bytes under a null, which must not reach a record.
             indices[lengths < 0] = self.constant(b"")
         return indices
 
     def varints(self, values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> Int64Array | int:
-        """Indices of ``prefix`` + zigzag varint + ``suffix``; one index if all are equal."""
+        """Return indices of ``prefix`` + varint + ``suffix``; one index for equal values."""
         lowest, highest = int(values.min()), int(values.max())
         if lowest == highest:
             return self.constant(prefix + encode_varint(lowest) + suffix)

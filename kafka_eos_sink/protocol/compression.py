@@ -1,14 +1,14 @@
 """The five codecs of record batches, compatible with Kafka's Java client.
 
-The Java, librdkafka and kafka-python consumers can read the written forms:
+Consumers of Java, librdkafka and kafka-python can read these formats:
 
 - gzip: one gzip member.
 - snappy: xerial framing (the stream format of snappy-java), blocks of 64 KiB.
 - lz4: the LZ4 frame format with independent blocks.
 - zstd: one frame.
 
-The readers accept every form that these clients write, including snappy without framing and several frames in a row.
-Decompression never returns more than the caller's limit, so a crafted batch cannot exhaust memory.
+The readers accept every format of these clients, including snappy without framing and consecutive frames.
+The caller limits the decompressed bytes, so a crafted batch cannot exhaust memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Codec(IntEnum):
 
 
 class LevelRange(NamedTuple):
-    """The values of ``compression.<codec>.level``; ``default`` may be outside."""
+    """The range of ``compression.<codec>.level``; ``default`` may be outside of it."""
 
     minimum: int
     maximum: int
@@ -67,7 +67,7 @@ class LevelRange(NamedTuple):
         return isinstance(level, int) and (level == self.default or self.minimum <= level <= self.maximum)
 
 
-# Ranges and defaults of the Java client (KIP-390). none and snappy have no levels.
+# Ranges and defaults of the Java client (KIP-390). The codecs none and snappy have no levels.
 LEVELS = {
     Codec.GZIP: LevelRange(minimum=1, maximum=9, default=-1),
     Codec.LZ4: LevelRange(minimum=1, maximum=17, default=9),
@@ -76,7 +76,7 @@ LEVELS = {
 
 
 def check_level(codec: Codec, level: int | None) -> None:
-    """Raise ``ConfigurationError`` if ``codec`` has no such level."""
+    """Raise ``ConfigurationError`` if ``codec`` does not support ``level``."""
     if level is None:
         return
     name = codec.name.lower()
@@ -92,9 +92,9 @@ def check_level(codec: Codec, level: int | None) -> None:
 
 
 def compress(codec: Codec, level: int | None, data: Buffer) -> bytes | memoryview:
-    """Compress ``data`` at ``level`` (``None``: the Java client's default).
+    """Compress ``data``; ``level`` None selects the Java client's default.
 
-    Raises ``ConfigurationError`` if the codec does not have the level.
+    Raises ``ConfigurationError`` if the codec does not support the level.
     """
     check_level(codec, level)
     match codec:
@@ -122,8 +122,8 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _compress_lz4(level: int | None, data: Buffer) -> bytes:
-    # Java's default level 9 means its fast compressor; any other level from 1 to 17 means high compression. The frame
-    # library uses the fast compressor below level 3, and its highest level is 12.
+    # Java uses its fast compressor at the default level 9, and high compression at any other level from 1 to 17. The
+    # frame library uses its fast compressor below level 3. Its highest level is 12.
     frame_level = 0 if level in (None, LEVELS[Codec.LZ4].default) else min(max(level, 3), 12)
     frame: bytes = lz4.frame.compress(
         data,
@@ -142,7 +142,7 @@ def _arrow_codec(name: str, level: int | None) -> Any:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
-    """Decompress; ``ProtocolError`` if damaged, incomplete or above ``limit`` bytes."""
+    """Decompress; raise ``ProtocolError`` if damaged or above ``limit`` bytes."""
     try:
         match codec:
             case Codec.NONE:
@@ -160,7 +160,7 @@ def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
     except ProtocolError:
         raise
     except (OSError, RuntimeError, EOFError, ValueError, zlib.error) as error:
-        # pyarrow's ArrowIOError is an OSError, its ArrowInvalid a ValueError. lz4 raises RuntimeError.
+        # ArrowIOError is an OSError and ArrowInvalid a ValueError. lz4 raises RuntimeError.
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch is damaged: {error}") from error
 
 
@@ -173,12 +173,12 @@ def _cut_off(codec: Codec) -> ProtocolError:
 
 
 def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytes:
-    """Decompress frames in a row, with decompressors like ``bz2.BZ2Decompressor``."""
+    """Decompress consecutive frames with decompressors like ``bz2.BZ2Decompressor``."""
     out = bytearray()
     rest: Buffer = data
     while len(rest):
         frame = new_decompressor()
-        # One byte above the limit is enough to detect that the frame exceeds it.
+        # One byte above the limit is enough to detect an excess.
         out += frame.decompress(rest, limit - len(out) + 1)
         if len(out) > limit:
             raise _too_large(limit)
@@ -221,7 +221,7 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
     if size > room:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(view):
-        # The peer claims this size. No memory is allocated for a size that the compressed bytes cannot yield.
+        # The peer chose this size. Reject a size that the compressed bytes cannot yield, before allocating memory.
         raise _cut_off(Codec.SNAPPY)
     out: bytes = _arrow_codec("snappy", None).decompress(view, decompressed_size=size, asbytes=True)
     return out

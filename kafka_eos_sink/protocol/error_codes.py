@@ -8,11 +8,11 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """An error code as brokers send it (``org.apache.kafka.common.protocol.Errors``).
 
-    `retriable` means that the Java client's exception extends RetriableException. The reaction of this client depends on
-    the API; see `reactions`.
+    ``retriable`` means that the Java client's exception extends RetriableException. This client's reaction also depends on
+    the API: see ``reactions``.
 
-    A newer broker may send a code that is not in this list. `of` then makes a member ``UNKNOWN_CODE_<n>``, which is not
-    retriable and not part of the iteration.
+    A newer broker may send an unknown code. ``of`` then makes a member ``UNKNOWN_CODE_<n>``, which is not retriable and
+    not part of the iteration.
     """
 
     retriable: bool
@@ -39,7 +39,7 @@ class ErrorCode(IntEnum):
         member._value_ = value
         member.retriable = False
         member.message = "A newer broker sent a code that this client does not know."
-        # One member per code, so that `is` works as for known codes. There are at most 2^16 of them.
+        # One member per code, so that ``is`` works as for known codes. There are at most 2^16 codes.
         return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
     UNKNOWN_SERVER_ERROR = -1, False, "The broker had an unexpected error; see its log."

@@ -1,7 +1,7 @@
-"""Frames and headers, which enclose each message on a connection.
+"""Encode and decode the frame and header of each message.
 
-A frame is a size in four bytes, followed by that many bytes: a header and a message. The header of a flexible request
-has version 2, otherwise 1. The header of a flexible response has version 1, otherwise 0.
+A frame is a size of four bytes, a header and a message; the size counts header and message. The header of a request has
+version 2 if the request is flexible, else 1. The header of a response has version 1 if flexible, else 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_FRAME = 2**31 - 1  # the size is a signed int32
 
 @struct
 class RequestHeader:
-    """The header of a request. In version 2, too, the client id has a classic length."""
+    """The header of a request. The client id has a classic length even in version 2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -51,16 +51,16 @@ def request_header_version(request_cls: type[Request[Any]], version: int) -> int
 
 def response_header_version(request_cls: type[Request[Any]], version: int) -> int:
     """Return the version of the header of the response to a request."""
-    # An ApiVersions response has header version 0 always: its reader may not know the broker's versions yet (KIP-511).
+    # An ApiVersions response always has header version 0, because its reader may not yet know the broker's versions (KIP-511).
     return 1 if is_flexible(request_cls, version) and request_cls is not ApiVersionsRequest else 0
 
 
 def encode_request(
     request: Request[Any], version: int, correlation_id: int, client_id: str | None
 ) -> list[bytes | memoryview]:
-    """Encode the frame of a request, in pieces; Produce records are not copied.
+    """Encode the frame of a request, in pieces, without a copy of Produce records.
 
-    Raises `ProtocolError` if this client does not support the version, or if the version cannot express the request.
+    Raises ``ProtocolError`` if this client does not support the version, or if the version cannot express the request.
     """
     cls = type(request)
     if version not in cls.VERSIONS:
@@ -75,16 +75,16 @@ def encode_request(
     write_message(out, request, version)
     size = out.total_bytes() - SIZE.size
     if size > LARGEST_FRAME:
-        raise ProtocolError(f"{cls.__name__} takes {size} bytes, but a frame has at most {LARGEST_FRAME}")
+        raise ProtocolError(f"{cls.__name__} takes {size} bytes, above a frame's maximum of {LARGEST_FRAME}")
     SIZE.pack_into(out, 0, size)
     return out.parts()
 
 
 class FrameReader:
-    """Cuts the bytes of a connection into frames; no I/O.
+    """Cut the bytes of a connection into frames, without I/O.
 
-    Feed the received bytes, then take frames until there is none. `max_frame_bytes` may change between calls: before
-    authentication a smaller limit is enough. After a frame that exceeds it, every `next_frame` raises `ProtocolError`.
+    Feed the received bytes, then call ``next_frame`` until it returns None. The caller may change ``max_frame_bytes``:
+    before authentication, a smaller limit is enough. After a larger frame, every ``next_frame`` raises ``ProtocolError``.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -92,23 +92,23 @@ class FrameReader:
         self._received = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Append received bytes; they are copied."""
+        """Append a copy of received bytes."""
         self._received += data
 
     @property
     def buffered(self) -> int:
-        """The number of bytes fed and not yet returned as frames."""
+        """The number of fed bytes that ``next_frame`` has not returned."""
         return len(self._received)
 
     def next_frame(self) -> memoryview | None:
-        """Return the next whole frame without its size, or None if it is incomplete."""
+        """Return the next frame without its size, or None if it is incomplete."""
         if len(self._received) < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(self._received)
         if not 0 <= size <= self.max_frame_bytes:
-            # The size comes from the peer: no memory is allocated for it before the bytes arrive.
+            # The peer chose this size. The reader allocates memory only for bytes that have arrived.
             raise ProtocolError(
-                f"frame of {size} bytes, but at most {self.max_frame_bytes} are allowed; it begins with "
+                f"frame of {size} bytes, but at most {self.max_frame_bytes} are allowed; the peer sent "
                 f"{bytes(self._received[:16]).hex()}. The peer is not a Kafka broker, or it expects another "
                 "security.protocol on this port"
             )
@@ -123,7 +123,7 @@ class FrameReader:
 def decode_response_header(
     request_cls: type[Request[Any]], version: int, frame: bytes | memoryview
 ) -> tuple[int, memoryview]:
-    """Return the correlation id of a response and the bytes after its header."""
+    """Return the correlation id of a response, and the bytes after the header."""
     data = memoryview(frame)
     header, at = read_message(ResponseHeader, response_header_version(request_cls, version), data, 0)
     return header.correlation_id, data[at:]
@@ -132,16 +132,16 @@ def decode_response_header(
 def decode_response(request_cls: type[Request[R]], version: int, frame: bytes | memoryview, correlation_id: int) -> R:
     """Decode the response to the request with this correlation id.
 
-    Raises `ProtocolError` if the frame is the response to another request, or not a response.
+    Raises ``ProtocolError`` if the frame is the response to another request, or not a response.
     """
     received, body = decode_response_header(request_cls, version, frame)
     if received != correlation_id:
         raise ProtocolError(
-            f"response with correlation id {received}, but the next one belongs to {request_cls.__name__} v{version} "
+            f"response with correlation id {received}, but the next response is due to {request_cls.__name__} v{version} "
             f"with correlation id {correlation_id}"
         )
     if request_cls is ApiVersionsRequest and body[:2] == UNSUPPORTED_VERSION:
-        # A broker that does not know the version of an ApiVersions request responds in version 0 (KIP-511).
+        # A broker that does not support the version of ApiVersions responds in version 0 (KIP-511).
         version = 0
     response: R = decode(request_cls.RESPONSE, version, body)
     return response

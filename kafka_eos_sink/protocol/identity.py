@@ -1,4 +1,4 @@
-"""Partitions, producers and transaction markers, as all packages name them."""
+"""Types of all packages for partitions, producers and transaction markers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 ProducerIdAndEpoch = tuple[int, int]
-"""What identifies a producer in a record batch; (-1, -1) for none."""
+"""A producer's identity in a record batch; (-1, -1) without idempotence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """A transactional id under one producer id and epoch."""
+    """A transactional id with one producer id and epoch."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    transaction_version: int  # 2 under KIP-890
+    transaction_version: int  # 2 with KIP-890
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMarker:
-    """A marker for WriteTxnMarkers, with the epochs of DescribeProducers."""
+    """A marker for WriteTxnMarkers, with epochs from DescribeProducers."""
 
     topic: str
     partition: int

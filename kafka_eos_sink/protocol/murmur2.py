@@ -1,4 +1,4 @@
-"""Kafka's hash of keys, murmur2, of one value and of a whole column."""
+"""murmur2, Kafka's hash of keys, for one value and for a column."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
-_FEW_ROWS: Final = 8  # with fewer rows, a numpy pass costs more than plain Python
+_FEW_ROWS: Final = 8  # below it, a numpy pass costs more than plain Python
 
 
 def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
     """Hash each value of a binary column as Kafka's ``Utils.murmur2`` does.
 
-    Value i is ``data[offsets[i]:offsets[i + 1]]``. The hash is unsigned here, but a signed int in Java.
+    Value i is ``data[offsets[i]:offsets[i + 1]]``. This hash is unsigned, Java's is a signed int.
     """
     length = np.diff(offsets).astype(np.uint32)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -23,7 +23,7 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
     hashes = np.uint32(_SEED) ^ length
     if not len(length):
         return hashes
-    # A view of the four bytes at every address as one word: one gather per word of the keys instead of four.
+    # A view with one word per address makes numpy gather words instead of four single bytes.
     padded = np.concatenate([data[first:last], np.zeros(4, np.uint8)])
     words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
     m = np.uint32(_M)
@@ -54,7 +54,7 @@ def _mixed(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _resumed(hashed: int, value: bytes, word: int) -> int:
-    """Continue a hash from the given word of ``value`` to its last whole word."""
+    """Continue a hash from ``word`` of ``value`` to its last complete word."""
     for at in range(4 * word, len(value) - 3, 4):
         k = int.from_bytes(value[at : at + 4], "little") * _M & 0xFFFFFFFF
         k = (k ^ (k >> 24)) * _M & 0xFFFFFFFF

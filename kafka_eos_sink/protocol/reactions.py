@@ -1,8 +1,8 @@
-"""The one table of reactions to error codes, for admin, producer and commit.
+"""The table of reactions to error codes, for all packages.
 
 The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
-A code without a row gets its API's strictest reaction, because a newer broker's code may mean anything. APIs that only
-read, or are idempotent, retry every code that Kafka calls retriable. Sets of codes that other modules test are here too.
+A code without a row gets its API's strictest reaction, because a newer broker's code may mean anything. Read-only and
+idempotent APIs retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kafka_eos_sink.protocol.schema import Request
 
 
 class Reaction(Enum):
-    """What to do about an error code."""
+    """This client's reaction to an error code."""
 
     SUCCESS = "the requested state already holds"
-    RETRY = "resend the identical request with back-off, honouring the throttle time"
+    RETRY = "resend the identical request after a backoff and the throttle time"
     REFRESH_METADATA = "refresh metadata, then resend the identical request"
     FIND_COORDINATOR = "find the coordinator again, then resend the identical request"
-    RETRY_WHILE_EARLIER_UNANSWERED = "resend while an earlier batch of the partition is in flight, else abort"
+    RETRY_BEHIND_EARLIER_BATCH = "resend if an earlier batch of the partition is unacknowledged, else abort"
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
-    ABORT = "abort this attempt; a new attempt takes a fresh producer id and epoch"
-    ABORT_CONFIGURATION = "abort this attempt, then fail with a plain sentence: a new attempt would fail the same way"
-    FENCED = "this identity is superseded: the task fails its attempt, the driver fails the query"
-    CONFIGURATION = "configuration or rights: fail with a plain sentence"
-    NOT_FOUND = "the named thing does not exist"
+    ABORT = "abort this attempt; the next attempt gets a new producer epoch"
+    ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"
+    FENCED = "a newer producer has the id: the task fails its attempt, the driver fails the query"
+    CONFIGURATION = "fail: the configuration or a permission is wrong"
+    NOT_FOUND = "the topic, partition or transactional id does not exist"
     OUT_OF_RANGE = "the offset is before the start or after the end of the log"
-    UNKNOWN = "the outcome is unknown: the witness in the commit log decides"
+    UNKNOWN = "the outcome is unknown: the commit log proves it"
 
 
 RETRIES = frozenset({Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR})
@@ -72,8 +72,8 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.REFRESH_METADATA: _LEADER,
         Reaction.RETRY: """REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND CORRUPT_MESSAGE
             COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS NOT_COORDINATOR CONCURRENT_TRANSACTIONS""",
-        Reaction.RETRY_WHILE_EARLIER_UNANSWERED: "OUT_OF_ORDER_SEQUENCE_NUMBER",
-        # Only the coordinator knows whether an identity is fenced. A leader may also have lost the producer's state.
+        Reaction.RETRY_BEHIND_EARLIER_BATCH: "OUT_OF_ORDER_SEQUENCE_NUMBER",
+        # These codes do not prove fencing: a leader that lost the producer's state sends them too. Only the coordinator knows.
         Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.SPLIT: "MESSAGE_TOO_LARGE",
         Reaction.CONFIGURATION: """RECORD_LIST_TOO_LARGE INVALID_RECORD INVALID_TIMESTAMP INVALID_TOPIC_EXCEPTION
@@ -99,7 +99,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
     messages.EndTxnRequest: {
         Reaction.RETRY: "CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT",
         Reaction.FIND_COORDINATOR: _COORDINATOR,
-        # A retry after a lost response gets these codes too: the first request may have ended the transaction.
+        # A retry after a lost response also gets these codes: the first request may have ended the transaction.
         Reaction.UNKNOWN: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.CONFIGURATION: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION",
     },
@@ -135,7 +135,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
 }
 
 _STRICTEST: dict[type[Request[Any]], Reaction] = {
-    # Before the decision, giving up an attempt is always safe. After it, the commit log must prove the outcome.
+    # Before the decision, aborting an attempt is always safe. After the decision, the commit log must prove the outcome.
     messages.InitProducerIdRequest: Reaction.ABORT,
     messages.AddPartitionsToTxnRequest: Reaction.ABORT,
     messages.ProduceRequest: Reaction.ABORT,
@@ -144,7 +144,7 @@ _STRICTEST: dict[type[Request[Any]], Reaction] = {
     messages.EndTxnRequest: Reaction.UNKNOWN,
 }
 
-# (API, code) -> reaction, for the codes that have a row.
+# (API, code) -> reaction, for the codes with a row.
 REACTIONS: dict[tuple[type[Request[Any]], ErrorCode], Reaction] = {
     (request, ErrorCode[name]): action
     for request, rows in _ROWS.items()
@@ -154,19 +154,19 @@ REACTIONS: dict[tuple[type[Request[Any]], ErrorCode], Reaction] = {
 
 
 def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[ErrorCode]:
-    """Return the codes whose row has this reaction."""
+    """Return an API's codes with this reaction."""
     return frozenset(code for (api, code), row in REACTIONS.items() if api is request and row is action)
 
 
-# This identity's transaction is no longer open: it has been committed or aborted before.
+# The transaction of this identity is no longer open: an earlier EndTxn committed or aborted it.
 END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
-# Another process has initialised the transactional id in the meantime.
+# Another producer has since initialised the transactional id.
 FENCED_BY_NEWER_OWNER = codes_with(messages.InitProducerIdRequest, Reaction.FENCED)
-# Errors of Produce after which the leader's log may contain the batch nevertheless.
+# Errors of Produce although the leader's log may contain the batch.
 MAY_HAVE_BEEN_APPENDED = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
-# Errors of Produce after which an idempotent producer without transactions continues with its next epoch (KIP-360).
+# Errors of Produce after which a non-transactional producer continues with its next epoch (KIP-360).
 RESTARTS_SEQUENCES = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -178,7 +178,7 @@ RESTARTS_SEQUENCES = frozenset(
 
 
 def reaction(request: type[Request[Any]], code: int) -> Reaction:
-    """Return the reaction to a code (not NONE) in a response to ``request``."""
+    """Return the reaction to an error code in a response to ``request``."""
     error = ErrorCode.of(code)
     row = REACTIONS.get((request, error))
     if row is not None:
@@ -195,7 +195,7 @@ MISSING_RIGHT = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Write and Describe (to read it: Read; to create it: Create) on the topic",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write and Describe on the transactional id (or on its prefix)",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Read on the consumer group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "a right on the cluster (Create, Alter, ClusterAction or IdempotentWrite)",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Create, Alter, ClusterAction or IdempotentWrite on the cluster",
 }
 
 _OWN_CODE = {
@@ -207,24 +207,24 @@ _OWN_CODE = {
 def refusal(
     request: type[Request[Any]], code: int, what: str, broker_message: str | None = None
 ) -> errors.KafkaEosError:
-    """Build the error for a code that no retry can mend.
+    """Build the error for a code that no retry can resolve.
 
     Args:
-        what: Names the request and its key, e.g. "InitProducerId of transactional id 'a.b'".
-        broker_message: The broker's own error message, if the response holds one.
+        what: The request and its key, e.g. "InitProducerId of transactional id 'a.b'".
+        broker_message: The broker's error message, if the response has one.
 
     Returns:
-        An AuthorizationError (code = Kafka's name, e.g. TOPIC_AUTHORIZATION_FAILED) that names the missing right, a FencedError
+        An AuthorizationError with Kafka's code (e.g. TOPIC_AUTHORIZATION_FAILED) and the missing permission, a FencedError
         (PRODUCER_FENCED), a TransactionAbortedError (TRANSACTION_ABORTED), or a BrokerRefusedError (INVALID_TRANSACTION_TIMEOUT,
-        UNKNOWN_TOPIC, else BROKER_REFUSED with Kafka's name in the text).
+        UNKNOWN_TOPIC or BROKER_REFUSED).
     """
     error = ErrorCode.of(code)
-    failure = f"{what} returned {error.name}: {broker_message or error.message}"
+    failure = f"{what} returned {error.name}: {(broker_message or error.message).rstrip('.')}."
     if error in MISSING_RIGHT:
-        return errors.AuthorizationError(error.name, f"{failure} The principal lacks {MISSING_RIGHT[error]}: grant it.")
+        return errors.AuthorizationError(error.name, f"{failure} Grant the principal {MISSING_RIGHT[error]}.")
     action = reaction(request, code)
     if action is Reaction.FENCED:
-        return errors.FencedError("PRODUCER_FENCED", f"{failure} Another process has taken over the transactional id.")
+        return errors.FencedError("PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.")
     if action is Reaction.ABORT:
         return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
     return errors.BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)

@@ -1,7 +1,7 @@
-"""Record batch v2: seals batches to write, reads batches and control records.
+"""Seal record batches of version 2, and read batches and control records.
 
 The layout is that of ``org.apache.kafka.common.record.DefaultRecordBatch`` (KIP-98): a header of 61 bytes, then the
-records, compressed as a whole. Batches of magic 0 and 1 (before Kafka 0.11) are rejected.
+records, compressed as a whole. The reader rejects batches of magic 0 and 1 (before Kafka 0.11).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompr
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # default limit of ``read_record_batches``, for all batches together
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # default limit of ``read_record_batches``, all batches together
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
 _MAGIC = 2
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-# The CRC covers everything after itself. The leader may therefore set base offset and leader epoch without a new CRC.
+# The CRC covers only the bytes after it, so the leader can set base offset and leader epoch without a new CRC.
 _BEFORE_CRC = struct.Struct(">qiibI")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
-_LOG_OVERHEAD = 12  # base offset and length; the length does not count these bytes
+_LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21
 _MAX_BATCH_BYTES = 2**31 - 1
@@ -43,7 +43,7 @@ Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
-    """The header of a batch; without idempotence, id, epoch and sequence are -1."""
+    """The header of a batch; id, epoch and sequence are -1 without idempotence."""
 
     base_offset: int
     length: int
@@ -61,15 +61,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record that the batch had before compaction."""
+        """Offset of the last record before compaction."""
         return self.base_offset + self.last_offset_delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBlock:
-    """The encoded records of one batch, without producer, epoch and sequence.
+    """The encoded records of one batch, without producer id, epoch and sequence.
 
-    ``records`` are already compressed with ``compression``. Timestamps are in ms.
+    ``compression`` is the codec of ``records``. Timestamps are in ms.
     """
 
     records: Buffer
@@ -81,19 +81,19 @@ class RecordsBlock:
 
     @property
     def size_in_bytes(self) -> int:
-        """The size of the sealed batch."""
+        """Bytes of the sealed batch."""
         return BATCH_OVERHEAD + len(self.records)
 
 
 def seal(
     block: RecordsBlock, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> list[Buffer]:
-    """Build a batch: the header with its CRC-32C, and the records, not copied.
+    """Return the header with its CRC-32C, and the records without a copy.
 
-    Without idempotence, producer id, epoch and sequence are -1.
+    Producer id, epoch and sequence are -1 without idempotence.
 
     Raises:
-        ValueError: The batch is empty, or larger than the 2 GiB of its length field.
+        ValueError: The batch is empty or larger than 2 GiB.
     """
     if block.record_count < 1:
         raise ValueError("a batch needs at least one record")
@@ -110,7 +110,7 @@ def seal(
         block.record_count,
     )
     checksum = crc32c(block.records, crc32c(after_crc))
-    # The broker replaces base offset 0 and leader epoch -1.
+    # The leader replaces base offset 0 and leader epoch -1.
     before_crc = _BEFORE_CRC.pack(0, block.size_in_bytes - _LOG_OVERHEAD, -1, _MAGIC, checksum)
     return [before_crc + after_crc, block.records]
 
@@ -124,7 +124,7 @@ def encode_rows(
 ) -> RecordsBlock:
     """Encode a few rows ``(key, value, headers)`` as one block with one timestamp.
 
-    The commit log's records use it. Columns of rows go through ``record_columns``.
+    The records of the commit log use this function. ``record_columns`` encodes columns.
     """
     records = bytearray()
     count = 0
@@ -159,7 +159,7 @@ def _append_bytes(out: bytearray, content: bytes | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record as a consumer sees it; ``timestamp`` in ms."""
+    """One record as a consumer receives it; ``timestamp`` in ms."""
 
     offset: int
     timestamp: int
@@ -172,7 +172,7 @@ class Record:
 class ControlRecord:
     """A control record; ``type`` 0 is an ABORT marker, 1 a COMMIT marker.
 
-    Other types do not concern transactions; their ``coordinator_epoch`` is -1.
+    Other types have nothing to do with transactions. Their ``coordinator_epoch`` is -1.
     """
 
     offset: int
@@ -182,11 +182,11 @@ class ControlRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """One batch of a log; compaction removes records, but no offsets or producer.
+    """One batch of a log; compaction removes records, but keeps offsets and producer.
 
     A batch has ``records`` or, if ``control`` is true, ``control_records``. ``base_sequence``, ``producer_id`` and
-    ``producer_epoch`` are -1 for a producer without idempotence. Timestamps are in ms. With ``log_append_time``, every
-    record has the broker's timestamp, ``max_timestamp``.
+    ``producer_epoch`` are -1 without idempotence. Timestamps are in ms. With ``log_append_time``, every record has the
+    broker's timestamp, ``max_timestamp``.
     """
 
     base_offset: int
@@ -223,11 +223,11 @@ def read_record_batches(
         magic = view[at + _MAGIC_AT]
         if magic != _MAGIC:
             raise ProtocolError(
-                f"the batch at byte {at} has magic {magic}; only magic 2, which Kafka writes since 0.11, can be read"
+                f"the batch at byte {at} has magic {magic}; only magic 2 (Kafka 0.11 and later) is supported"
             )
         base_offset, length = struct.unpack_from(">qi", view, at)
         if length < BATCH_OVERHEAD - _LOG_OVERHEAD:
-            raise ProtocolError(f"the batch at byte {at} (offset {base_offset}) has the impossible length {length}")
+            raise ProtocolError(f"the batch at byte {at} (offset {base_offset}) has the invalid length {length}")
         if length > len(view) - at - _LOG_OVERHEAD:
             # Brokers cut a Fetch response at its size limit, so the last batch may be incomplete.
             break
@@ -244,7 +244,7 @@ def first_batch_of(data: Buffer) -> BatchHeader | None:
     if len(view) <= _MAGIC_AT:
         return None
     if view[_MAGIC_AT] != _MAGIC:
-        # A batch from before magic 2 has no producer. Only its base offset is read.
+        # A batch before magic 2 has no producer, so only its base offset matters.
         (offset,) = struct.unpack_from(">q", view)
         return BatchHeader(offset, 0, -1, view[_MAGIC_AT], 0, 0, 0, -1, -1, -1, -1, -1, 0)
     if len(view) < BATCH_OVERHEAD:
@@ -253,18 +253,18 @@ def first_batch_of(data: Buffer) -> BatchHeader | None:
 
 
 def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
-    """Read one whole batch; also return how many bytes of ``budget`` its records took."""
+    """Read one batch; also return the decompressed bytes, at most ``budget``."""
     header = BatchHeader._make(_HEADER.unpack_from(view))
     where = f"the batch at offset {header.base_offset}"
     actual = crc32c(view[_ATTRIBUTES_AT:])
     if header.checksum != actual:
         raise ProtocolError(
-            f"{where} is damaged: its CRC-32C is {header.checksum:#010x}, its bytes give {actual:#010x}"
+            f"{where} is damaged: its CRC-32C is {header.checksum:#010x}, but its bytes have {actual:#010x}"
         )
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
         raise ProtocolError(
             f"{where} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
-            "none can be negative"
+            "neither can be negative"
         )
     try:
         codec = Codec(header.attributes & _CODEC_MASK)
@@ -274,7 +274,7 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
     section: Buffer = b""
-    # Compaction may leave a bare header. Its empty section is not valid compressed data, so it is not decompressed.
+    # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if header.record_count or len(view) > BATCH_OVERHEAD:
         section = decompress(codec, view[BATCH_OVERHEAD:], budget)
         records = _RecordReader(section, where).read(header, header.max_timestamp if log_append_time else None)
@@ -300,8 +300,8 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
 
 def _control_record(record: Record, where: str) -> ControlRecord:
     """Read a control record (KIP-98)."""
-    # The key is (version, type); the value of a marker is (version, coordinator epoch). Later versions only append
-    # fields; Kafka's ``EndTransactionMarker`` relies on that too.
+    # The key is (version, type), and the value of a marker is (version, coordinator epoch). Later versions only append
+    # fields (Kafka's ``EndTransactionMarker`` relies on this too).
     if record.key is None or len(record.key) < 4:
         raise ProtocolError(f"{where} has a control record at offset {record.offset} without a type")
     version, kind = struct.unpack_from(">hh", record.key)
@@ -316,7 +316,7 @@ def _control_record(record: Record, where: str) -> ControlRecord:
 
 
 class _RecordReader:
-    """A cursor over one records section; no read goes beyond the section."""
+    """A cursor over one records section that never reads beyond it."""
 
     __slots__ = ("_at", "_data", "_where")
 
@@ -326,9 +326,9 @@ class _RecordReader:
         self._where = where
 
     def read(self, header: BatchHeader, fixed_timestamp: int | None) -> tuple[Record, ...]:
-        # The count comes from the peer: the loop below must not run longer than the bytes justify.
+        # The peer chose this count, so the loop below must not run longer than the bytes justify.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
-            raise self._error(f"claims {header.record_count} records in only {len(self._data)} bytes")
+            raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
         base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
         records = []
         previous_delta = -1
@@ -337,10 +337,10 @@ class _RecordReader:
             end = self._at + length
             if length < 0 or end > len(self._data):
                 raise self._error(f"has a record of length {length}")
-            self._at += 1  # attributes, unused
+            self._at += 1  # attributes, which Kafka does not use
             timestamp_delta = self._varint()
             offset_delta = self._varint()
-            # Compaction leaves gaps between the deltas, but never changes their order.
+            # Compaction leaves gaps between the deltas, but keeps their order.
             if not previous_delta < offset_delta <= last_delta:
                 raise self._error(f"has offset delta {offset_delta} after {previous_delta}")
             key = self._bytes()

@@ -1,10 +1,10 @@
-"""Arrow columns to the records section of a batch v2, with no Python per row.
+"""Encode Arrow columns as the records section of a batch, without Python per row.
 
 A record is a sequence of byte strings: length, attributes, timestamp delta, offset delta, key length, key, value
-length, value, number of headers, headers. All of them exist in *sources*: the columns themselves, and tables of
-pre-computed varints. numpy computes one index per byte string. One Arrow ``take`` over the concatenated sources then
-writes the whole section. Two alternatives were two to three times slower: ``binary_join_element_wise``, and scattering
-bytes with numpy.
+length, value, number of headers, headers. Each byte string exists in a *source*: a column, or a table of pre-computed
+varints. numpy computes one index per byte string. One Arrow ``take`` over the concatenated sources then writes the
+whole section. Two alternatives were two to three times slower: ``binary_join_element_wise``, and scattering bytes
+with numpy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kafka_eos_sink.protocol.varints import Int64Array, encode_varint, varint_si
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 NO_HEADERS = encode_varint(0)
-NULL_FIELD = encode_varint(-1)  # a length of -1 stands for null: Kafka keeps null and empty apart
-_ATTRIBUTES = b"\x00"  # of one record; Kafka defines none
+NULL_FIELD = encode_varint(-1)  # length -1: Kafka distinguishes null from empty
+_ATTRIBUTES = b"\x00"  # of a record; Kafka defines no record attributes
 _NO_TIMESTAMP_DELTA = encode_varint(0)
 _MAX_OFFSET_DELTA_SIZE = 5
 _MAX_TIMESTAMP_DELTA_SIZE = 10
@@ -35,19 +35,19 @@ _MAX_TIMESTAMP_DELTA_SIZE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """The columns of records: equal length, one row per record.
+    """The columns of records, with one row per record.
 
     Args:
-        value: Any type that ``as_binary`` accepts; kept as binary.
-        key: As ``value``; ``None`` means that all keys are null.
-        headers: A list of structs with a string ``key`` and a binary or string ``value``; kept as ``HEADERS_TYPE``.
-            ``None`` or a null list means no headers.
-        timestamp: int64 ms or an Arrow timestamp; kept as int64 ms. ``None`` or null means the time of writing.
+        value: Any type that ``as_binary`` accepts, converted to binary.
+        key: As ``value``. ``None`` means that all keys are null.
+        headers: A list of structs with a string ``key`` and a binary or string ``value``, converted to
+            ``HEADERS_TYPE``. ``None`` or a null list means no headers.
+        timestamp: int64 ms or an Arrow timestamp, converted to int64 ms. ``None`` or null means the time of writing.
 
     Raises:
-        TypeError: Another type.
-        ValueError: Columns of unequal length, or a column of 2 GiB or more.
-        InvalidRowError: ``INVALID_HEADER``: the key of a header is null.
+        TypeError: A column has another type.
+        ValueError: The columns have unequal lengths, or a column takes 2 GiB or more.
+        InvalidRowError: ``INVALID_HEADER`` if the key of a header is null.
     """
 
     value: pa.Array
@@ -69,7 +69,7 @@ class RecordColumns:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows, which is the number of records."""
+        """The number of rows and of records."""
         return len(self.value)
 
     @property
@@ -78,7 +78,7 @@ class RecordColumns:
         return sum(column.nbytes for column in self._columns() if column is not None)
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
-        """Return at most ``length`` rows from ``offset`` on, without copying."""
+        """Return at most ``length`` rows from ``offset`` on, without a copy."""
         return self._map(lambda column: column.slice(offset, length))
 
     def take(self, indices: pa.Array | binary.Indices) -> RecordColumns:
@@ -88,7 +88,7 @@ class RecordColumns:
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate ``parts``. A column that a part lacks is null in its rows."""
+        """Concatenate ``parts``; a column that a part lacks becomes null."""
         if not parts:
             return cls(value=pa.array([], pa.binary()))
         if len(parts) == 1:
@@ -138,12 +138,12 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
             ) from error
     entries = array.values
     if entries.null_count or entries.field(0).null_count:
-        # Arrow's children may hold nulls outside this slice or under null lists. Those are in no record.
+        # Arrow's children may hold nulls outside this slice or under null lists, which reach no record.
         keys = array.flatten().flatten()[0]
         if keys.null_count:
             entry = int(np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))[0])
             row = int(np.searchsorted(np.cumsum(_list_lengths(array)), entry, side="right"))
-            raise InvalidRowError("INVALID_HEADER", f"row {row} has a header whose key is null; Kafka needs a key")
+            raise InvalidRowError("INVALID_HEADER", f"row {row} has a header with a null key; set the key")
     return array
 
 
@@ -165,12 +165,12 @@ def _as_milliseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pc.multiply_checked(ticks, pa.scalar(1000, pa.int64()))
     per_ms = {"us": 1000, "ns": 1_000_000}[unit]
     mask = ticks.is_null().to_numpy(zero_copy_only=False) if ticks.null_count else None
-    # numpy rounds down before 1970 as well; Arrow's division rounds towards zero.
+    # numpy rounds down even before 1970. Arrow's division would round towards zero.
     return pa.array(ticks.fill_null(0).to_numpy() // per_ms, mask=mask)
 
 
 def record_sizes(columns: RecordColumns) -> Int64Array:
-    """An upper bound of each record's uncompressed bytes.
+    """Return an upper bound of each record's uncompressed bytes.
 
     The offset delta and the timestamp delta depend on the batch. The bound is therefore at most 5 bytes too large, or
     15 bytes with a timestamp column.
@@ -181,7 +181,7 @@ def record_sizes(columns: RecordColumns) -> Int64Array:
 
 
 def _body_sizes(columns: RecordColumns) -> Int64Array:
-    """Bytes per row of key, value and headers, including their lengths."""
+    """Return the bytes per row of key, value and headers, with their lengths."""
     sizes = _field_sizes(binary.byte_lengths(columns.value))
     sizes += len(NULL_FIELD) if columns.key is None else _field_sizes(binary.byte_lengths(columns.key))
     if columns.headers is None:
@@ -220,10 +220,10 @@ def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int
     """Encode all rows as the records section of one batch.
 
     Returns:
-        The section, uncompressed; the base timestamp, which is the first row's as in Java; the largest timestamp.
+        The uncompressed section, the base timestamp (as in Java, the first row's), and the largest timestamp.
 
     Raises:
-        ValueError: There are no rows, or the section takes 2 GiB or more. ``record_sizes`` shows where to split.
+        ValueError: There are no rows, or the section takes 2 GiB or more. The caller splits by ``record_sizes``.
     """
     count = columns.num_rows
     if not count:
@@ -236,8 +236,8 @@ def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int
     fields, sizes = _row_fields(sources, columns)
     prefix = b""
     if columns.headers is None:
-        # The header count 0 of a record joins the byte string of the next record's length: one byte string less per
-        # record. The first such 0 is cut off below, and the last record's 0 follows as the tail.
+        # To save one byte string per record, the header count 0 of a record precedes the next record's length. The slice
+        # below removes the first 0, and the tail adds the 0 of the last record.
         fields = fields[:-1]
         prefix = NO_HEADERS
     places = np.arange(count)
@@ -254,17 +254,17 @@ def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int
     else:
         sizes += varint_sizes(deltas)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES), sources.varints(deltas), offsets]
-    # Checked before Arrow gathers, because its offsets have 32 bits.
+    # Before Arrow gathers, because its offsets have 32 bits.
     binary.check_column_bytes("the records section", int((sizes + varint_sizes(sizes)).sum()) + len(prefix))
     data, _ = sources.gather([*heads, *fields], count, tail=prefix)
     return data[len(prefix) :], base, highest
 
 
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
-    """Indices into ``sources`` of each row's byte strings, and their bytes per row.
+    """Return the indices of each row's byte strings, and the bytes per row.
 
-    In order: key length, key, value length, value, number of headers, headers. Without a key column, the length -1
-    replaces the first two. Without a header column, the last one is missing.
+    The order is key length, key, value length, value, number of headers, headers. Without a key column, the length -1
+    replaces the first two. Without a header column, the last is missing.
     """
     fields: list[Int64Array | int] = []
     sizes = np.zeros(columns.num_rows, np.int64)
@@ -289,7 +289,7 @@ def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[I
 
 
 def encoded_headers(headers: pa.Array) -> pa.Array:
-    """One binary value per row: its headers as in a record, without their number."""
+    """Return each row's encoded headers as one binary value, without their number."""
     counts = _list_lengths(headers)
     row_ends = np.concatenate(([0], np.cumsum(counts)))
     entries = headers.flatten()
@@ -310,7 +310,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
-    """Timestamps in ms, ``now_ms`` for null; ``None`` if no row has one."""
+    """Return timestamps in ms, ``now_ms`` for null; ``None`` if all are null."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return None

@@ -1,7 +1,7 @@
-"""Declares Kafka protocol structs as dataclasses, and encodes and decodes them.
+"""Declare Kafka protocol structs as dataclasses, and encode and decode them.
 
-One class serves all supported versions of a message. The annotation of a field is its wire type, and `versions` or
-`tagged` give the versions that have the field::
+One class serves all supported versions of a message. The annotation of a field is its wire type. ``versions`` or
+``tagged`` give the versions of a field::
 
     @struct
     class EndTxnResponse:
@@ -9,9 +9,9 @@ One class serves all supported versions of a message. The annotation of a field 
         error_code: Int16
         producer_id: Int64 = versions(5, default=-1)
 
-Flexible versions (KIP-482) have compact lengths and tagged fields. A message that also has older versions names its
-first flexible one in ``FIRST_FLEXIBLE``. The peer may be broken or hostile: for any bytes, `decode` returns a value or
-raises `ProtocolError`, and allocates no more than the bytes justify.
+Flexible versions (KIP-482) have compact lengths and tagged fields. ``FIRST_FLEXIBLE`` is the first flexible version, 0 by
+default. The peer may be broken or hostile: for any bytes, ``decode`` returns a value or raises ``ProtocolError``, and
+allocates no more than the bytes justify.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ NEVER_FLEXIBLE = LATEST + 1  # FIRST_FLEXIBLE of a message that has no flexible 
 
 
 class Presence(NamedTuple):
-    """The versions in which a field is present or may be null, and its tag."""
+    """The versions that have a field or allow null, and the field's tag."""
 
     first: int = 0
     last: int = LATEST
     tag: int | None = None
     nullable_from: int = 0
-    ignorable: bool = False  # encoding a version without the field drops its value
+    ignorable: bool = False  # versions without the field drop its value
 
     def covers(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -53,12 +53,12 @@ ALWAYS = Presence()
 def versions(
     first: int = 0, last: int = LATEST, *, default: Any = MISSING, nullable_from: int = 0, ignorable: bool = False
 ) -> Any:
-    """A field of versions `first` to `last`, or null only from `nullable_from` on."""
+    """Declare a field of versions ``first`` to ``last``."""
     return field(default=default, metadata={"presence": Presence(first, last, None, nullable_from, ignorable)})
 
 
 def tagged(tag: int, first: int = 0, *, default: Any, ignorable: bool = False) -> Any:
-    """A tagged field (KIP-482): sent only if its value is not the default."""
+    """Declare a tagged field (KIP-482), encoded only if it differs from its default."""
     return field(default=default, metadata={"presence": Presence(first, LATEST, tag, 0, ignorable)})
 
 
@@ -80,7 +80,7 @@ class Request(Generic[Response]):
 
 R = TypeVar("R", bound=Request[Any])
 
-registered: list[type[Request[Any]]] = []  # the classes of ``@request``, in the order of their imports
+registered: list[type[Request[Any]]] = []  # the classes of ``@request``, in import order
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(versions, tagged))
@@ -91,11 +91,11 @@ def request(*, key: int, versions: range) -> Callable[[type[R]], type[R]]:
 
     Args:
         key: The API key (``apiKey`` in Kafka's definition).
-        versions: The versions that this client can encode, in the order of their numbers.
+        versions: The versions that this client supports, ascending.
     """
 
     def register(cls: type[R]) -> type[R]:
-        # A dataclass with slots is a copy of the decorated class. ``__init_subclass__`` would register both.
+        # A dataclass with slots copies the decorated class, so ``__init_subclass__`` would register both.
         made = struct(cls)
         (base,) = vars(made)["__orig_bases__"]
         made.API_KEY, made.VERSIONS, (made.RESPONSE,) = key, versions, typing.get_args(base)
@@ -115,13 +115,13 @@ class Field(NamedTuple):
 
 
 def is_flexible(cls: type, version: int) -> bool:
-    """Return True if a message has compact lengths and tagged fields in this version."""
+    """Return True if this version has compact lengths and tagged fields."""
     first: int = getattr(cls, "FIRST_FLEXIBLE", 0)
     return version >= first
 
 
 def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nullable: bool = False) -> Codec:
-    """Make the codec of an annotation."""
+    """Build the codec of an annotation."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         make: Make = hint.__metadata__[0]
@@ -139,7 +139,7 @@ def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nulla
 
 @cache
 def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
-    """Return the fields of `cls` in `version`, in wire order."""
+    """Return the fields of ``cls`` in ``version``, in wire order."""
     hints = typing.get_type_hints(cls, include_extras=True)
     members = []
     for spec in fields(cls):
@@ -152,7 +152,7 @@ def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
 
 @cache
 def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
-    """Make the codec of a struct in one version."""
+    """Build the codec of a struct in one version."""
     members = layout(cls, version, flexible)
     plain = [(member.name, member.codec) for member in members if member.presence.tag is None]
     tags = {member.presence.tag: member for member in members if member.presence.tag is not None}
@@ -164,7 +164,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
     ]
 
     def write(out: Output, value: Any) -> None:
-        # A caller that sets a field must not get a request without it.
+        # Dropping a field that the caller has set would change the meaning of the request.
         for name, default in absent:
             if getattr(value, name) != default:
                 raise ProtocolError(
@@ -223,7 +223,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
                 values[member.name], used = member.codec.read(data[at:end], 0)
                 if used != size:
                     raise ProtocolError(f"tag {tag} has {size} bytes, but its value has {used}")
-            # An unknown tag comes from a newer broker and is skipped (KIP-482).
+            # A newer broker may send an unknown tag, which a reader must skip (KIP-482).
             previous, at = tag, end
         return at
 
@@ -232,20 +232,20 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
 
 
 def write_message(out: Output, message: Any, version: int) -> None:
-    """Append a message; `ProtocolError` if this version cannot express it."""
+    """Append a message; raise ``ProtocolError`` if this version cannot express it."""
     cls: type = type(message)
     struct_codec(cls, version, is_flexible(cls, version)).write(out, message)
 
 
 def encode(message: Any, version: int) -> bytes:
-    """Encode a message; `ProtocolError` if this version cannot express it."""
+    """Encode a message; raise ``ProtocolError`` if this version cannot express it."""
     out = Output()
     write_message(out, message, version)
     return b"".join(out.parts())
 
 
 def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
-    """Decode one whole message; raises nothing but `ProtocolError`."""
+    """Decode one message; raise only ``ProtocolError``."""
     value, end = read_message(cls, version, memoryview(data), 0)
     if end != len(data):
         raise ProtocolError(f"{cls.__qualname__} v{version}: {len(data) - end} bytes left after the message")
@@ -253,7 +253,7 @@ def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
 
 
 def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple[T, int]:
-    """Decode the message at `at`; return it and the position after it."""
+    """Decode the message at ``at``; return it and the position after it."""
     plain_cls: type = cls
     try:
         value, end = struct_codec(plain_cls, version, is_flexible(cls, version)).read(data, at)

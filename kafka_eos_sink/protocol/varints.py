@@ -1,4 +1,4 @@
-"""Zigzag varints of the record format: one at a time, and whole columns at once."""
+"""Zigzag varints of the record format, for one value and for columns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 
 Int64Array = npt.NDArray[np.int64]
 
-TABLE_VALUES = 1 << 16  # ``varint_table`` has all values from -1 to below this; larger ones are encoded on use
+TABLE_VALUES = 1 << 16  # ``varint_table`` has the values from -1 to TABLE_VALUES - 1
 
 
 def encode_varint(value: int) -> bytes:
-    """The zigzag varint of one signed 64-bit integer, 1 to 10 bytes."""
+    """Encode one signed 64-bit integer as a zigzag varint of 1 to 10 bytes."""
     rest = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while rest > 0x7F:
@@ -26,7 +26,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint_sizes(values: npt.NDArray[np.signedinteger[Any]]) -> Int64Array:
-    """The size in bytes of each integer's zigzag varint."""
+    """Return the bytes of each integer's zigzag varint."""
     sizes = np.ones(len(values), np.int64)
     if len(values):
         lowest, highest = int(values.min()), int(values.max())
@@ -41,7 +41,7 @@ def varint_sizes(values: npt.NDArray[np.signedinteger[Any]]) -> Int64Array:
 
 
 def encode_varints(values: Int64Array, prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
-    """A binary array with ``prefix`` + zigzag varint + ``suffix`` of each value."""
+    """Encode each value as ``prefix`` + zigzag varint + ``suffix`` in a binary array."""
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     sizes = varint_sizes(values)
     width = int(sizes.max(initial=1))
@@ -62,5 +62,5 @@ def encode_varints(values: Int64Array, prefix: bytes = b"", suffix: bytes = b"")
 
 @lru_cache(maxsize=16)
 def varint_table(prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
-    """The varints of -1 to ``TABLE_VALUES`` - 1; entry ``i`` is that of ``i - 1``."""
+    """Return the varints of -1 to ``TABLE_VALUES`` - 1; entry ``i`` encodes ``i - 1``."""
     return encode_varints(np.arange(-1, TABLE_VALUES, dtype=np.int64), prefix, suffix)

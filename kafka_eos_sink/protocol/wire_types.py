@@ -1,8 +1,8 @@
-"""The types of Kafka's wire format, and how each is written and read.
+"""The types of Kafka's wire format, and their codecs.
 
-The peer may be broken or hostile. A reader therefore stays within the bytes at hand, and allocates no more than they
-justify. It raises `ProtocolError`, or `IndexError` and `struct.error` if the bytes end too early; the codec of the
-enclosing struct turns these two into `ProtocolError`.
+The peer may be broken or hostile. A reader therefore stays within the received bytes, and allocates no more than they
+justify. A reader raises ``ProtocolError``. If the bytes end too early, it raises ``IndexError`` or ``struct.error``, which
+the codec of the enclosing struct converts to ``ProtocolError``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
 
 
 class Output(bytearray):
-    """A message under construction; record sections are kept apart, not copied."""
+    """A message under construction, with separate record sections to avoid a copy."""
 
     __slots__ = ("sections",)
 
@@ -27,11 +27,11 @@ class Output(bytearray):
         self.sections: list[tuple[int, memoryview]] = []
 
     def total_bytes(self) -> int:
-        """The length of the message including record sections."""
+        """Return the length of the message including record sections."""
         return len(self) + sum(len(section) for _, section in self.sections)
 
     def parts(self) -> list[bytes | memoryview]:
-        """The message in pieces, in the order of sending."""
+        """Return the message in pieces, in wire order."""
         if not self.sections:
             return [bytes(self)]
         whole = memoryview(bytes(self))
@@ -52,9 +52,9 @@ Read = Callable[[memoryview, int], tuple[Any, int]]
 
 
 class Codec(NamedTuple):
-    """How one wire type is written and read.
+    """The writer and reader of one wire type.
 
-    `name` is its name in Kafka's message definitions; `minimum` is the size of its smallest value in bytes.
+    ``name`` is the type in Kafka's message definitions. ``minimum`` is the size of the smallest value in bytes.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Codec(NamedTuple):
 
 
 Make = Callable[[bool, bool], Codec]
-"""Makes the codec of a wire type, given whether the version is flexible and whether the value may be null."""
+"""Builds the codec of a wire type from ``flexible`` and ``nullable``."""
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
@@ -79,7 +79,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the unsigned varint of at most 32 bits at `at`, and the position after it."""
+    """Read an unsigned varint of at most 32 bits; return it and the position after it."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -97,7 +97,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 class Length(NamedTuple):
-    """How the length of a value is written; -1 means null, 0 means empty."""
+    """The writer and reader of a length; -1 means null, 0 means empty."""
 
     write: Callable[[bytearray, int], None]
     read: Callable[[memoryview, int], tuple[int, int]]
@@ -105,7 +105,7 @@ class Length(NamedTuple):
 
 
 def _write_compact_length(out: bytearray, length: int) -> None:
-    # A compact length is unsigned, so it is sent as length + 1 and null as 0 (KIP-482).
+    # A compact length is unsigned: null is 0, and any length is sent as length + 1 (KIP-482).
     write_uvarint(out, length + 1)
 
 
@@ -139,7 +139,7 @@ def _same(value: Any) -> Any:
 
 
 def fixed(name: str, layout: str, dump: Callable[[Any], Any] = _same, load: Callable[[Any], Any] = _same) -> Make:
-    """A value of a fixed width, converted by `dump` and packed by `struct`."""
+    """Build the codec of a fixed-width value, which ``dump`` and ``load`` convert."""
     packer = _struct.Struct(">" + layout)
 
     def write(out: Output, value: Any) -> None:
@@ -163,7 +163,7 @@ def _with_length(
     append: Callable[[Output, Any], None],
     load: Callable[[memoryview, int, int], tuple[Any, int]],
 ) -> Codec:
-    """A value after its length: `append` writes both, `load` reads the value."""
+    """Build a codec: ``append`` writes length and value, ``load`` reads the value."""
 
     def write(out: Output, value: Any) -> None:
         if value is not None:
@@ -191,7 +191,7 @@ def sized(
     classic: Length,
     compact: Length = COMPACT_LENGTH,
 ) -> Make:
-    """Bytes after their length: `append` writes both, `load` converts the bytes."""
+    """Build a codec: ``append`` writes length and bytes, ``load`` converts the bytes."""
 
     def make(flexible: bool, nullable: bool) -> Codec:
         length_of = compact if flexible else classic
@@ -211,7 +211,7 @@ def sized(
 
 
 def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
-    """The codec of an array, which is a tuple of values."""
+    """Build the codec of an array, which is a tuple of values."""
     length_of = COMPACT_LENGTH if flexible else INT32_LENGTH
 
     def write(out: Output, values: Any) -> None:
@@ -220,7 +220,7 @@ def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
             item.write(out, value)
 
     def read(data: memoryview, at: int, length: int) -> tuple[Any, int]:
-        # The length comes from the peer: reject it before a loop or a list grows with it.
+        # The peer chose this length: reject it before a loop or a list grows.
         if length * item.minimum > len(data) - at:
             raise ProtocolError(f"array of {length} values, but only {len(data) - at} bytes are left")
         values = []
@@ -265,12 +265,12 @@ Int32 = Annotated[int, fixed("int32", "i")]
 Int64 = Annotated[int, fixed("int64", "q")]
 Uuid = Annotated[uuid.UUID, fixed("uuid", "16s", lambda value: value.bytes, lambda raw: uuid.UUID(bytes=raw))]
 String = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH)]
-# The client id of a request header has an int16 length in flexible versions too: an old broker must be able to read the
-# header of an ApiVersions request whose version it does not know (KIP-511).
+# The client id of a request header has an int16 length even in flexible versions: an old broker must be able to read
+# the header of an ApiVersions request in an unknown version (KIP-511).
 ClassicString = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH, INT16_LENGTH)]
 Bytes = Annotated[bytes, sized("bytes", _append_bytes, bytes, INT32_LENGTH)]
 Records = Annotated[bytes, sized("records", _append_bytes, bytes, INT32_LENGTH)]  # received record batches
-# Record batches to be sent, in one buffer or several. They are megabytes, so `Output` does not copy them.
+# Record batches for Produce, in one or more buffers. They take megabytes, so ``Output`` does not copy them.
 RecordParts = Annotated[
     bytes | memoryview | Sequence[bytes | memoryview], sized("records", _append_record_parts, bytes, INT32_LENGTH)
 ]

@@ -7,7 +7,7 @@ from typing import ClassVar
 from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, request, struct, tagged, versions
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Bytes, Int8, Int16, Int32, Int64, String, Uuid
 
-# The bit field of authorized operations if the request does not include it.
+# The value of authorized operations if the request did not include them.
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 
 
@@ -33,7 +33,7 @@ class MetadataResponse:
             offline_replicas: tuple[Int32, ...]
 
         error_code: Int16
-        name: String | None = versions(nullable_from=12)  # null for a requested id that does not exist
+        name: String | None = versions(nullable_from=12)  # null for an unknown topic id
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
         is_internal: Boolean = False
         partitions: tuple[Partition, ...]
@@ -50,7 +50,7 @@ class MetadataResponse:
 
 @request(key=3, versions=range(9, 14))
 class MetadataRequest(Request[MetadataResponse]):
-    """Describe topics: null means all topics, an empty array means none."""
+    """Describe topics: null means all topics, an empty array none."""
 
     @struct
     class Topic:
@@ -119,7 +119,7 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
 class ApiVersionsResponse:
     """The APIs and features of a broker.
 
-    A broker that does not support the request's version responds in version 0, with UNSUPPORTED_VERSION (KIP-511).
+    A broker that does not support the request's version responds in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
 
     @struct
@@ -154,7 +154,7 @@ class ApiVersionsResponse:
 
 @request(key=18, versions=range(3, 5))
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """List the APIs of the broker; the first request on every connection."""
+    """List the broker's APIs; the first request on every connection."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 3
 
@@ -210,7 +210,7 @@ class CreateTopicsResponse:
         topic_id: Uuid = versions(7, default=ZERO_UUID, ignorable=True)
         error_code: Int16
         error_message: String | None
-        topic_config_error_code: Int16 = tagged(0, default=0)  # why `configs` is null
+        topic_config_error_code: Int16 = tagged(0, default=0)  # why ``configs`` is null
         num_partitions: Int32 = -1
         replication_factor: Int16 = -1
         configs: tuple[Config, ...] | None
@@ -279,7 +279,7 @@ class DescribeConfigsResponse:
 
 @request(key=32, versions=range(4, 5))
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
-    """Describe configurations; only a broker itself knows its own."""
+    """Describe configurations; send a broker's own to that broker."""
 
     @struct
     class Resource:

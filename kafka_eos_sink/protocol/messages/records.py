@@ -1,6 +1,6 @@
-"""Writing and reading records: Produce, Fetch, ListOffsets.
+"""Messages to write and read records: Produce, Fetch, ListOffsets.
 
-These versions identify topics by name. From version 13 on, Produce and Fetch use topic ids (KIP-516).
+These versions use topic names. From version 13 on, Produce and Fetch use topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kafka_eos_sink.protocol.wire_types import Int8, Int16, Int32, Int64, Record
 
 @struct
 class LeaderIdAndEpoch:
-    """The leader that the responding broker knows of (KIP-951)."""
+    """The partition's leader according to the responding broker (KIP-951)."""
 
     leader_id: Int32 = -1  # -1: none
     leader_epoch: Int32 = -1
@@ -33,7 +33,7 @@ class ProduceResponse:
             base_offset: Int64  # of the first record; -1 on an error
             log_append_time_ms: Int64 = -1
             log_start_offset: Int64 = -1
-            record_errors: tuple[RecordError, ...] = ()  # why the broker rejected the whole batch (KIP-467)
+            record_errors: tuple[RecordError, ...] = ()  # why the leader rejected the batch (KIP-467)
             error_message: String | None = None
             current_leader: LeaderIdAndEpoch = tagged(0, 10, default=LeaderIdAndEpoch())
 
@@ -57,7 +57,7 @@ class ProduceRequest(Request[ProduceResponse]):
     """Append record batches.
 
     From version 12 on, Produce also adds the partitions to the transaction (KIP-890).
-    Send those versions only under transaction version 2.
+    A transactional producer sends those versions only under transaction version 2.
     """
 
     @struct
@@ -101,8 +101,8 @@ class FetchResponse:
             error_code: Int16
             high_watermark: Int64  # end of the replicated log
             last_stable_offset: Int64 = -1  # before the first open transaction
-            log_start_offset: Int64 = -1  # first offset that retention has kept
-            diverging_epoch: EpochEndOffset = tagged(0, default=EpochEndOffset())  # the two logs differ after it
+            log_start_offset: Int64 = -1  # first offset after retention
+            diverging_epoch: EpochEndOffset = tagged(0, default=EpochEndOffset())  # end of the common log
             current_leader: LeaderIdAndEpoch = tagged(1, default=LeaderIdAndEpoch())
             snapshot_id: SnapshotId = tagged(2, default=SnapshotId())  # for replicas of the metadata log
             aborted_transactions: tuple[AbortedTransaction, ...] | None  # null under read_uncommitted
@@ -150,7 +150,7 @@ class FetchRequest(Request[FetchResponse]):
     session_id: Int32 = 0
     session_epoch: Int32 = -1  # -1: no fetch session
     topics: tuple[Topic, ...]
-    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()  # partitions that leave the fetch session (KIP-227)
+    forgotten_topics_data: tuple[ForgottenTopic, ...] = ()  # removed from the fetch session (KIP-227)
     rack_id: String = ""
 
 

@@ -1,4 +1,4 @@
-"""A producer's transactions (KIP-98, 447, 890) and the operator's view (KIP-664)."""
+"""Transactions of producers (KIP-98, 447, 890), and their inspection (KIP-664)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class InitProducerIdResponse:
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
     """Get a producer id and epoch.
 
-    With a transactional id, the coordinator also aborts its open transaction and fences older producers. Without one,
-    the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE.
+    With a transactional id, the coordinator also aborts the id's open transaction and fences older producers. Without
+    one, the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE.
     """
 
     transactional_id: String | None
     transaction_timeout_ms: Int32
-    producer_id: Int64 = -1  # the last known one, or -1; likewise the epoch (KIP-360)
+    producer_id: Int64 = -1  # the current id and epoch, or -1 (KIP-360)
     producer_epoch: Int16 = -1
 
 
@@ -97,7 +97,7 @@ class TxnOffsetCommitResponse:
 class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
     """Commit a group's offsets with the transaction; sent to the group coordinator.
 
-    From version 5 on, it also adds the group to the transaction (KIP-890).
+    From version 5 on, the request also adds the group to the transaction (KIP-890).
     Send that version only under transaction version 2.
     """
 
@@ -125,17 +125,17 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
 
 @struct
 class EndTxnResponse:
-    """Without an error, the outcome is durable; markers may still be in flight."""
+    """Without an error, the outcome is durable, but markers may still be missing."""
 
     throttle_time_ms: Int32
     error_code: Int16
-    producer_id: Int64 = versions(5, default=-1, ignorable=True)  # for the next transaction, as the epoch (KIP-890)
+    producer_id: Int64 = versions(5, default=-1, ignorable=True)  # id and epoch of the next transaction (KIP-890)
     producer_epoch: Int16 = versions(5, default=-1, ignorable=True)
 
 
 @request(key=26, versions=range(3, 6))
 class EndTxnRequest(Request[EndTxnResponse]):
-    """Commit or abort; version 5 bumps the epoch and needs transaction version 2."""
+    """Commit or abort; version 5 bumps the epoch and requires transaction version 2."""
 
     transactional_id: String
     producer_id: Int64
@@ -145,7 +145,7 @@ class EndTxnRequest(Request[EndTxnResponse]):
 
 @struct
 class TransactionState:
-    """A transactional id as its coordinator sees it."""
+    """The coordinator's state of a transactional id."""
 
     @struct
     class Topic:
@@ -159,11 +159,11 @@ class TransactionState:
     transaction_start_time_ms: Int64  # -1: no open transaction
     producer_id: Int64
     producer_epoch: Int16
-    topics: tuple[Topic, ...]  # after the end of a transaction: partitions whose marker is still missing
+    topics: tuple[Topic, ...]  # after EndTxn: partitions with a missing marker
 
     @property
     def partitions(self) -> tuple[tuple[str, int], ...]:
-        """The (topic, partition) pairs of `topics`."""
+        """The (topic, partition) pairs of ``topics``."""
         return tuple((topic.topic, index) for topic in self.topics for index in topic.partitions)
 
 
@@ -182,7 +182,7 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsResponse]):
 
 @struct
 class ListTransactionsResponse:
-    """The transactions of one coordinator that the principal may describe."""
+    """One coordinator's transactions that the principal may describe."""
 
     @struct
     class Transaction:
@@ -238,7 +238,7 @@ class DescribeProducersResponse:
 
 @request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
-    """List the producers that the leaders know. Requires Read on the topics."""
+    """List the producers that leaders know. Requires Read on the topics."""
 
     @struct
     class Topic:
@@ -270,7 +270,7 @@ class WriteTxnMarkersResponse:
 
 @request(key=27, versions=range(1, 3))
 class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
-    """Write markers at the leaders. Requires ClusterAction or Alter on the cluster."""
+    """Write markers to partition logs. Requires ClusterAction or Alter on the cluster."""
 
     @struct
     class Marker:

@@ -91,7 +91,7 @@ def test_memory_is_freed_when_batches_are_acked_split_or_dropped(rows_of: Any) -
         queue.next_to_send(0, 5, (1, 0))
         queue.sent(batch, transactional=True)
     a.acknowledged(batches[0])
-    batches[1].on_wire = False
+    batches[1].in_flight = False
     assert a.split(batches[1])
     a.acknowledged(batches[2])
     assert a.used_bytes == sum(batch.memory_bytes for batch in queue.unacknowledged)
@@ -109,7 +109,7 @@ def test_drop_unsent_returns_batches_with_a_sequence(rows_of: Any) -> None:
     queue.sent(batch, transactional=True)
     a.close(queue, rows_of(1), 0, NOW_MS)
     assert a.drop_unsent() == []
-    batch.on_wire = False
+    batch.in_flight = False
     assert a.drop_unsent() == [batch]
 
 

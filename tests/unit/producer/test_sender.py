@@ -293,7 +293,7 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     b.sender.run_once(0)
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     b.turn(ms=1_000)
-    assert [refused.batch.row_number(0) for refused in b.sender.refused] == [5]
+    assert [rejected.batch.row_number(0) for rejected in b.sender.rejected] == [5]
     assert b.client.sequences_of() == {0: (3, 1, 3)}
     b.client.answer(answer())
     b.turn()

@@ -45,7 +45,7 @@ UNHEARD_OF = 9_999
         ("Produce", "DUPLICATE_SEQUENCE_NUMBER", Reaction.SUCCESS),
         ("Produce", "NOT_LEADER_OR_FOLLOWER", L),
         ("Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", R),
-        ("Produce", "OUT_OF_ORDER_SEQUENCE_NUMBER", Reaction.RETRY_WHILE_EARLIER_UNANSWERED),
+        ("Produce", "OUT_OF_ORDER_SEQUENCE_NUMBER", Reaction.RETRY_BEHIND_EARLIER_BATCH),
         ("Produce", "PRODUCER_FENCED", A),
         ("Produce", "MESSAGE_TOO_LARGE", Reaction.SPLIT),
         ("Produce", "INVALID_RECORD", X),
