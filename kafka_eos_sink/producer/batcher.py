@@ -1,7 +1,7 @@
 """Turn checked rows into batches: partition, sort, cut, wait for memory, encode.
 
-No other module between the rows and the wire waits. The sender serves the sockets meanwhile, so the brokers append
-closed batches while the batcher encodes the next one.
+This module waits for memory; ``TopicDirectory`` waits for metadata, and ``Producer.flush`` for responses. The sender serves
+the sockets meanwhile, so the brokers append closed batches while the batcher encodes the next one.
 """
 
 from __future__ import annotations

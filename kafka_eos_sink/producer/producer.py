@@ -55,7 +55,7 @@ class Producer:
     The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
     Only the model check and the fault tests call ``end(committed=True)``. In the sink, the driver commits.
 
-    After a failure every call except ``abort`` and ``close`` raises that failure again.
+    After a failure every call that writes or flushes raises that failure again; ``abort`` and ``close`` work.
     The caller owns the client: ``close`` leaves it open.
 
     Args:

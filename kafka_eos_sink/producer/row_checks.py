@@ -180,7 +180,7 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
                 why["partition"] = group.rows.partition[at].as_py()
             why["row"] = number
             if group.code == "RECORD_TOO_LARGE":
-                # No topic accepts such a record whole. Key, topic and row number still identify the row.
+                # The dead letter topic may have the same limit. Key, topic, row number and size still identify the row.
                 own = []
                 why["value.bytes"] = None if value is None else len(value)
                 value = None

@@ -4,8 +4,8 @@
     receive()        the response
     lost()           no response will arrive, but the coordinator may have processed the request
 
-A task's transaction stays PREPARED: the leaders have acknowledged every batch, and only the driver may end it. An abort
-and a commit are the other exits of IN_TRANSACTION.
+A task's transaction stays PREPARED: the leaders have acknowledged every batch, and only the driver may end it. Other
+exits of IN_TRANSACTION are a commit, an abort and the two error states.
 """
 
 from __future__ import annotations

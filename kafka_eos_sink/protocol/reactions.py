@@ -1,8 +1,8 @@
 """The table of reactions to error codes, for all packages.
 
 The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
-A code without a row gets its API's strictest reaction, because a newer broker's code may mean anything. Read-only and
-idempotent APIs retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
+For the APIs in ``_STRICTEST`` a code without a row gets that reaction, because a newer broker's code may mean anything.
+Read-only and idempotent APIs retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kafka_eos_sink.protocol.schema import Request
 class Reaction(Enum):
     """This client's reaction to an error code."""
 
-    SUCCESS = "the requested state already holds"
+    SUCCESS = "the requested state already holds; for Produce only if the batch was sent before"
     RETRY = "resend the identical request after a backoff and the throttle time"
-    REFRESH_METADATA = "refresh metadata, then resend the identical request"
+    REFRESH_METADATA = "request fresh metadata, and resend to the leader that metadata or the response names"
     FIND_COORDINATOR = "find the coordinator again, then resend the identical request"
-    RETRY_BEHIND_EARLIER_BATCH = "resend if an earlier batch of the partition is unacknowledged, else abort"
+    RETRY_BEHIND_EARLIER_BATCH = "resend behind an unacknowledged batch; else abort or restart the sequences"
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
     ABORT = "abort this attempt; the next attempt gets a new producer epoch"
     ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"
