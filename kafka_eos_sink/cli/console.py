@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -105,5 +106,12 @@ def fields(value: object, *names: str) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON; sets and tuples become arrays, sets sorted."""
-    typer.echo(json.dumps(value, indent=2, default=sorted))
+    """Print a value as indented JSON, dataclasses as objects of their fields or by ``as_json``, sets sorted."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    # Not asdict(): it would convert nested values without their as_json.
+    return fields(value, *value.__dataclass_fields__) if dataclasses.is_dataclass(value) else sorted(value)
