@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,8 +101,9 @@ def table(
     return made
 
 
-def fields(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+def fields(value: Any, *names: str) -> dict[str, Any]:
+    """Return these fields of a dataclass, all if none is named."""
+    return {name: getattr(value, name) for name in names or value.__dataclass_fields__}
 
 
 def print_json(value: Any) -> None:
@@ -114,4 +115,4 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "as_json"):
         return value.as_json()
     # Not asdict(): it would convert nested values without their as_json.
-    return fields(value, *value.__dataclass_fields__) if dataclasses.is_dataclass(value) else sorted(value)
+    return fields(value) if is_dataclass(value) else sorted(value)
