@@ -189,9 +189,9 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
         created = f"does not exist yet, the first write creates it with {size}"
         # An ACL can also grant Create on the topic's name, which brokers do not report for a missing topic.
         denied = "missing Create on the cluster: grant Create on this topic, or create it yourself"
-        meaning = "" if cluster == _UNKNOWN_OPERATIONS else denied
-        cannot_create = (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, meaning)
-        yield _rule(about, "topic", cannot_create, otherwise=created)
+        unknown = (cluster == _UNKNOWN_OPERATIONS, created, _UNKNOWN, "")
+        cannot_create = (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, denied)
+        yield _rule(about, "topic", unknown, cannot_create, otherwise=created)
         return
     if error:
         found, meaning = ErrorCode.of(error).name, ""
@@ -231,8 +231,8 @@ def _replication_factor(topic: TopicMetadata) -> int:
 
 def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool) -> Iterator[Finding]:
     if not configs:
-        meaning = "grant DescribeConfigs on the topic to check them"
-        yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, meaning)
+        grant = "grant DescribeConfigs on the topic to check them"
+        yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
     insync, factor = int(configs.get("min.insync.replicas", "1")), _replication_factor(topic)
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < insync]

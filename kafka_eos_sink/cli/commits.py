@@ -40,7 +40,7 @@ def commits(
             admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
         )
     if as_json:
-        console.print_json([write.as_json() for write in writes])
+        console.print_json(writes)
     elif writes:
         console.output_console().print(commits_table(writes))
     else:

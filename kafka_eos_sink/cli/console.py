@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,10 +101,18 @@ def table(
     return made
 
 
-def fields(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+def fields(value: Any, *names: str) -> dict[str, Any]:
+    """Return these fields of a dataclass, all if none is named."""
+    return {name: getattr(value, name) for name in names or value.__dataclass_fields__}
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON; sets and tuples become arrays, sets sorted."""
-    typer.echo(json.dumps(value, indent=2, default=sorted))
+    """Print a value as indented JSON, dataclasses as objects of their fields or by ``as_json``, sets sorted."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    # Not asdict(): it would convert nested values without their as_json.
+    return fields(value) if is_dataclass(value) else sorted(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +40,7 @@ def demo(
     with spark_folder("kafka-eos-demo-", terminal.print) as folder:
         run = Demo(steps, folder, rows, kafka_version).run()
         if as_json:
-            typer.echo(json.dumps(run.as_json()))
+            console.print_json(run)
         _show(terminal, run)
         if run.problems:
             raise KafkaEosError("DEMO_FAILED", "; ".join(run.problems))

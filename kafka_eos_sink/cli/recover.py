@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import EndedTransaction, Recovered
 
 _SHOWN_TRANSACTIONS = 20
+_END = {True: "commit", False: "abort"}
 _UNSEEN = (
     "visibility is not proven: an open transaction blocks the readers, and the right to Read the topics is missing"
 )
@@ -113,15 +114,11 @@ def ended_table(done: Recovered) -> Table:
     # Transactions that may still be open come first, so that the shortened table names them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
     lines = [(identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open]
-    lines += [(each.identity.transactional_id, _requested(each), _result(each)) for each in ended]
+    lines += [(each.identity.transactional_id, _END[each.committed], _result(each)) for each in ended]
     shown = lines[:_SHOWN_TRANSACTIONS]
     if len(lines) > len(shown):
         shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
     return console.table(("transaction", "requested", "result"), shown)
-
-
-def _requested(ended: EndedTransaction) -> str:
-    return "commit" if ended.committed else "abort"
 
 
 def _result(ended: EndedTransaction) -> str:
@@ -138,10 +135,8 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
 
     ``committed`` and ``lost`` are numbers of Spark partitions. ``over`` is true if the transaction is known not to be open.
     """
-    decision_fields = ("query_id", "version", "resolution", "proven", "committed", "lost")
-    identity_fields = ("transactional_id", "producer_id", "producer_epoch")
     decisions = [
-        console.fields(decision, *decision_fields)
+        console.fields(decision, "query_id", "version", "resolution", "proven", "committed", "lost")
         | {
             "state": "resolved" if decision.resolution else decision.status.value,
             "finished_now": decision.query_id in done.finished_now,
@@ -151,11 +146,12 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     ended = [
         {
             "transactional_id": each.identity.transactional_id,
-            "end": _requested(each),
+            "end": _END[each.committed],
             "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
             "over": each.is_over,
         }
         for each in done.ended
     ]
-    left_open = [console.fields(identity, *identity_fields) for identity in done.left_open]
+    names = ("transactional_id", "producer_id", "producer_epoch")
+    left_open = [console.fields(identity, *names) for identity in done.left_open]
     return {"write_id": write_id, "decisions": decisions, "ended": ended, "left_open": left_open}

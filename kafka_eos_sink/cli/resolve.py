@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,20 +12,15 @@ if TYPE_CHECKING:
     from kafka_eos_sink.commit.operator.resolve import Resolved
 
 
-class ResolveAs(Enum):
-    """What a version counts as from now on."""
-
-    committed = "committed"
-    aborted = "aborted"
-    rewrite = "rewrite"
-
-
 def resolve(
     write_id: console.WriteId,
     version: Annotated[
         int, typer.Option("--version", metavar="V", min=0, help="The version: txnVersion, or the batch id of a stream.")
     ],
-    resolution: Annotated[ResolveAs, typer.Option("--as", help="What the version counts as, see above.")],
+    resolution: Annotated[
+        Literal["committed", "aborted", "rewrite"],
+        typer.Option("--as", help="What the version counts as, see above."),
+    ],
     query_id: Annotated[
         str | None,
         typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
@@ -51,7 +45,7 @@ def resolve(
     from kafka_eos_sink.runtime import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator.resolve_version(settings, query_id=query_id, version=version, answer=resolution.value)
+    done = operator.resolve_version(settings, query_id=query_id, version=version, answer=resolution)
     typer.echo(resolved_sentence(done))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
@@ -42,10 +42,6 @@ class DemoRun:
     commits: tuple[CommittedWrite, ...]
     first_save: str
     problems: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        # The fields of a commit have other names in JSON, the same as in ``kafka-eos commits --json``.
-        return asdict(self) | {"commits": [commit.as_json() for commit in self.commits]}
 
 
 class Demo:

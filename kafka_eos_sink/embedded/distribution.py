@@ -79,21 +79,16 @@ def resolve(version: str = DEFAULT_KAFKA_VERSION, *, progress: Report | None = N
     return _cached(f"kafka_2.13-{version}", [coordinate], f"Kafka {version}", transitive=True, progress=progress)
 
 
-def resolve_coordinates(
-    coordinates: Sequence[str], *, transitive: bool = False, progress: Report | None = None
-) -> list[Path]:
-    """Return the jars of exact ``group:artifact:version`` coordinates, in their order.
+def resolve_coordinates(coordinates: Sequence[str], *, progress: Report | None = None) -> list[Path]:
+    """Return the jars of exact ``group:artifact:version`` coordinates, in their order, without dependencies.
 
-    With ``transitive`` their dependencies follow, sorted by name. Raises as ``resolve`` does.
+    Raises as ``resolve`` does.
     """
     exact = [_checked(coordinate) for coordinate in coordinates]
-    if not exact:
-        return []
-    key = hashlib.sha256("\n".join([*exact, f"transitive={transitive}"]).encode()).hexdigest()[:16]
-    folder = _cached(f"jars-{key}", exact, ", ".join(exact), transitive=transitive, progress=progress)
-    named = [_jar_name(coordinate) for coordinate in exact]
-    others = sorted(jar.name for jar in folder.glob("*.jar") if jar.name not in named)
-    return [folder / name for name in (*named, *others)]
+    # The last line keeps the folder names of earlier versions, so that nothing is downloaded again.
+    key = hashlib.sha256("\n".join([*exact, "transitive=False"]).encode()).hexdigest()[:16]
+    folder = _cached(f"jars-{key}", exact, ", ".join(exact), transitive=False, progress=progress)
+    return [folder / _jar_name(coordinate) for coordinate in exact]
 
 
 def _unavailable(message: str) -> KafkaEosError:
@@ -104,7 +99,7 @@ def _checked(coordinate: str) -> str:
     # The coordinate becomes a folder name and XML, so it must not hold a path or markup.
     if not _COORDINATE.fullmatch(coordinate) or ".." in coordinate:
         raise _unavailable(
-            f"{coordinate!r} is no package coordinate; write group:artifact:version, "
+            f"{coordinate!r} is not a package coordinate; write group:artifact:version, "
             "for example org.apache.kafka:kafka_2.13:4.2.1."
         )
     return coordinate
@@ -182,7 +177,7 @@ class _Ivy:
     def retrieve(self, coordinates: Sequence[str], folder: Path, *, transitive: bool) -> None:
         settings = os.environ.get(_IVY_SETTINGS_VARIABLE)
         if settings and not Path(settings).is_file():
-            raise _unavailable(f"{_IVY_SETTINGS_VARIABLE} is {settings}, which is no file; correct or unset it.")
+            raise _unavailable(f"{_IVY_SETTINGS_VARIABLE} is {settings}, which is not a file; correct or unset it.")
         if not settings:
             settings = str(self.scratch / "settings.xml")
             Path(settings).write_text(_IVY_SETTINGS, encoding="utf-8")

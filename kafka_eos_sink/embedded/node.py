@@ -127,7 +127,7 @@ def failure_lines(output: Sequence[str]) -> str:
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Return the path of the archive of Kafka's classes (JEP 350), which is there only if a program has made it."""
+    """Return the path of the archive of Kafka's classes (JEP 350); the archive is optional."""
     # Java ignores an archive of another version without an error, so the name keeps the versions apart.
     return jars / f"classes-java-{java.version}.jsa"
 

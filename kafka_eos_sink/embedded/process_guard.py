@@ -27,7 +27,7 @@ _KILL_PATIENCE_S = 10.0
 
 
 class ProcessGuard:
-    """Starts processes that cannot outlive this one, nor can the folder ``scratch``."""
+    """Starts processes. They end with this process, and the folder ``scratch`` is removed then."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self._process = subprocess.Popen(

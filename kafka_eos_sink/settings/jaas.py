@@ -8,18 +8,16 @@ The grammar is that of Java's JaasConfig, one login module with its options::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
-# The tokens of Java's StreamTokenizer: quoted strings, words and single characters, without comments.
-_TOKEN = re.compile(
-    r"""\s+|//[^\r\n]*|/\*.*?\*/
-    |(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\r\n])*)(?P=quote)
-    |(?P<word>[\w.$-]+)
-    |(?P<mark>[=;])""",
-    re.VERBOSE | re.DOTALL,
-)
+# The tokens of Java's StreamTokenizer. "++" and "*+" never give a character back, so that a token ends only where Java ends it.
+_SPACE = r"(?:\s|//[^\r\n]*|/\*.*?\*/)*+"
+_WORD = r"([\w.$-]++)"
+_QUOTED = r"""(["'])((?:\\.|(?!\3)[^\\\r\n])*+)\3"""
+_MODULE = re.compile(rf"{_SPACE}{_WORD}{_SPACE}{_WORD}{_SPACE}", re.DOTALL)
+_OPTION = re.compile(rf"{_WORD}{_SPACE}={_SPACE}(?:{_WORD}|{_QUOTED}){_SPACE}", re.DOTALL)
+_END = re.compile(rf";{_SPACE}", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
@@ -39,38 +37,26 @@ def parse_jaas(text: str) -> LoginModule:
         ValueError: The expected form, without any part of the text, which contains a password.
     """
     # No message below repeats a token: any of them may be the password, for example after a missing quote.
-    tokens = list(_tokens(text))
-    if len(tokens) < 3 or tokens[0][0] != "word" or tokens[1][0] != "word":
+    module = _MODULE.match(text)
+    if module is None:
         raise ValueError('it must be like: org.apache...PlainLoginModule required username="..." password="...";')
-    if tokens[1][1].lower() not in _CONTROL_FLAGS:
+    if module[2].lower() not in _CONTROL_FLAGS:
         raise ValueError(f"after the login module one of {', '.join(_CONTROL_FLAGS)} must follow")
     options: dict[str, str] = {}
-    at = 2
-    while tokens[at : at + 1] != [("mark", ";")]:
-        match tokens[at : at + 3]:
-            case [("word", name), ("mark", "="), ("word" | "quoted", value)]:
-                options[name] = value
-            case _:
-                raise ValueError(f'after {len(options)} options, name="value" or the final semicolon must follow')
-        at += 3
-    if len(tokens) > at + 1:
+    at = module.end()
+    while option := _OPTION.match(text, at):
+        name, word, quote, quoted = option.groups()
+        options[name] = _ESCAPE.sub(_unescape, quoted) if quote else word
+        at = option.end()
+    end = _END.match(text, at)
+    if end is None:
+        raise ValueError(
+            f'character {at + 1}: after {len(options)} options, name="value" or the final semicolon must follow; '
+            "quote values that contain other characters"
+        )
+    if end.end() < len(text):
         raise ValueError("it must end at its first semicolon: only one login module is supported")
-    return LoginModule(name=tokens[0][1].rpartition(".")[2], options=options)
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise ValueError(f"character {at + 1} is not allowed; quote values that contain other characters")
-        at = found.end()
-        if found["quote"]:
-            yield "quoted", _ESCAPE.sub(_unescape, found["quoted"])
-        elif found["word"]:
-            yield "word", found["word"]
-        elif found["mark"]:
-            yield "mark", found["mark"]
+    return LoginModule(name=module[1].rpartition(".")[2], options=options)
 
 
 def _unescape(found: re.Match[str]) -> str:

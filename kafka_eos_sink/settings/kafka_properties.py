@@ -17,7 +17,7 @@ from kafka_eos_sink.producer.config import INT32_MAX, ProducerConfig
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.reading import read_values
 from kafka_eos_sink.settings.security_properties import SecurityReader
-from kafka_eos_sink.settings.table import JAVA, SECURITY
+from kafka_eos_sink.settings.table import JAVA, SECURITY, fields_of
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
 
@@ -33,7 +33,7 @@ class KafkaProperties:
 
 
 def read_kafka_properties(
-    properties: Mapping[str, str], problems: list[str], *, prefix: str = "", required: bool = True
+    properties: Mapping[str, str], problems: list[str], *, prefix: str = ""
 ) -> KafkaProperties | None:
     """Read `properties` into the configurations of the client and the producer.
 
@@ -41,7 +41,6 @@ def read_kafka_properties(
         properties: Values by name, without `prefix`.
         problems: Receives one sentence per problem, in the order of the names.
         prefix: Precedes each name in messages.
-        required: Whether ``bootstrap.servers`` must be given.
 
     Returns:
         None if there was a problem.
@@ -50,7 +49,7 @@ def read_kafka_properties(
     before = len(problems)
     warnings: list[str] = []
     values = read_values(properties, JAVA, prefix, problems, warnings)
-    if required and "bootstrap.servers" not in properties:
+    if "bootstrap.servers" not in properties:
         problems.append(f"{prefix}bootstrap.servers is required: host:port of some brokers")
     broken = frozenset(name for name in properties if name in SECURITY and name not in values)
     secured = {name: value for name, value in values.items() if name in SECURITY}
@@ -58,19 +57,14 @@ def read_kafka_properties(
     _check_delivery_timeout(values, prefix, problems)
     if len(problems) > before:
         return None
-    producer = _fields(values, ProducerConfig)
     # Java ignores the levels of the codecs that are not used.
     level = values.get(f"compression.{values.get('compression.type')}.level")
     return KafkaProperties(
-        client=ClientConfig(**_fields(values, ClientConfig), security=security),
-        producer=ProducerConfig(**producer, compression_level=level),
+        client=ClientConfig(**fields_of(values, ClientConfig), security=security),
+        producer=ProducerConfig(**fields_of(values, ProducerConfig), compression_level=level),
         given=frozenset(properties),
         warnings=tuple(warnings),
     )
-
-
-def _fields(values: Mapping[str, Any], target: type) -> dict[str, Any]:
-    return {JAVA[name].lands_in: value for name, value in values.items() if JAVA[name].target is target}
 
 
 def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[str]) -> None:

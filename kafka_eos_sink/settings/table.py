@@ -318,3 +318,8 @@ WITHOUT_EFFECT = _without_value(
 
 JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, **WITHOUT_EFFECT}
 """Every name of the Java producer and its few additions, without ``kafka.``."""
+
+
+def fields_of(values: Mapping[str, Any], target: type) -> dict[str, Any]:
+    """Return the parsed values of the client's options that land in `target`, by the names of its fields."""
+    return {JAVA[name].lands_in: value for name, value in values.items() if JAVA[name].target is target}

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli import demo as command
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.demo import run as demo_run
+from kafka_eos_sink.demo.report import DemoWrite
+from kafka_eos_sink.demo.topic_census import Census
+from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 
 def test_demo_with_wrong_counts_exits_1_and_names_them(
@@ -18,3 +23,16 @@ def test_demo_with_wrong_counts_exits_1_and_names_them(
     monkeypatch.setattr(command, "_show", lambda console, run: None)
     assert main(["demo"]) == 1
     assert "[KAFKA_EOS.DEMO_FAILED] 3 records are missing" in capsys.readouterr().err
+
+
+def test_demo_json_has_the_census_and_commits_as_commits_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    census = Census(sent=2, visible=2, duplicates=0, missing=0, unknown=0)
+    write = DemoWrite(name="exactly-once", sink="kafka-eos", topic="flights", census=census, in_log=3)
+    commit = CommittedWrite(write_id="w", query_id="batch", version=1, state="finished", committed=4)
+    console.print_json(demo_run.DemoRun(write, write, (commit,), "killed", ()))
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["exactly_once"]["census"]["visible"] == 2
+    assert shown["commits"][0]["committed_transactions"] == 4
+    assert (shown["first_save"], shown["problems"]) == ("killed", [])
+    console.print_json({"lost": frozenset((3, 1))})
+    assert json.loads(capsys.readouterr().out) == {"lost": [1, 3]}
