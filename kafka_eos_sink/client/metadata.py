@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID

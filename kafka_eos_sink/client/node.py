@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
 from kafka_eos_sink.client.connection import (
     Authentication,
     Completion,

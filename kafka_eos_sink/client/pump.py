@@ -10,8 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
 from kafka_eos_sink.client.connection import BrokerVersions, Completion, ConnectionState, PendingRequest
 from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
 from kafka_eos_sink.client.node import Node, bootstrap_brokers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError

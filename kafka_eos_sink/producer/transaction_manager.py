@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.transactions_admin import EndTxnResult
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
