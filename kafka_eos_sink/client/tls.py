@@ -80,7 +80,8 @@ def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
             reason = "the private key is not the one of the first certificate"
         raise ConfigurationError(
             "TLS_SETTINGS",
-            f"the client's certificate and private key cannot be used: {reason}; check ssl.keystore.*; ssl.key.password must be the key's own",
+            f"the client's certificate and private key cannot be used: {reason}; check ssl.keystore.*; "
+            "ssl.key.password must be the key's own",
         ) from None
 
 

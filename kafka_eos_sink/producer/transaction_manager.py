@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
-from kafka_eos_sink.client.transactions_admin import EndTxnResult
+from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (
@@ -31,6 +31,7 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    EndTxnResponse,
     FindCoordinatorRequest,
     InitProducerIdRequest,
 )
@@ -76,7 +77,7 @@ class TransactionManager:
         """Partitions that have to be added before anything is produced to them (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions of an AddPartitionsToTxn without a response: the coordinator may have added them."""
-        self.end_result: EndTxnResult | None = None
+        self.end_result: Outcome[EndTxnResponse] | None = None
         self.spent = False
         """A request of this identity was lost, or a batch got a sequence and was never written.
 
@@ -299,17 +300,14 @@ class TransactionManager:
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
         if code == ErrorCode.NONE:
-            result = EndTxnResult(
-                error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
-            )
             # Version 5 returns the epoch of the next transaction, or a new id when the epochs are used up (KIP-890).
             if response.producer_id >= 0:
                 self._identify(response.producer_id, response.producer_epoch)
-            self._finish(result)
+            self._finish(Outcome(error_code=code, value=response))
             return
         # An error code never proves committed or aborted: the caller reads the outcome from the log.
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
-            self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
+            self.end_result = Outcome(error_code=code, value=response)
 
     def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
@@ -362,9 +360,9 @@ class TransactionManager:
     def _finish_if_empty(self) -> None:
         # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.
         if not self.may_hold_something and not self.pending:
-            self._finish(EndTxnResult(error_code=ErrorCode.NONE, producer_id=-1, producer_epoch=-1))
+            self._finish(Outcome(error_code=ErrorCode.NONE.value))
 
-    def _finish(self, result: EndTxnResult) -> None:
+    def _finish(self, result: Outcome[EndTxnResponse]) -> None:
         self.end_result = result
         self.partitions.clear()
         self.pending.clear()

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # without the reason in the commit. commit/ gets its budget with its redesign.
 LINES = {
     "protocol": (3_200, 3_200),
-    "client": (4_080, 3_500),
+    "client": (4_032, 3_500),
     "producer": (2_800, 2_800),
     "runtime": (1_990, 1_300),
     "settings": (1_505, 1_000),
