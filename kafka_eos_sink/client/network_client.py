@@ -1,4 +1,4 @@
-"""Exchanges requests and responses with the brokers of one cluster."""
+"""Blocking calls to the brokers of one cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NetworkClient(Pump):
     ) -> list[Any | KafkaEosError]:
         """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
 
-        A node that fails at all its addresses fails its requests at once, not at the deadline: the caller may know another node.
+        A node that fails at all its addresses fails its requests at once, because the caller may know another node.
 
         Args:
             exact_versions: The max version is also the min version, for resends that must be identical.
