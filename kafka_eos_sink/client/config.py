@@ -1,8 +1,10 @@
-"""The settings of a client for one cluster. Names and defaults are those of the Java client."""
+"""The settings of a client for one cluster, with the names and defaults of the Java client, and its backoff."""
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +18,9 @@ _BOOTSTRAP_SERVER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """The settings of a ``NetworkClient``, each the Java option of its name. Durations in milliseconds, sizes in bytes.
+    """The settings of a ``NetworkClient``, each the Java option of its name: durations in ms, sizes in bytes.
 
-    A socket buffer of -1 bytes leaves the size to the operating system. The settings table holds the ranges.
+    A socket buffer of -1 bytes leaves the size to the operating system. ``settings/table.py`` checks the ranges.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -49,7 +51,7 @@ class ClientConfig:
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse ``bootstrap.servers``, ``host:port,[ipv6]:port,...``, into pairs of host and port (Java's ClientUtils).
+    """Parse ``host:port,[ipv6]:port,...`` into pairs of host and port (Java's ClientUtils).
 
     Raises:
         ConfigurationError: BOOTSTRAP_SERVERS, naming the entry that is not an address.
@@ -70,3 +72,23 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
             "kafka.bootstrap.servers is empty; give a comma-separated list such as broker1:9092,broker2:9092",
         )
     return tuple(servers)
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialBackoff:
+    """Delays of ``initial_ms`` · 2^attempts up to ``maximum_ms``, as Java's ExponentialBackoff (KIP-580).
+
+    ``uniform`` draws from [0, 1).
+    """
+
+    initial_ms: int
+    maximum_ms: int
+    # Varies each delay by up to ± this part of it, so that clients that failed together do not retry together.
+    jitter: float = 0.2
+    uniform: Callable[[], float] = random.random
+
+    def delay_ms(self, attempts: int) -> int:
+        """Return the delay in ms after ``attempts`` earlier failures in a row (0 after the first failure)."""
+        # As in Java, an initial delay above the maximum counts as the maximum.
+        delay = min(self.initial_ms << min(attempts, 32), self.maximum_ms)
+        return max(0, min(round(delay * (1 + self.jitter * (2 * self.uniform() - 1))), self.maximum_ms))

@@ -1,18 +1,18 @@
 """The protocol of one connection to a broker, without its socket (sans-IO).
 
-A connection begins with ApiVersions, authenticates if the listener requires it, and is then ready for requests. A node
-without a socket is DISCONNECTED; CONNECTING lasts until TCP and TLS are set up, and this module does the rest:
+A connection sends ApiVersions, authenticates if the listener requires it, and is then ready for requests. A node without
+a socket is DISCONNECTED. CONNECTING lasts until TCP and TLS are set up. This module holds the other states:
 
     HANDSHAKING ──ApiVersions──▶ AUTHENTICATING ──dialogue ends──▶ READY ◀──dialogue ends── REAUTHENTICATING
          ╰──────────────── no authentication ─────────────────────▲  ╰───── reauthenticate ─────▲
 
 A broker may limit a session (``connections.max.reauth.ms``, the lifetime of a token). The connection re-authenticates
-before the session expires (KIP-368). No request goes out meanwhile, but responses to earlier requests still arrive.
+before the session expires (KIP-368). Meanwhile it sends no other request, but responses to earlier requests still arrive.
 
 Responses arrive in the order of the requests, because a broker processes one request per connection at a time. A
 correlation id out of order is a protocol error.
 
-This module logs every request and response at DEBUG: names, numbers and error codes, never contents.
+At DEBUG the module logs every request and response: names, numbers and error codes, never contents.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ from kafka_eos_sink.protocol.schema import Request
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 100 * 1024 * 1024
-# Until the broker is authenticated, a few bytes of a stranger must not make the client reserve much memory.
+# Before authentication, a few bytes from a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 _NAMES_AT_MOST = 5
 UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version=__version__)
 
 REAUTHENTICATE_AFTER = (0.85, 0.95)
-"""The part of a session's lifetime after which it is renewed, as in Java. Random, to spread the load of many clients."""
+"""Bounds of the random fraction of its lifetime after which a session is renewed, as in Java."""
 
 Dialogue = Generator[Request[Any], Any, int | None]
-"""The client's side of an authentication: yields requests, receives their responses, raises to reject.
+"""The client's side of an authentication: yields requests, receives their responses, raises to reject the broker.
 
 Returns the session's lifetime in ms; 0 or None if the session does not expire.
 """
-
 Authentication = Callable[[], Dialogue]
 
 
@@ -68,10 +67,10 @@ class RequestTimedOut(LostResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PendingRequest:
-    """A request in flight, equal only to itself; ``version`` is its encoded API version, times are clock ms."""
+    """A request in flight, equal only to itself, in API version ``version``. Times are clock ms."""
 
     node_id: int
-    # Not in any text: the fields of requests hold records and credentials.
+    # Never in a repr: the fields of requests hold records and credentials.
     request: Request[Any] = field(repr=False)
     version: int
     correlation_id: int
@@ -94,14 +93,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionReady:
-    """Versions are negotiated and the principal is authenticated: requests may be sent."""
+    """The client knows the broker's versions and is authenticated: requests may be sent."""
 
 
 Event = Completion | ConnectionReady
 
 
 class ConnectionState(Enum):
-    """The life of a node's connection; see the module's text."""
+    """The states of a node's connection; see the module's docstring."""
 
     DISCONNECTED = "disconnected"
     CONNECTING = "connecting"
@@ -113,10 +112,9 @@ class ConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerVersions:
-    """A broker's ApiVersions response: API key -> (lowest, highest version), and the finalized features.
+    """A broker's versions (API key -> lowest, highest) and the finalized features (name -> level).
 
-    ``features_epoch`` orders the responses of different brokers. It is -1, without features, if the broker does not
-    know the features yet.
+    ``features_epoch`` orders the responses of different brokers; -1 if the broker does not know the features yet.
     """
 
     api_versions: Mapping[int, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
@@ -145,21 +143,20 @@ class BrokerVersions:
         """Return the highest version that broker and client share, between ``min_version`` and ``max_version``.
 
         Args:
-            request: the class of the request.
-            broker: the broker's name for messages.
+            broker: The broker's name for messages.
 
         Raises:
-            BrokerRefusedError: BROKER_TOO_OLD, if the broker's highest version is below the client's first one;
+            BrokerRefusedError: BROKER_TOO_OLD, if the broker's highest version is below the client's lowest one.
                 NO_COMMON_VERSION, if the broker's lowest version or the bounds leave no version.
         """
         api = api_name(request)
         first, last = request.VERSIONS[0], request.VERSIONS[-1]
         lowest, highest = self.api_versions.get(request.API_KEY, (0, -1))
         if highest < first:
-            spoken = f"only up to version {highest}" if highest >= 0 else "not at all"
+            known = f"only up to version {highest}" if highest >= 0 else "not at all"
             raise BrokerRefusedError(
                 "BROKER_TOO_OLD",
-                f"{broker} speaks {api} {spoken}, and this client speaks it from version {first}: "
+                f"{broker} speaks {api} {known}, and this client requires version {first} or later; "
                 "upgrade the broker to Apache Kafka 3.0 or later",
             )
         first = first if min_version is None else max(first, min_version)
@@ -168,18 +165,18 @@ class BrokerVersions:
         if common < max(first, lowest):
             raise BrokerRefusedError(
                 "NO_COMMON_VERSION",
-                f"{broker} speaks {api} {lowest} to {highest}; this request needs a version from {first} to {last}",
+                f"{broker} speaks {api} in versions {lowest} to {highest}, and this request requires one from {first} to {last}",
             )
         return common
 
 
 def api_name(request: type[Request[Any]]) -> str:
-    """Return the name of an API as Kafka's documentation has it, such as ``EndTxn``."""
+    """Return the API's name in Kafka's documentation, such as ``EndTxn``."""
     return request.__name__.removesuffix("Request")
 
 
 class Connection:
-    """The protocol of one connection to ``broker`` (its name for messages); see the module's text."""
+    """The protocol of one connection to ``broker``, which is its name for messages."""
 
     def __init__(
         self,
@@ -217,14 +214,14 @@ class Connection:
         max_version: int | None = None,
         min_version: int | None = None,
     ) -> PendingRequest:
-        """Put a request in flight, in the highest common version; raise BrokerRefusedError if there is none."""
+        """Put a request in flight, in the highest common version; raises as ``BrokerVersions.negotiate``."""
         if self.state is not ConnectionState.READY:
-            raise RuntimeError(f"{self._broker} is {self.state.value}, not ready for requests")
+            raise RuntimeError(f"{self._broker} is not ready for requests: {self.state.value}")
         version = self.versions.negotiate(type(request), self._broker, max_version=max_version, min_version=min_version)
         return self._send(request, version, now, timeout_ms)
 
     def receive_data(self, data: bytes | memoryview, now: int) -> None:
-        """Take bytes from the broker, for ``next_event`` to decode."""
+        """Store bytes from the broker for ``next_event``."""
         self._now = now
         self._frames.feed(data)
 
@@ -236,19 +233,19 @@ class Connection:
             BrokerRefusedError: The broker is too old.
             AuthenticationError: The dialogue rejected the broker, or the broker rejected the client.
 
-        After any of them, close the connection.
+        After an error, close the connection.
         """
         while (frame := self._frames.next_frame()) is not None:
             if not self._in_flight:
                 raise ProtocolError(UNSOLICITED)
-            # Decode before removing: a request whose response cannot be decoded is lost, and `abandon` must report it.
+            # Decode first, remove second: if the response cannot be decoded, `abandon` must report its request as lost.
             response = self._decode(self._in_flight[0], frame)
             pending = self._in_flight.popleft()
             if self.state is ConnectionState.HANDSHAKING:
                 if self._receive_api_versions(pending, response):
                     return self._become_ready()
             elif pending is self._dialogue_request:
-                # Responses to requests from before the re-authentication arrive first, by the branch below.
+                # Requests from before the re-authentication get their responses first, in the branch below.
                 if self._continue_authentication(response):
                     return self._become_ready()
             else:
@@ -256,7 +253,7 @@ class Connection:
         return None
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return the buffers to write, each once; record data is not copied."""
+        """Return the buffers to write, each once and without copies of record data."""
         output, self._output = self._output, []
         return output
 
@@ -264,22 +261,22 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without a response, with those of the handshake."""
+        """The number of requests without a response, including the handshake's."""
         return len(self._in_flight)
 
     @property
     def expires_at(self) -> int | None:
-        """When the first response is overdue, in clock ms."""
+        """The clock ms at which the first response is overdue, None without a request in flight."""
         # A later request may have a shorter timeout than the oldest one.
         return min((pending.expires_at for pending in self._in_flight), default=None)
 
     @property
     def is_established(self) -> bool:
-        """Whether the connection has been ready. Re-authentication pauses it and does not end that."""
+        """Whether the connection is ready, or re-authenticates after it was."""
         return self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
 
     def abandon(self, reason: str = "") -> tuple[PendingRequest, ...]:
-        """Return the requests that a broken connection has lost, oldest first, without those of the handshake."""
+        """Return the requests that a broken connection lost, oldest first, without the handshake's."""
         if log.isEnabledFor(logging.DEBUG):
             for pending in self._in_flight:
                 log.debug("[%s] lost response: %s: %s", self._client_id, pending, reason)
@@ -299,14 +296,14 @@ class Connection:
         """Re-authenticate on the open connection until ConnectionReady; raises as ``next_event``."""
         assert self.state is ConnectionState.READY
         self._now = now
-        # READY no more: the broker closes a connection that mixes other requests into the dialogue (KIP-368).
+        # Not READY any more: a broker closes the connection if another request arrives during the dialogue (KIP-368).
         self.state = ConnectionState.REAUTHENTICATING
         self._begin_authentication()
 
     # inside
 
     def _send(self, request: Request[Any], version: int, now: int, timeout_ms: int) -> PendingRequest:
-        # Kafka's clients keep correlation ids non-negative when they wrap.
+        # The header holds a signed int32: after its maximum the ids begin at 0 again.
         correlation_id = self.next_correlation_id
         self.next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         buffers = encode_request(request, version, correlation_id, self._client_id)
@@ -332,7 +329,7 @@ class Connection:
         return response
 
     def _receive_api_versions(self, pending: PendingRequest, response: ApiVersionsResponse) -> bool:
-        """Store the broker's versions; return True if the connection needs no further response to be ready."""
+        """Store the broker's versions; return True if the connection is ready without another response."""
         versions = BrokerVersions.from_response(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: a broker that does not know this version of ApiVersions responds in version 0 and lists the
@@ -340,7 +337,7 @@ class Connection:
             versions = replace(versions, api_versions={ApiVersionsRequest.API_KEY: (0, 0), **versions.api_versions})
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
-                raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}")
+                raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}, which is not lower")
             self._send(API_VERSIONS, version, self._now, self._request_timeout_ms)
             return False
         if response.error_code:
@@ -372,13 +369,13 @@ class Connection:
     def _plan_reauthentication(self, lifetime_ms: int) -> None:
         self.reauthenticate_at = None
         if lifetime_ms > 0:
-            # The broker counts from its response, which is later: counting from the request re-authenticates early enough.
+            # The broker counts from its response. Counting from the earlier request can only renew the session earlier.
             began = self._now if self._dialogue_request is None else self._dialogue_request.sent_at
             self.reauthenticate_at = began + int(lifetime_ms * random.uniform(*REAUTHENTICATE_AFTER))
 
     def _become_ready(self) -> ConnectionReady:
         if self._frames.buffered:
-            # The handshake's last request is the last one in flight: no request goes out during re-authentication.
+            # No request follows the dialogue's last one before its response, so no broker can owe further bytes.
             raise ProtocolError(UNSOLICITED)
         self.state = ConnectionState.READY
         self._frames.max_frame_bytes = MAX_FRAME_BYTES
@@ -386,10 +383,7 @@ class Connection:
 
 
 def describe_errors(response: Any) -> str:
-    """Return ``no error``, or the names of the error codes with their counts: ``NOT_COORDINATOR x 3``.
-
-    Nothing else of the response is in the text, so it can be logged.
-    """
+    """Return ``no error``, or only the names and counts of the error codes, to log: ``NOT_COORDINATOR x 3``."""
     counts = Counter(code for code in _error_codes(response) if code)
     if not counts:
         return "no error"
@@ -401,10 +395,10 @@ def describe_errors(response: Any) -> str:
 
 
 def _error_codes(value: Any) -> Iterator[int]:
-    """Walk a struct and the structs and arrays in it; every field named ``*error_code`` is an error code."""
+    """Yield every field named ``*error_code`` of a struct and of the structs and arrays in it."""
     if isinstance(value, tuple):
         for element in value:
-            # An array of numbers or strings holds no codes: its first element shows that.
+            # Stop at the first number or string: such an array holds no codes, and it may be long.
             if not is_dataclass(element):
                 return
             yield from _error_codes(element)

@@ -1,7 +1,7 @@
-"""Trust stores and key stores of Kafka clients, converted to the PEM that Python's TLS takes.
+"""Trust stores and key stores of Kafka clients, converted to the PEM that Python's TLS loads.
 
-This module reads PEM, and PKCS12 with the package ``cryptography`` (the extra ``pkcs12``). Only Java reads JKS. Messages
-name the way out and never contain a part of a store.
+This module reads PEM, and PKCS12 with the package ``cryptography`` (the extra ``pkcs12``). Only Java reads JKS.
+Error texts name the command that converts a store, and never contain a part of one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _LINE = 64
 
 JKS_WAY_OUT = (
     "only Java reads JKS; convert it with keytool -importkeystore -srckeystore OLD -destkeystore NEW "
-    "-deststoretype PKCS12 and set {type}=PKCS12, or convert that with openssl pkcs12 -nodes -in NEW to PEM and set {type}=PEM"
+    "-deststoretype PKCS12 and set {type}=PKCS12, or convert NEW to PEM with openssl pkcs12 -nodes -in NEW -out NEW.pem "
+    "and set {type}=PEM"
 )
 
 
 class StoreProblem(Exception):
-    """The reason why a store cannot be used. Its text follows the option's name in a message."""
+    """A store cannot be used. In messages the text follows the option's name and a colon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
-    """A private key, possibly encrypted, and its certificates with its own first, in PEM."""
+    """A private key, possibly encrypted, and its certificate followed by the issuers, all in PEM."""
 
     private_key: Secret
     certificate_chain: str
@@ -41,71 +42,75 @@ class KeyMaterial:
 
 
 def read_store(path: str) -> bytes:
-    """Read a store. Raises StoreProblem if that is not possible."""
+    """Return the bytes of a file; raise StoreProblem if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise StoreProblem(f"{path} cannot be read on this machine ({error.strerror})") from None
+        raise StoreProblem(
+            f"{path} cannot be read on this machine ({error.strerror}); check the path and its permissions"
+        ) from None
 
 
 def certificates_at(path: str) -> str:
-    """Read all certificates of a PEM file, or of the PEM files in a folder (librdkafka's ``ssl.ca.location``)."""
+    """Return all certificates of a PEM file, or of a folder of PEM files (librdkafka's ``ssl.ca.location``)."""
     if not Path(path).is_dir():
         return trusted_certificates(read_store(path), None, "ssl.ca")
     found = [pem_certificates(_ascii(read_store(str(file)))) for file in sorted(Path(path).iterdir()) if file.is_file()]
     if not any(found):
-        raise StoreProblem(f"no file in {path} contains a certificate in PEM")
+        raise StoreProblem(f"no file in {path} contains a certificate in PEM; give a PEM file or a folder of them")
     return "\n".join(filter(None, found))
 
 
 def trusted_certificates(data: bytes, password: Secret | None, option: str) -> str:
-    """Read all certificates of a trust store. `option` is the prefix of its options, such as ``ssl.truststore``."""
+    """Return all certificates of a trust store. ``option`` is the prefix of its options, such as ``ssl.truststore``."""
     if _kind(data, option) == "PKCS12":
         _key, certificates = _open_pkcs12(data, password, option)
         found = "\n".join(certificates)
     else:
         found = pem_certificates(_ascii(data))
     if not found:
-        raise StoreProblem("it contains no certificate")
+        raise StoreProblem("it contains no certificate; add the authority that signed the brokers' certificates")
     return found
 
 
 def key_material(data: bytes, password: Secret | None, option: str) -> KeyMaterial:
-    """Read the private key of a key store, and its certificates."""
+    """Return the private key of a key store, with its certificates."""
     if _kind(data, option) == "PKCS12":
         key, certificates = _open_pkcs12(data, password, option)
         if key is None or not certificates:
-            raise StoreProblem("it contains no private key with a certificate")
+            raise StoreProblem("it contains no private key with a certificate; export both into one store")
         return KeyMaterial(private_key=Secret(key), certificate_chain="\n".join(certificates))
     text = _ascii(data)
     return pem_key_material(text, text)
 
 
 def pem_key_material(key: str, certificate_chain: str) -> KeyMaterial:
-    """Read a private key and its certificates from PEM. Raises StoreProblem if one is missing."""
+    """Return the private key and its certificates in PEM texts; raise StoreProblem if one is missing."""
     keys = [text for label, text in _blocks(key) if label.endswith("PRIVATE KEY")]
     if len(keys) != 1:
         raise StoreProblem(f"it must contain one private key in PEM, not {len(keys)}")
     certificates = pem_certificates(certificate_chain)
     if not certificates:
-        raise StoreProblem("the private key has no certificate in PEM")
+        raise StoreProblem("the private key has no certificate in PEM; add the certificate and its issuers")
     return KeyMaterial(private_key=Secret(keys[0]), certificate_chain=certificates)
 
 
 def pem_certificates(text: str) -> str:
-    """Return the certificates in `text` in their order, without other text. Line ends may be missing."""
+    """Return the certificates in ``text``, in their order and without other text. Line ends may be missing."""
     return "\n".join(block for label, block in _blocks(text) if label in _CERTIFICATES)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Return label and PEM of each block, with line ends, which a single-line property loses and OpenSSL requires."""
+    """Return label and PEM of each block, broken into lines again."""
     found = []
     for block in _BLOCK.finditer(text):
         label, body = block[1], "".join(block[2].split())
+        # A property on a single line has lost the line ends that OpenSSL requires.
         if _BASE64.fullmatch(body):
             lines = [body[at : at + _LINE] for at in range(0, len(body), _LINE)]
             found.append((label, "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----"))))
-        else:  # a key in OpenSSL's traditional encryption has header lines, which must stay
+        else:
+            # A key in OpenSSL's traditional encryption has header lines, and the key cannot be decrypted without them.
             found.append((label, block[0]))
     return found
 
@@ -115,32 +120,36 @@ def _ascii(data: bytes) -> str:
 
 
 def _kind(data: bytes, option: str) -> str:
-    """Detect PEM or PKCS12 by the content, so a missing or wrong ``type`` is no error."""
+    """Detect PEM or PKCS12 by the content, so a missing or wrong ``.type`` option is no error."""
+    # The magic numbers of JKS and JCEKS.
     if data.startswith((b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")):
         raise StoreProblem(f"it is a JKS store: {JKS_WAY_OUT.format(type=f'{option}.type')}")
     if b"-----BEGIN " in data:
         return "PEM"
+    # PKCS12 is DER, which begins with the tag of a SEQUENCE.
     if data.startswith(b"\x30"):
         return "PKCS12"
-    raise StoreProblem("it is neither PEM nor PKCS12")
+    raise StoreProblem("it is neither PEM nor PKCS12; convert it to PEM")
 
 
 def _open_pkcs12(data: bytes, password: Secret | None, option: str) -> tuple[str | None, list[str]]:
-    """Return the private key, and the certificates with the key's own first, each followed by its issuer."""
+    """Return the private key, and the certificates: the key's own first, each followed by its issuer."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise StoreProblem(
-            "reading PKCS12 needs the package cryptography, which this Python does not have: pip install "
+            "reading PKCS12 requires the package cryptography, which is not installed: run pip install "
             f"'kafka-eos-sink[pkcs12]', or convert the store to PEM with openssl pkcs12 -nodes and set {option}.type=PEM"
         ) from None
     secret = None if password is None else password.reveal().encode()
     try:
         store = pkcs12.load_pkcs12(data, secret)
     except ValueError:
-        raise StoreProblem(f"it is not a PKCS12 store, or {option}.password is wrong") from None
-    # TLS sends the chain in this order; a PKCS12 store keeps the issuers in any order.
+        raise StoreProblem(
+            f"it is not a PKCS12 store, or {option}.password is wrong; check the path and the password"
+        ) from None
+    # TLS sends the chain from the leaf to the root (RFC 8446, 4.4.2). A PKCS12 store keeps the issuers in any order.
     rest: list[Any] = [entry.certificate for entry in store.additional_certs]
     ordered: list[Any] = [] if store.cert is None else [store.cert.certificate]
     while ordered and rest:

@@ -1,4 +1,4 @@
-"""The client's view of the cluster: an immutable snapshot, and the rules by which responses change it."""
+"""The client's view of the cluster: an immutable snapshot, and how responses change it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 NO_NODE = -1
 
 NEVER = 1 << 62
-"""A time to wait, in ms, that no clock reaches."""
+"""A wait in ms that never ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class _WantedTopic:
 
 
 class MetadataUpdater:
-    """Keeps the snapshot: which topics are wanted, when a request is due, and what a response changes.
+    """Keeps the snapshot: the wanted topics, the next request, and what a response changes.
 
-    A lagging broker's response never moves a partition back to an older leader epoch. A topic that was deleted and
-    recreated (another topic id) and another cluster start without epochs. One request is in flight at a time.
+    A lagging broker's response never moves a partition back to an older leader epoch. A recreated topic (another topic id)
+    and another cluster start without epochs. One request is in flight at a time.
 
-    Four timers decide when the next request is due, the first that applies:
+    The first of these rules that applies decides when the next request is due:
 
     - after a failed request: ``_retry_at``, with exponential backoff;
     - for a topic that was never requested: at once;
@@ -97,7 +97,7 @@ class MetadataUpdater:
         self.snapshot = Metadata(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}))
         self.in_progress = False
         self.completed = 0
-        """The number of the newest request whose response made a snapshot."""
+        """Number of the newest request whose response the updater installed."""
         self._sent = 0
         """The number of requests so far."""
         self._backoff = backoff
@@ -116,7 +116,7 @@ class MetadataUpdater:
         self._failing_since: int | None = None
         self._may_create = False
 
-    # what is wanted, and when
+    # what to request, and when
 
     def want_topics(self, topics: Iterable[str], now: int, *, allow_auto_creation: bool = False) -> None:
         """Keep these topics in the snapshot; a new topic makes a request due at once."""
@@ -146,19 +146,19 @@ class MetadataUpdater:
         if self.in_progress:
             return NEVER
         if self._failing_since is not None:
-            # First, because new topics and requests for an update do not make an unreachable cluster reachable.
+            # This comes first: a new topic or a requested update does not make an unreachable cluster reachable.
             due_at = self._retry_at
         elif self._never_requested:
             due_at = now
         elif self._update_requested:
-            # Not `_retry_at`: a topic without a leader must not delay the news that another leader moved.
+            # Not `_retry_at`: a leaderless topic must not delay the update that reveals another topic's new leader.
             due_at = self._update_allowed_at
         else:
             due_at = self._retry_at if self._incomplete else self._expires_at
         return max(0, due_at - now)
 
     def failing_for_ms(self, now: int) -> int:
-        """Return for how long all requests have failed, 0 after a success (KIP-1102)."""
+        """Return for how many ms all requests have failed, 0 after a success (KIP-1102)."""
         return 0 if self._failing_since is None else now - self._failing_since
 
     def next_request(self, now: int) -> MetadataRequest:
@@ -167,18 +167,18 @@ class MetadataUpdater:
         self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
         self.in_progress = True
         self._sent += 1
-        # The permission to create applies to a whole request. A topic like the commit log must never be created with
-        # the broker's defaults, so missing topics that the broker may create go into a request of their own.
+        # The permission to create applies to a whole request. A broker must never create the commit log with its defaults,
+        # so the missing topics that it may create go into a request of their own.
         creatable = [
             name
             for name, wanted in self._wanted.items()
             if wanted.allow_auto_creation and not self._is_known(name) and name not in self._never_requested
         ]
-        # The two kinds take turns: a topic that no broker creates must not block updates of the others.
+        # The two kinds alternate: a topic that no broker creates must not block the updates of the other topics.
         self._may_create = bool(creatable) and not self._may_create
         topics = creatable if self._may_create else list(self._wanted)
         self._never_requested.difference_update(topics)
-        # An update that is requested from now on needs a later request: the broker may have built this response before.
+        # From now on an update needs a later request: the broker may build this response before the caller's observation.
         self._update_requested = False
         return MetadataRequest(
             topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
@@ -198,12 +198,12 @@ class MetadataUpdater:
     def handle_response(self, response: MetadataResponse, now: int) -> None:
         """Install the snapshot that follows from the response."""
         if not response.brokers:
-            # A starting broker can return no brokers. Installing that would leave no node to send the next request to.
+            # A starting broker can return no brokers. With such a snapshot the client could not send another request.
             self.handle_failure(now)
             return
         self.in_progress = False
         old = self.snapshot
-        # Leader epochs of another cluster are not comparable. A restored cluster may begin with lower ones.
+        # Leader epochs of two clusters are not comparable: a restored cluster may begin with lower ones.
         same_cluster = old.cluster_id in (None, response.cluster_id)
         received = {
             topic.name: topic_metadata(topic, old.topics.get(topic.name) if same_cluster else None)
@@ -223,7 +223,7 @@ class MetadataUpdater:
             brokers=MappingProxyType({broker.node_id: _broker(broker) for broker in response.brokers}),
             topics=MappingProxyType(topics),
         )
-        # `wait_for_metadata` compares with this number: an older response may not know what the caller has observed.
+        # `wait_for_metadata` compares this number: an older response may not contain what the caller has observed.
         self.completed = self._sent
         self._expires_at = now + self._max_age_ms
         self._failing_since = None
@@ -258,13 +258,13 @@ class MetadataUpdater:
             self._install(brokers=MappingProxyType({**self.snapshot.brokers, broker.node_id: broker}))
 
     def rebootstrap(self, bootstrap: Iterable[Broker], now: int) -> None:
-        """Start over from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
+        """Start again from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
         self._install(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}), controller=NO_NODE)
         self.in_progress = False
         self._update_requested = True
         self._attempts = 0
         self._update_allowed_at = self._retry_at = now
-        # The time that leads to the next rebootstrap starts over, too.
+        # The next rebootstrap is a full trigger time away.
         self._failing_since = now if self._failing_since is not None else None
 
     # inside
@@ -297,7 +297,7 @@ def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> 
     # Brokers list partitions in any order.
     for partition in sorted(found.partitions, key=lambda each: int(each.partition_index)):
         old = before.get(partition.partition_index, partition)
-        # A lagging broker still names the leader of an older epoch (KAFKA-7738).
+        # A lagging broker still names the leader of an older epoch. Java's client ignores it, too (KAFKA-7738).
         newest = old if old.leader_epoch > partition.leader_epoch else partition
         if newest.leader_id != old.leader_id:
             _log_leader(str(found.name), newest)

@@ -1,4 +1,4 @@
-"""Exchanges requests and responses with the brokers of one cluster."""
+"""Blocking calls to the brokers of one cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_eos_sink.protocol.schema import Request
 R = TypeVar("R")
 
 PIPELINE_DEPTH = 64
-"""Requests in flight per node: enough to hide the round trip, few enough that the last one is not overdue."""
+"""Requests in flight per node: enough to hide the round trip, few enough that the broker sends the last response in time."""
 
 NodeRequest = tuple[int, Request[Any], int | None]
 """Node id, request, and the highest version to use."""
@@ -50,7 +50,7 @@ class NetworkClient(Pump):
     ) -> list[Any | KafkaEosError]:
         """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
 
-        A node that fails at all its addresses fails its requests at once, not at the deadline: the caller may know another node.
+        A node that fails at all its addresses fails its requests at once, because the caller may know another node.
 
         Args:
             exact_versions: The max version is also the min version, for resends that must be identical.
@@ -119,7 +119,7 @@ class _PipelinedCalls:
         for position, (node_id, _request, _max_version) in enumerate(requests):
             self._queues.setdefault(node_id, deque()).append(position)
         self._in_flight: dict[PendingRequest, int] = {}
-        # Only failures from now on count: the cause of an older one may be gone.
+        # Count only failures from now on. The cause of an older failure may have disappeared.
         self._metadata_version = client.metadata.version
         self._failed_rounds = {node_id: self._rounds(node_id) for node_id in self._queues}
 
@@ -131,7 +131,7 @@ class _PipelinedCalls:
                 self._fail_unreachable(node_id, now)
                 if not self._queues[node_id]:
                     del self._queues[node_id]
-            # A failed send alone can empty both: then no I/O would end the wait.
+            # A failed send can empty both. The pump would then wait although nothing can arrive.
             if self._queues or self._in_flight:
                 self._client.pump(max(0, self._deadline_ms - now))
                 self._collect()

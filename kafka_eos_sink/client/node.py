@@ -1,4 +1,4 @@
-"""One node of the cluster: its connection, and when it may connect again."""
+"""One node of the cluster: its connection, and when the client may connect again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
 from kafka_eos_sink.client.connection import (
     Authentication,
     Completion,
@@ -27,14 +26,14 @@ from kafka_eos_sink.protocol.schema import Request
 log = logging.getLogger(__name__)
 
 _READS_PER_POLL = 16
-"""Reads from one connection before the others get their turn."""
+"""Reads from one connection before it is the turn of the others."""
 
 
 class Node:
     """A broker's address with its transport and connection.
 
-    The node tries all addresses of the host in turn (KIP-302). After all have failed it backs off exponentially
-    (``reconnect.backoff.ms``), and gives each further attempt more time (KIP-601).
+    The node tries all addresses of the host in turn (KIP-302). After all have failed, it backs off exponentially
+    (``reconnect.backoff.ms``) and allows the next attempts more time (KIP-601).
 
     Methods that do I/O return completions: the responses, then the lost requests if the connection broke.
     """
@@ -50,7 +49,7 @@ class Node:
         self.broker = broker
         self.connection: Connection | None = None
         self.fatal: Exception | None = None
-        """An error that another attempt would meet again: version, TLS or principal. The client raises it."""
+        """An error that a retry would meet again (version, TLS, principal). The pump raises it."""
         self.throttled_until = 0
         self.last_active_at = 0
         self.last_attempt_at = -NEVER
@@ -79,14 +78,13 @@ class Node:
 
     @property
     def state(self) -> ConnectionState:
-        """Where the node stands between DISCONNECTED and READY."""
+        """The connection's state, with the states before the handshake."""
         if self.connection is not None:
             return self.connection.state
         return ConnectionState.DISCONNECTED if self._transport is None else ConnectionState.CONNECTING
 
     @property
     def is_established(self) -> bool:
-        """Whether the connection is ready, or re-authenticates after it was."""
         return self.connection is not None and self.connection.is_established
 
     @property
@@ -97,15 +95,15 @@ class Node:
         return self._transport is None and now >= self._next_attempt_at
 
     def takes_requests(self, now: int) -> bool:
-        """Whether a request can be sent now; schedules a re-authentication that must come first."""
-        # During a throttle the broker does not read from the connection: a request could time out there (KIP-219).
+        """Return whether a request can be sent now; schedule a re-authentication that must come first."""
+        # A broker that throttles the client does not read from the connection: a request could time out there (KIP-219).
         if self.connection is None or not self.connection.is_established or now < self.throttled_until:
             return False
         self._reauthentication_wanted |= self.connection.reauthentication_due(now)
         return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
 
     def load(self, now: int) -> tuple[int, int, int] | None:
-        """Rank the node for ``least_loaded_node``, the smallest first; None while it is backing off."""
+        """Return the node's rank for ``least_loaded_node``, the smallest first; None while it backs off."""
         if self.is_established:
             return (2 if now < self.throttled_until else 0), self.in_flight, 0
         if self._transport is not None:
@@ -121,7 +119,7 @@ class Node:
             times.append(self._setup_expires_at)
         if self.connection is not None and (expires_at := self.connection.expires_at) is not None:
             times.append(expires_at)
-        # The end of a throttle brings no I/O that would wake a caller who waits for the node.
+        # No I/O marks the end of a throttle, so only a timer can wake a caller who waits for the node.
         if self.throttled_until > now:
             times.append(self.throttled_until)
         if self._reauthentication_wanted:
@@ -131,8 +129,8 @@ class Node:
     # connecting
 
     def connect(self, now: int) -> None:
-        """Begin an attempt: resolve the host and connect to its first address."""
-        # A name is resolved again in each round: a restarted broker in Kubernetes has another address.
+        """Begin a round of attempts: resolve the host and connect to its first address."""
+        # Resolve the name in each round: a broker that Kubernetes restarts has another address.
         self.last_attempt_at = self.last_active_at = now
         self._host = self.broker.host
         try:
@@ -162,7 +160,7 @@ class Node:
         self._fail_round(self.last_error, now)
 
     def _fail_round(self, reason: str, now: int) -> None:
-        # Only the first failure is INFO: a broker that is down for an hour would fill the log.
+        # Only the first failure is INFO: otherwise a broker that is down for an hour would fill the log.
         level = logging.DEBUG if self.failures else logging.INFO
         log.log(level, "[%s] cannot connect: %s", self._config.client_id, reason)
         self.last_error = reason
@@ -175,7 +173,7 @@ class Node:
     def send(
         self, request: Request[Any], now: int, timeout_ms: int, max_version: int | None, min_version: int | None
     ) -> PendingRequest:
-        """Put a request in flight and write what the kernel takes; the next poll reports a broken socket."""
+        """Put a request in flight and write what the kernel accepts. The next poll reports a broken socket."""
         assert self.connection is not None
         pending = self.connection.send(
             request, now=now, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
@@ -190,12 +188,12 @@ class Node:
         try:
             self._transport.write(self.connection.data_to_send())
         except OSError:
-            # The poller reports a broken socket as readable. Reading first returns the responses that arrived before
-            # the break, and then raises the reason.
+            # The poller reports a broken socket as readable. Its next read returns the responses that arrived before the
+            # break, and then raises the reason.
             return
 
     def handle_io(self, readable: bool, writable: bool, now: int) -> list[Completion]:
-        """Move bytes as far as possible."""
+        """Read and write what the socket has and accepts now."""
         completions: list[Completion] = []
         if self._transport is None:
             return completions
@@ -213,10 +211,8 @@ class Node:
         return completions
 
     def reauthenticate_if_wanted(self, now: int) -> list[Completion]:
-        """Re-authenticate if ``takes_requests`` scheduled it (KIP-368).
-
-        The clock alone does not start it: an idle connection may expire with its session.
-        """
+        """Re-authenticate if ``takes_requests`` scheduled it (KIP-368)."""
+        # The clock alone does not start it: an idle connection may expire with its session.
         if not self._reauthentication_wanted:
             return []
         self._reauthentication_wanted = False
@@ -230,7 +226,7 @@ class Node:
         return []
 
     def _break(self, error: Exception, now: int) -> list[Completion]:
-        """Disconnect because of ``error``, and decide whether another attempt makes sense."""
+        """Disconnect because of ``error``; keep it as ``fatal`` if a retry would meet it again."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
         if isinstance(error, TlsError) and not self.is_established:
@@ -240,7 +236,7 @@ class Node:
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
             return self.disconnect(f"{where}: {reason}", now)
-        # The host's other addresses lead to the same broker, which would reject version or principal again.
+        # The host's other addresses lead to the same broker, which would reject the version or the principal again.
         self._addresses.clear()
         self.fatal = error
         return self.disconnect(str(error), now)
@@ -264,7 +260,7 @@ class Node:
             if data is None:
                 return
             self.last_active_at = now
-            # Each read is decoded before the next one: a break behind it must not lose the responses before it.
+            # Decode each read before the next one: a break in the next read must not lose the responses of this one.
             self.connection.receive_data(data, now)
             while (event := self.connection.next_event()) is not None:
                 if isinstance(event, ConnectionReady):
@@ -289,14 +285,14 @@ class Node:
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
             return []
-        # Responses come in the order of requests: behind an overdue one no other can arrive on this connection.
+        # Responses arrive in the order of the requests, so an overdue one blocks all later ones on this connection.
         reason = f"{self.broker}: no response within the request timeout"
         lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 
     def disconnect(self, reason: str, now: int) -> list[Completion]:
-        """Close and return the lost requests; a node that was not ready yet tries its next address or backs off."""
-        # The caller resends in this order, so the oldest request is first: a producer's batches must keep their sequence.
+        """Close and return the lost requests. A node that was not ready tries its next address or backs off."""
+        # Oldest first: the producer resends in this order, and its batches must keep their sequence.
         if self._transport is None:
             return []
         was_established, in_flight = self.is_established, self.in_flight
@@ -304,7 +300,7 @@ class Node:
         self.close()
         self.last_error = reason
         if was_established:
-            # A connection that worked gets no exponential backoff: a restarted broker closes many at once.
+            # A connection that worked starts with the shortest backoff: a restarting broker closes many and soon accepts them.
             log.info("[%s] connection lost, %d in flight: %s", self._config.client_id, in_flight, reason)
             self._next_attempt_at = now + self._backoff.delay_ms(0)
         else:
@@ -314,7 +310,7 @@ class Node:
         return [Completion(pending=pending, error=error) for pending in lost]
 
     def close(self) -> None:
-        """Close the socket without any effect on later attempts."""
+        """Close the socket. This has no effect on when the node may connect."""
         self.connection = None
         # A new connection authenticates by itself.
         self._reauthentication_wanted = False
@@ -325,7 +321,7 @@ class Node:
 
 
 def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
-    """Return the bootstrap servers as brokers with negative ids, by ``client.dns.lookup``.
+    """Return the bootstrap servers as brokers with negative ids, resolved by ``client.dns.lookup``.
 
     Raises:
         BrokerUnavailableError: BROKER_UNREACHABLE, if the resolver does not know a name.
@@ -338,6 +334,6 @@ def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
             raise BrokerUnavailableError(
                 "BROKER_UNREACHABLE",
                 f"cannot resolve a name in kafka.bootstrap.servers={config.bootstrap_servers_text}: {error}; check the "
-                "names and this host's resolver",
+                "names and the DNS of this machine",
             ) from error
     return tuple(Broker(node_id=-1 - index, host=host, port=port) for index, (host, port) in enumerate(servers))

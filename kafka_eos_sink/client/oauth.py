@@ -1,7 +1,7 @@
-"""Tokens for OAUTHBEARER: their sources, and how long a token is used.
+"""Tokens for OAUTHBEARER: where they come from, and when a new one is fetched.
 
-All clients of a process with the same credentials share a token, as Java's LoginManager shares logins: a Spark worker
-runs many tasks, and each task has its own clients.
+All clients of a process with the same credentials share a token, as with Java's LoginManager. A Spark worker runs many
+tasks with clients of their own, and the token endpoint should see one client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kafka_eos_sink.client.tls import TlsError, tls_error, trust
 from kafka_eos_sink.errors import AuthenticationError
 
 REFRESH_AT = 0.8
-"""The part of its lifetime after which a token is replaced, as in Java (``sasl.login.refresh.window.factor``)."""
+"""The fraction of its lifetime after which a token is replaced (Java's ``sasl.login.refresh.window.factor``)."""
 UNSECURED_LIFETIME_S = 3_600
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -52,8 +52,9 @@ _tokens: dict[tuple[TokenSource, TlsConfig], _Token] = {}
 class Tokens:
     """The tokens of one source.
 
-    ``tls`` holds authorities to trust for the endpoint, besides those of the system. Times are wall clock seconds, as
-    the expiry of a token is.
+    Args:
+        tls: Authorities to trust for the endpoint, besides those of the operating system.
+        clock: Wall clock seconds, because the expiry of a token is wall clock time.
     """
 
     def __init__(self, source: TokenSource, tls: TlsConfig, clock: Callable[[], float] = time.time) -> None:
@@ -66,12 +67,13 @@ class Tokens:
 
         Raises:
             AuthenticationError: TOKEN_UNAVAILABLE, if the source is misconfigured or rejects the client.
-            OSError: a temporary failure; another attempt may succeed.
+            OSError: A temporary failure; a retry may succeed.
         """
         now = self._clock()
         token = _tokens.get((self._source, self._tls))
         if token is None or now >= token.refresh_at:
             text, expires_at = self._fetch(now)
+            # The token becomes part of a SASL message, and control characters would end its field there.
             if _TOKEN.fullmatch(text) is None:
                 _fail("the source returned no valid bearer token (RFC 6750)")
             token = _Token(secret=Secret(text), refresh_at=now + REFRESH_AT * (expires_at - now))
@@ -79,7 +81,7 @@ class Tokens:
         return token.secret
 
     def forget(self) -> None:
-        """Drop a token that the broker rejected, so that the next attempt fetches a new one."""
+        """Drop the token that the broker rejected; the next attempt fetches a new one."""
         _tokens.pop((self._source, self._tls), None)
 
     def _fetch(self, now: float) -> tuple[str, float]:
@@ -92,10 +94,10 @@ class Tokens:
 
 
 def _from_provider(source: TokenProvider) -> tuple[str, float]:
-    # The result comes from a user's function, so its types are not what the annotation promises.
+    # A user's function may raise anything and return anything, whatever its annotations promise.
     try:
         given = source.provide()
-    except Exception as error:  # the user's function may raise anything
+    except Exception as error:
         _fail(f"{source.name} raised {type(error).__name__}: {error}")
     if (
         not isinstance(given, tuple)
@@ -109,7 +111,7 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
 
 
 def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tuple[str, float]:
-    # Java's client sends id and secret unencoded unless told otherwise; RFC 6749 (2.3.1) requires the encoding.
+    # RFC 6749 (2.3.1) requires the encoding. Java's client encodes only with that option.
     user, password = source.client_id, source.client_secret.reveal()
     if source.url_encoded:
         user, password = quote_plus(user), quote_plus(password)
@@ -129,20 +131,20 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     except TlsError as error:
         _fail(f"{where}: {error}")
     except OSError as error:
-        # Network errors and 5xx stay OSError: the node backs off and the next attempt fetches again.
+        # Network errors and status 5xx are OSError: the node backs off, and its next attempt fetches again.
         raise OSError(f"{where}: {error}") from None
     if status in _TEMPORARY_STATUS or status >= 500:
         raise OSError(f"{where} returned status {status}")
     response = _json_object(body)
     if status != 200:
         why = " ".join(str(response[name]) for name in ("error", "error_description") if name in response)
-        redirected = "; redirects are not followed" if 300 <= status < 400 else ""
+        redirected = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
         detail = sasl.without([source.client_secret], why) if why else "no further detail"
         _fail(f"{where} returned status {status}: {detail}{redirected}")
     token, lifetime_s = response.get("access_token"), response.get("expires_in", 0)
     if not isinstance(token, str):
         _fail(f"{where} returned no access_token")
-    # Without expires_in the lifetime is unknown, so the token is used only once.
+    # Without expires_in (optional in RFC 6749, 5.1) the lifetime is unknown, so the token is used only once.
     known = isinstance(lifetime_s, (int, float)) and not isinstance(lifetime_s, bool)
     return token, now + (max(0.0, float(lifetime_s)) if known else 0.0)
 
@@ -150,10 +152,10 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
 def _https_post(
     source: ClientCredentials, body: bytes, headers: Mapping[str, str], tls: TlsConfig
 ) -> tuple[int, bytes]:
-    """Send a POST to the token endpoint and return status and body of the response; blocks.
+    """Send a POST to the token endpoint and wait for status and body of the response.
 
-    The client follows no redirect, uses no proxy and shows no certificate. It trusts the authorities of the system
-    and those of ``tls``.
+    The client follows no redirect, uses no proxy and sends no certificate. It trusts the authorities of the operating
+    system and those of ``tls``.
 
     Raises:
         TlsError: The TLS handshake failed.
@@ -166,7 +168,7 @@ def _https_post(
     parts = urlsplit(source.token_endpoint_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=connect_s, context=context)
-    # The socket timeout restarts with every byte, so a slow sender needs a limit on the whole exchange.
+    # The socket's timeout restarts with every byte. A slow sender needs a limit on the whole exchange.
     give_up_at = time.monotonic() + connect_s + read_s
     try:
         connection.connect()
@@ -196,7 +198,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _unsecured(principal: str, now: float) -> str:
-    """Make a JWT without a signature, as Java's client does from ``unsecuredLoginStringClaim_sub``."""
+    """Return a JWT without a signature, as Java's client builds from ``unsecuredLoginStringClaim_sub``."""
     claims = {"sub": principal, "iat": int(now), "exp": int(now) + UNSECURED_LIFETIME_S}
     parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "none"}, claims))
     return b".".join((*parts, b"")).decode()
@@ -207,7 +209,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def authentication_for(security: SecurityConfig) -> Authentication | None:
-    """Return what starts the SASL dialogue of each connection, None if connections do not authenticate."""
+    """Return a function that starts the SASL dialogue of a connection, None if the listener has no SASL."""
     config = security.sasl
     if not security.uses_sasl or config is None:
         return None

@@ -1,4 +1,4 @@
-"""The half of the client that never waits for one response: nodes, metadata, and the pump that moves all bytes."""
+"""The non-blocking half of the client: nodes, metadata, and the pump that moves all bytes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
 from kafka_eos_sink.client.connection import BrokerVersions, Completion, ConnectionState, PendingRequest
 from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
 from kafka_eos_sink.client.node import Node, bootstrap_brokers
@@ -27,15 +26,14 @@ log = logging.getLogger(__name__)
 
 
 def monotonic_ms() -> int:
-    """Return the time of a monotonic clock in ms."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Pump:
-    """Sends requests to the brokers of one cluster and collects their responses, from one thread (Java's NetworkClient).
+    """Sends requests to the brokers of one cluster and collects the responses, from one thread (Java's NetworkClient).
 
-    All I/O happens in `pump`, which `poll` and the blocking calls of `NetworkClient` run. It refreshes metadata by age, on request,
-    and when a connection breaks.
+    All I/O happens in ``pump``, which ``poll`` and the blocking calls of ``NetworkClient`` run. It also refreshes metadata: by age,
+    on request, and when a connection breaks.
     """
 
     def __init__(self, config: ClientConfig, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -74,7 +72,7 @@ class Pump:
         self._updater.want_topics(topics, self.clock(), allow_auto_creation=allow_auto_creation)
 
     def request_metadata_update(self) -> None:
-        """Request fresh metadata at the next poll, after the back-off since the last response."""
+        """Request fresh metadata, as soon as the backoff since the last response has passed."""
         self._updater.request_update()
 
     def learn_leader(
@@ -92,15 +90,15 @@ class Pump:
         self._updater.learn_broker(Broker(node_id=node_id, host=host, port=port))
 
     def finalized_features(self, node_id: int | None = None) -> Mapping[str, int]:
-        """Return feature name -> finalized max level, as the node knows it, or as the newest of all nodes does."""
+        """Return feature name -> finalized level as this node knows it, by default the newest of all nodes."""
         if node_id is None:
             return self._features
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
         return MappingProxyType({}) if connection is None else connection.versions.finalized_features
 
     def learn_features(self, versions: BrokerVersions) -> None:
-        """Learn the finalized features of an ApiVersions response unless newer ones are known."""
-        # Brokers learn of a feature change one after the other. The epoch shows which broker is ahead.
+        """Learn the finalized features of an ApiVersions response, unless the client knows newer ones."""
+        # A feature change reaches the brokers one after the other. The epoch shows which broker is ahead (KIP-584).
         if versions.features_epoch >= self._features_epoch:
             self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
 
@@ -123,10 +121,10 @@ class Pump:
         return node
 
     def ready(self, node_id: int) -> bool:
-        """Whether a request can be sent to the node now; starts to connect if necessary.
+        """Return whether a request can be sent to the node now; start to connect if necessary.
 
-        False while the broker throttles the client (KIP-219), during re-authentication (KIP-368) and back-off. For a node that
-        metadata does not name it is False, too, and requests fresh metadata.
+        False while the broker throttles the client (KIP-219), during re-authentication (KIP-368) and backoff. Also False for a node
+        that metadata does not name; then the client requests fresh metadata.
         """
         now = self.clock()
         node = self.node(node_id)
@@ -137,7 +135,7 @@ class Pump:
             return node.takes_requests(now)
         if node.can_connect(now):
             if node.failures > 0:
-                # Right after a broker's death, metadata still names it as leader: refresh until it does not.
+                # After a broker's death its metadata is stale for a while: refresh until the partitions have new leaders.
                 self._updater.request_update()
             node.connect(now)
             self._note_error(node)
@@ -152,10 +150,10 @@ class Pump:
         max_version: int | None = None,
         min_version: int | None = None,
     ) -> PendingRequest:
-        """Send to a `ready` node, in the highest common version between ``min_version`` and ``max_version``.
+        """Send to a ``ready`` node, in the highest common version between ``min_version`` and ``max_version``.
 
         Args:
-            timeout_ms: Limits the wait for the response, instead of ``request.timeout.ms``.
+            timeout_ms: Replaces ``request.timeout.ms`` for this request.
 
         Raises:
             BrokerRefusedError: BROKER_TOO_OLD or NO_COMMON_VERSION.
@@ -164,7 +162,7 @@ class Pump:
         return self._connected(node_id).send(request, self.clock(), timeout, max_version, min_version)
 
     def api_version(self, node_id: int, request: type[Request[Any]], max_version: int | None = None) -> int:
-        """Return the version that `send` would use for this request class; the node must be connected."""
+        """Return the version that ``send`` would use for this request class; the node must be connected."""
         node = self._connected(node_id)
         assert node.connection is not None
         return node.connection.versions.negotiate(request, str(node.broker), max_version=max_version)
@@ -182,24 +180,24 @@ class Pump:
 
     @property
     def has_requests_in_flight(self) -> bool:
-        """Whether a response is outstanding or not taken yet, apart from the client's own metadata request."""
+        """Whether a response is outstanding or not taken yet, without the client's own metadata request."""
         metadata = 0 if self._metadata_pending is None else 1
         return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
 
     def least_loaded_node(self) -> int | None:
-        """Return the node for a request that any node can handle (Java's leastLoadedNode); None if all back off.
+        """Return the best node for a request that any node can handle (Java's leastLoadedNode); None if all back off.
 
-        Ready nodes come first, by requests in flight, then a node that is connecting, then one that may connect.
+        Ready nodes come first, by requests in flight; then a node that is connecting; then one that may connect.
         """
         now = self.clock()
         node_ids = list(self.metadata.brokers)
-        # Among equals the choice is random, so that clients spread over the brokers.
+        # Choose at random among equals, so that many clients spread over the brokers.
         random.shuffle(node_ids)
         loads = {node_id: load for node_id in node_ids if (node := self.node(node_id)) and (load := node.load(now))}
         return min(loads, key=loads.__getitem__, default=None)
 
     def disconnect(self, node_id: int) -> None:
-        """Close the node's connection; requests in flight end as ConnectionLost at the next poll."""
+        """Close the node's connection. Its requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)
         if node is not None:
             self._complete(node, node.disconnect(f"{node.broker}: closed by this client", self.clock()))
@@ -220,20 +218,20 @@ class Pump:
         return completions
 
     def take(self, requests: Container[PendingRequest]) -> list[Completion]:
-        """Return the completions of these requests; the others stay for the next `poll`."""
+        """Return the completions of these requests; the others stay for the next ``poll``."""
         taken = [each for each in self._completions if each.pending in requests]
         if taken:
             self._completions = deque(each for each in self._completions if each.pending not in requests)
         return taken
 
     def pump(self, timeout_ms: int) -> None:
-        """Move bytes once and wait at most ``timeout_ms`` for I/O; completions stay for `poll` or `take`."""
+        """Move bytes once, wait at most ``timeout_ms`` for I/O, and keep completions for ``poll`` or ``take``."""
         now = self.clock()
         metadata_due = self._send_metadata_request(now)
-        # A due re-authentication goes first: until it ends, the node takes no request (KIP-368).
+        # A due re-authentication goes first: until it ends, the node accepts no request (KIP-368).
         for node in list(self._nodes.values()):
             self._accept(node, node.reauthenticate_if_wanted(now))
-        # The poll must end at the first timer, because no I/O wakes the client for a time-out or the end of a throttle.
+        # The poll must end at the first timer: no I/O wakes the client when a request times out or a throttle ends.
         timers = [node.time_to_next_timer(now) for node in self._nodes.values()]
         for node_id, readable, writable in self._poller.poll(min([timeout_ms, metadata_due, *timers])):
             self._handle_io(self._nodes[node_id], readable, writable)
@@ -250,25 +248,25 @@ class Pump:
             self.last_error = ""
             self.learn_features(node.connection.versions)
         if was_established and not node.is_established:
-            # The broker may be going away, and then other brokers lead its partitions.
+            # The broker may be shutting down, and then other brokers lead its partitions.
             self._updater.request_update()
 
     def _accept(self, node: Node, completions: Iterable[Completion]) -> None:
         self._note_error(node)
-        # Completions first: the responses that arrived before a fatal error must not be lost with it.
+        # Completions first: a fatal error must not lose the responses that arrived before it.
         self._complete(node, completions)
         fatal, node.fatal = node.fatal, None
         if fatal is not None:
             raise fatal
 
     def _complete(self, node: Node, completions: Iterable[Completion]) -> None:
-        """Keep completions for the caller, and handle those of the client's own metadata requests."""
+        """Keep completions for the caller; handle the client's own metadata responses here."""
         now = self.clock()
         for completion in completions:
             if completion.error is not None:
                 self.last_error = completion.error.message
             elif (throttle_time_ms := getattr(completion.response, "throttle_time_ms", 0)) > 0:
-                # KIP-219: the broker responds at once and expects the client to stop sending for this time.
+                # KIP-219: the broker responds at once, and expects the client to send nothing for this time.
                 node.throttled_until = max(node.throttled_until, now + throttle_time_ms)
             if completion.pending is not self._metadata_pending:
                 self._completions.append(completion)
@@ -286,7 +284,7 @@ class Pump:
     def _close_if_idle(self, node: Node, now: int) -> None:
         if not node.is_established or node.in_flight:
             return
-        # A bootstrap connection has no use once metadata names the brokers by their ids.
+        # Once metadata names the brokers by id, no request uses a bootstrap connection any more.
         forgotten = node.broker.node_id < 0 and node.broker.node_id not in self.metadata.brokers
         if forgotten or now - node.last_active_at > self.config.connections_max_idle_ms:
             log.debug("[%s] %s: closing an idle connection", self.config.client_id, node.broker)
@@ -295,7 +293,7 @@ class Pump:
     # metadata
 
     def _send_metadata_request(self, now: int) -> int:
-        """Send a metadata request if it is due and a node is ready; return the time until it is due in ms."""
+        """Send a metadata request if one is due and a node is ready; return the ms until the next is due."""
         wait = self._updater.time_to_next_update(now)
         if self._updater.failing_for_ms(now) > self.config.metadata_recovery_rebootstrap_trigger_ms:
             self._rebootstrap(now)
@@ -303,7 +301,7 @@ class Pump:
             return wait
         node_id = self.least_loaded_node()
         if node_id is None:
-            # Brokers that back off may still come back. The bootstrap servers help only after each broker has failed.
+            # A broker in backoff may come back. Bootstrap again only after every known broker has failed (KIP-899).
             if self._all_brokers_are_gone():
                 self._rebootstrap(now)
             return NEVER
@@ -321,7 +319,7 @@ class Pump:
             self._rebootstrap(now)
             return
         self._updater.handle_response(response, now)
-        # A moved broker keeps its connection until that breaks; the next attempt uses the new address.
+        # A broker with a new address keeps its connection until that breaks. The next attempt uses the new address.
         for broker in self.metadata.brokers.values():
             if broker.node_id in self._nodes:
                 self._nodes[broker.node_id].broker = broker
@@ -331,11 +329,11 @@ class Pump:
         return all(node.state is ConnectionState.DISCONNECTED and node.failures > 0 for node in nodes)
 
     def _rebootstrap(self, now: int) -> None:
-        """Start over from the bootstrap servers, because no known broker responds any more (KIP-899)."""
+        """Start again from the bootstrap servers, because no known broker responds (KIP-899)."""
         if self.config.metadata_recovery_strategy != "rebootstrap" or min(self.metadata.brokers) < 0:
             return
         if self._metadata_pending is not None:
-            # Its response would describe the cluster that the client has just given up.
+            # The response would describe the cluster that the client has just abandoned.
             self.disconnect(self._metadata_pending.node_id)
         log.info("[%s] metadata: bootstrap again from %s", self.config.client_id, self.config.bootstrap_servers_text)
         self._updater.rebootstrap(bootstrap_brokers(self.config), now)

@@ -54,18 +54,18 @@ _KEY_TYPES = {Route.GROUP_COORDINATOR: 0, Route.TRANSACTION_COORDINATOR: 1}
 
 
 class OnCode(Enum):
-    """What to do with a rejected key, and with open keys at the deadline."""
+    """How to handle a rejected key, and the keys that are open at the deadline."""
 
     RAISE = auto()
     """Raise the code's error; raise REQUEST_DEADLINE at the deadline."""
     RAISE_CONFIGURATION = auto()
-    """Raise what configuration or rights must mend; return every other code, and what is known at the deadline."""
+    """Raise what only configuration or permissions can mend; otherwise as RETURN."""
     RETURN = auto()
-    """Return every code, and what is known at the deadline."""
+    """Return every code; at the deadline return the last known outcome."""
 
 
 Result = tuple[K, int, str | None, V]
-"""What a response holds about one key: the key, its error code, the broker's error message, the value."""
+"""One key's part of a response: the key, its error code, the broker's error message, the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +74,12 @@ class Call(Generic[K, V]):
 
     Args:
         request: Builds the request from the keys of one node and the node id.
-        read: Reads a response, given the keys it was sent for. A key that it leaves out stays open.
+        read: Reads a response, given the keys of its request. A key without a result stays open.
         about: Names a key in messages, as in "topic 'orders'".
-        coordinator_key: The transactional id or group that coordinates a key. Needed on coordinator routes only.
+        coordinator_key: The transactional id or group of a key; for the coordinator routes.
         max_version: The highest API version to send, None for the highest that both sides speak.
-        exact_version: The one API version in which a key's request may leave. With it, a broker that does not speak that version
-            gives the key UNSUPPORTED_VERSION, and nothing is sent.
+        exact_version: The only API version for a key's request. If the broker does not speak it, nothing is sent, and the key's
+            code is UNSUPPORTED_VERSION.
         blocked_by: Describes what blocks a key that still returns CONCURRENT_TRANSACTIONS at the deadline.
     """
 
@@ -106,21 +106,21 @@ class Call(Generic[K, V]):
 class Outcome(Generic[V]):
     """What is known of one key.
 
-    ``code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
-    try. It is for messages only, because the unanswered try may have changed what it describes.
+    ``error_code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
+    try. It is for messages only, because the try without a response may have changed what it describes.
     """
 
-    code: int | None = None
+    error_code: int | None = None
     value: V | None = None
     earlier_code: int | None = None
 
     def after_lost_response(self) -> Outcome[V]:
-        """The outcome once a later try was sent and its response lost."""
-        return Outcome(earlier_code=self.earlier_code if self.code is None else self.code)
+        """Return the outcome after a later try was sent and its response was lost."""
+        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code)
 
 
 class _Operation(Generic[K, V]):
-    """A call in progress: what is known of each key, and which keys are still open."""
+    """A call in progress: each key's outcome so far, and the keys that are still open."""
 
     def __init__(self, call: Call[K, V], keys: Iterable[K], retry: Retry) -> None:
         self.call = call
@@ -174,8 +174,8 @@ class Requests:
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
 
     def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
-        """Look the coordinators of these ids up again at their next use."""
-        # The old node stays in the cache: only so can a move be logged.
+        """Look up the coordinators of these ids again at their next use."""
+        # The cache keeps the old node, so that the client can log a move.
         self._stale.update((route, each) for each in ids)
 
     def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
@@ -197,7 +197,7 @@ class Requests:
                 return found
             missing = next(each for each in wanted if each not in found)
             known = metadata.topics.get(missing[0])
-            # For example a missing right: waiting for an election would not help.
+            # For example a missing permission: waiting for an election would not help.
             if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
                 raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {missing[0]!r}")
             if not self.client.wait_for_metadata(deadline_ms):
@@ -214,7 +214,7 @@ class Requests:
             raise Retry(self.client, what, deadline_ms).timeout()
 
     def no_leader(self, topic: str, partition: int) -> KafkaEosError:
-        """The error for a partition without a leader at the deadline."""
+        """Return the error for a partition without a leader at the deadline."""
         known = self.client.metadata.topics.get(topic)
         is_listed = known is not None and (known.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
         if known is not None and is_listed and partition_of(known, partition) is None:
@@ -254,13 +254,13 @@ class Requests:
                 omitted.pop(key, None)
                 # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
-                    self._on_result(operation, node_id, key, Outcome(code=code, value=value), message)
+                    self._on_result(operation, node_id, key, Outcome(error_code=code, value=value), message)
             for key in omitted:
                 # The broker may have processed the request for a key that its response omits: an earlier code no longer holds.
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 
     def _nodes(self, operation: _Operation[K, V]) -> dict[Any, int]:
-        """The node of each open key, without the keys whose coordinator is not known yet."""
+        """Return the node of each open key, without the keys whose coordinator is not known yet."""
         route, deadline_ms = operation.call.route, operation.retry.deadline_ms
         keys: list[Any] = list(operation.open)
         match route:
@@ -279,8 +279,8 @@ class Requests:
         return dict.fromkeys(keys, node_id)
 
     def _coordinator_nodes(self, operation: _Operation[K, V]) -> dict[K, int]:
-        """The coordinator of each open key, after one look-up of the missing ones."""
-        # One look-up only: an id whose coordinator is away must not delay the others.
+        """Return the coordinator of each open key, after one look-up of the missing ones."""
+        # Only one look-up: an id without an available coordinator must not delay the others.
         call = operation.call
         ids = {key: call.coordinator_key(key) for key in operation.open}
         missing = [each for each in dict.fromkeys(ids.values()) if self._coordinator(call.route, each) is None]
@@ -291,8 +291,8 @@ class Requests:
             self._learn_coordinators(call.route, lookup.outcomes)
             for key, each in ids.items():
                 outcome = lookup.outcomes.get(each)
-                if outcome is not None and outcome.code and each not in lookup.open:
-                    operation.settle(key, Outcome(code=outcome.code))
+                if outcome is not None and outcome.error_code and each not in lookup.open:
+                    operation.settle(key, Outcome(error_code=outcome.error_code))
         nodes = {key: self._coordinator(call.route, ids[key]) for key in operation.open}
         return {key: node_id for key, node_id in nodes.items() if node_id is not None}
 
@@ -300,7 +300,7 @@ class Requests:
         if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):
             # The broker does not speak the version. Another version would not be the identical request.
             for key in keys:
-                operation.settle(key, Outcome(code=ErrorCode.UNSUPPORTED_VERSION.value))
+                operation.settle(key, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION.value))
             return
         operation.retry.on_error(error, node_id)
         # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.
@@ -313,7 +313,7 @@ class Requests:
     def _on_result(
         self, operation: _Operation[K, V], node_id: int, key: K, outcome: Outcome[V], message: str | None
     ) -> None:
-        call, code = operation.call, outcome.code
+        call, code = operation.call, outcome.error_code
         if not code:
             operation.settle(key, outcome)
             return
@@ -326,7 +326,7 @@ class Requests:
             return
         if action not in COMPLETES and call.on_code is not OnCode.RETURN:
             error = refusal(call.api, code, what, message)
-            # A missing right is for the user even if the table calls it a newer owner: the next run would meet it again.
+            # Only the user can mend a missing permission, so raise it even where the table of reactions assumes a newer owner.
             if call.on_code is OnCode.RAISE or action in CONFIGURATION or isinstance(error, AuthorizationError):
                 raise error
         operation.settle(key, outcome)
@@ -336,7 +336,10 @@ class Requests:
         retry, blocked_by = operation.retry, operation.call.blocked_by
         for key in operation.open if blocked_by is not None else ():
             outcome = operation.outcomes[key]
-            if ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.code, outcome.earlier_code) and blocked_by is not None:
+            if (
+                ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.error_code, outcome.earlier_code)
+                and blocked_by is not None
+            ):
                 retry.reason = f"{retry.reason}; {blocked_by(key)}"
                 raise retry.timeout() from None
 
@@ -351,7 +354,7 @@ class Requests:
     ) -> None:
         for each, outcome in found.items():
             coordinator = outcome.value
-            if outcome.code or coordinator is None:
+            if outcome.error_code or coordinator is None:
                 continue
             # The coordinator may run on a broker that joined after the newest metadata.
             self.client.learn_broker(coordinator.node_id, coordinator.host, coordinator.port)

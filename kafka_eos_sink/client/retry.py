@@ -1,11 +1,11 @@
-"""Retries until a deadline."""
+"""Retries with backoff until a deadline."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class Retry:
-    """The back-off, the deadline and the last problem of one operation.
+    """The backoff, the deadline and the last problem of one operation.
 
     Args:
-        what: Names the operation in messages.
+        what: The operation's name for messages.
         deadline_ms: Absolute time of the client's clock.
-        first_ms: The first back-off, if ``retry.backoff.ms`` is too long for what is awaited.
+        first_ms: The first backoff, if ``retry.backoff.ms`` is longer than the operation usually takes.
     """
 
     def __init__(self, client: NetworkClient, what: str, deadline_ms: int, *, first_ms: int | None = None) -> None:
@@ -42,40 +42,39 @@ class Retry:
         )
 
     def on_error(self, error: KafkaEosError, node_id: int | None = None) -> None:
-        """Note that a request got no response. Raises the error if no retry can mend it."""
+        """Record why a request got no response; raise the error if no retry can help."""
         if not isinstance(error, (LostResponse, BrokerUnavailableError)):
             raise error
-        # A try that the deadline itself cut short says less about the cluster than the code before it.
+        # The deadline itself cut the last try short. An earlier error code tells the user more about the cluster.
         if not (self._has_code and self.expired):
             self.reason = error.message
             self._node = node_id
-        # The broker may be gone. Fresh metadata shows the brokers that are left.
+        # The broker may be down. Fresh metadata names the brokers that are up.
         self._client.request_metadata_update()
 
     def on_code(self, request: type[Request[Any]], code: int, what: str, node_id: int | None = None) -> Reaction:
-        """Note a code that needs a retry; return the reaction to any code."""
+        """Return the reaction to an error code; record the code if the reaction is a retry."""
         action = reaction(request, code)
         if action in RETRIES:
             self._has_code = True
             self.reason = f"{what} returned {ErrorCode.of(code).name}"
             self._node = node_id
-            # A retry of Metadata is itself the refresh.
+            # A retry of a Metadata request is itself the refresh.
             self._metadata_is_old |= action is Reaction.REFRESH_METADATA and request is not MetadataRequest
         return action
 
     @property
     def expired(self) -> bool:
-        """Whether the deadline has passed."""
         return self._client.clock() >= self.deadline_ms
 
     def timeout(self) -> BrokerUnavailableError:
-        """The error for a passed deadline, which names the last problem."""
+        """Return the error for a passed deadline, with the last problem."""
         return BrokerUnavailableError(
             "REQUEST_DEADLINE", f"{self.what} did not succeed before its deadline; last: {self.reason}"
         )
 
     def pause(self) -> None:
-        """Back off before the next try, while the client keeps pumping.
+        """Back off before the next try; the client keeps pumping meanwhile.
 
         Raises:
             BrokerUnavailableError: REQUEST_DEADLINE once the deadline has passed.

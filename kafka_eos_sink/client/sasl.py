@@ -1,7 +1,7 @@
-"""SASL mechanisms, each a generator that yields the client's messages and receives the server's. No I/O.
+"""SASL mechanisms without I/O. Each is a generator that yields the client's messages and receives the server's.
 
-``authenticate`` wraps a mechanism into Kafka's requests, SaslHandshake and SaslAuthenticate (KIP-43, KIP-152). A
-connection runs it before it is ready, and again before the session expires (KIP-368).
+``authenticate`` wraps a mechanism into the requests SaslHandshake and SaslAuthenticate (KIP-43, KIP-152). A connection
+runs it before it is ready, and again before the session expires (KIP-368).
 """
 
 from __future__ import annotations
@@ -17,24 +17,19 @@ from collections.abc import Callable, Generator, Iterable
 from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
 from kafka_eos_sink.errors import AuthenticationError
+from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 MIN_ITERATIONS = 4_096
-"""RFC 7677 and Kafka's own minimum: with fewer, a recorded exchange makes it too easy to guess the password."""
+"""The minimum of RFC 7677 and of Kafka. Fewer make it too easy to guess the password from a recorded exchange."""
 MAX_ITERATIONS = 1_000_000
-"""A limit to the work that a server can cause (about a second)."""
+"""Limits the work that a server can cause: about a second of CPU time."""
 
 SHOWN_CHARACTERS = 500
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 Messages = Generator[bytes, bytes, None]
-"""A mechanism: yields the client's messages, receives the server's, and ends when the server has proven itself."""
+"""A mechanism. It ends when the server has proven its identity, as far as the mechanism allows."""
 
 
 def authenticate(
@@ -45,15 +40,15 @@ def authenticate(
     """Run the client's side of an authentication; return the session's lifetime in ms, 0 if it does not expire.
 
     Args:
-        config: mechanism and credentials.
-        token: returns the token of OAUTHBEARER; raises OSError for a temporary failure.
-        token_rejected: called when the broker rejects the credentials.
+        config: Mechanism and credentials.
+        token: Returns the token of OAUTHBEARER; raises OSError for a temporary failure.
+        token_rejected: Called when the broker rejects the credentials.
 
     Raises:
         AuthenticationError: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED or
             SASL_SERVER_UNTRUSTED, with the broker's message and never with a secret.
     """
-    handshake: SaslHandshakeResponse = yield SaslHandshakeRequest(mechanism=config.mechanism)
+    handshake: m.SaslHandshakeResponse = yield m.SaslHandshakeRequest(mechanism=config.mechanism)
     if handshake.error_code:
         raise _refused_handshake(config.mechanism, handshake)
     if isinstance(config.credentials, PasswordCredentials):
@@ -67,19 +62,19 @@ def authenticate(
     message = next(messages)
     # The number of rounds depends on the mechanism: PLAIN has one, SCRAM two, a rejected token one more.
     while True:
-        response: SaslAuthenticateResponse = yield SaslAuthenticateRequest(auth_bytes=message)
+        response: m.SaslAuthenticateResponse = yield m.SaslAuthenticateRequest(auth_bytes=message)
         if response.error_code:
-            # A cached token must not be used again by other connections of this process.
+            # Other connections of this process must not use the cached token again.
             token_rejected()
             raise _refused(config.mechanism, response, hidden)
         try:
             message = messages.send(bytes(response.auth_bytes))
         except StopIteration:
-            # The mechanism has verified the server's last message; only now is the broker authenticated.
+            # The mechanism has verified the server's last message. Before, a zero error code proves nothing about the broker.
             return response.session_lifetime_ms
 
 
-def _refused_handshake(mechanism: str, handshake: SaslHandshakeResponse) -> AuthenticationError:
+def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> AuthenticationError:
     error = ErrorCode.of(handshake.error_code)
     if error is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(_printable(name) for name in handshake.mechanisms) or "none"
@@ -89,12 +84,12 @@ def _refused_handshake(mechanism: str, handshake: SaslHandshakeResponse) -> Auth
         )
     return AuthenticationError(
         "ILLEGAL_SASL_STATE",
-        f"SaslHandshake failed with {error.name}: the listener takes no SASL, or not in this state; check "
+        f"SaslHandshake failed with {error.name}: the listener does not use SASL, or does not expect it now; check "
         "security.protocol and the port",
     )
 
 
-def _refused(mechanism: str, response: SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
+def _refused(mechanism: str, response: m.SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
     error = ErrorCode.of(response.error_code)
     detail = without(hidden, response.error_message or error.message)
     named = "" if error is ErrorCode.SASL_AUTHENTICATION_FAILED else f" ({error.name})"
@@ -106,7 +101,7 @@ def _refused(mechanism: str, response: SaslAuthenticateResponse, hidden: Iterabl
 
 
 def without(hidden: Iterable[Secret], text: str) -> str:
-    """Return a peer's text for a message: short, printable, and without secrets that the peer may have echoed."""
+    """Return a peer's text for a message: short, printable, and without these secrets, which the peer may echo."""
     for secret in hidden:
         # Replacing an empty text would insert the placeholder between all characters.
         if secret.reveal():
@@ -122,7 +117,7 @@ def _printable(text: str) -> str:
 
 
 def plain(credentials: PasswordCredentials) -> Messages:
-    """PLAIN (RFC 4616): sends the password in clear text, so the connection must be encrypted."""
+    """PLAIN (RFC 4616). It sends the password in clear text, so the connection must be encrypted."""
     yield b"\0".join((b"", credentials.username.encode(), credentials.password.reveal().encode()))
 
 
@@ -131,7 +126,7 @@ def oauthbearer(token: Secret, credentials: TokenCredentials) -> Messages:
     pairs = (("auth", f"Bearer {token.reveal()}"), *credentials.extensions)
     reason = yield ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs) + "\x01").encode()
     if reason:
-        # A reason means rejection. The server fails SaslAuthenticate only after this empty message (RFC 7628, 3.2.3).
+        # A reason is a rejection. The server fails SaslAuthenticate only after this empty message (RFC 7628, 3.2.3).
         yield b"\x01"
         raise AuthenticationError(
             "SASL_AUTHENTICATION_FAILED",
@@ -147,9 +142,9 @@ _SERVER_FINAL = re.compile(r"(v|e)=([^,]+)(?:,.*)?", re.DOTALL)
 def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = None) -> Messages:
     """SCRAM (RFC 5802, RFC 7677) without channel binding; ``nonce`` is random unless given.
 
-    Both sides prove that they know the password; the client rejects a server that does not. Names and passwords are
-    used without SASLprep, as in Kafka's clients, because the broker salted them that way.
+    Both sides prove that they know the password. The client rejects a server that does not.
     """
+    # No SASLprep for user name and password: brokers salt passwords without it (Kafka's ScramFormatter).
     nonce = nonce or secrets.token_urlsafe(24)
     name = credentials.username.replace("=", "=3D").replace(",", "=2C")
     client_first = f"n={name},r={nonce}"
@@ -164,7 +159,7 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
     server_final = _text((yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()))
     found = _SERVER_FINAL.fullmatch(server_final)
     if found is None:
-        raise _untrusted("its last message is malformed")
+        raise _untrusted("its final message is malformed")
     if found[1] == "e":
         raise AuthenticationError(
             "SASL_AUTHENTICATION_FAILED",
@@ -173,18 +168,18 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
     # Only a server that holds a key derived from this password can make this signature (RFC 5802, 3).
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     if not hmac.compare_digest(_base64(found[2]), expected):
-        raise _untrusted("its signature is wrong, so it does not know the password")
+        raise _untrusted("its signature is wrong, so it does not know this password")
 
 
 def _read_server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
-    """Return the combined nonce, the salt and the iterations; reject mandatory extensions (m=)."""
+    """Return the combined nonce, the salt and the iterations; reject a message with mandatory extensions (m=)."""
     found = _SERVER_FIRST.fullmatch(message)
     if found is None:
         raise _untrusted("its first message is malformed")
     both, salt, iterations = found[1], _base64(found[2]), int(found[3])
-    # Another client nonce means a replayed exchange. No addition means a server without randomness.
+    # Another client nonce shows a replayed exchange. A nonce without the server's part is not random (RFC 5802, 5.1).
     if not hmac.compare_digest(both[: len(nonce)].encode(), nonce.encode()) or len(both) == len(nonce):
-        raise _untrusted("it did not add to this client's nonce")
+        raise _untrusted("its nonce does not extend this client's nonce")
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise _untrusted(f"it requires {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted")
     return both, salt, iterations
@@ -201,8 +196,10 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _untrusted("a message holds invalid base 64") from None
+        raise _untrusted("a message contains invalid base 64") from None
 
 
 def _untrusted(reason: str) -> AuthenticationError:
-    return AuthenticationError("SASL_SERVER_UNTRUSTED", f"the broker's side of SCRAM cannot be trusted: {reason}")
+    return AuthenticationError(
+        "SASL_SERVER_UNTRUSTED", f"the broker failed its part of SCRAM: {reason}; check kafka.bootstrap.servers"
+    )

@@ -1,4 +1,4 @@
-"""How connections are secured: values only. ``settings/security_properties.py`` reads them from options."""
+"""Values that describe how connections are secured. ``settings/security_properties.py`` reads them from options."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
-
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Secret:
-    """A text that no repr shows and no pickle contains."""
+    """Text that no repr shows and no pickle contains."""
 
     __slots__ = ("_text",)
 
@@ -26,7 +25,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for the one place that uses it."""
+        """Return the text. Call this only where the text is used, so that no copy reaches a log or an error."""
         return self._text
 
     def __repr__(self) -> str:
@@ -39,34 +38,30 @@ class Secret:
         return hash(self._text)
 
     def __reduce__(self) -> NoReturn:
-        # Spark pickles what it sends to workers, and may write it to disk.
-        raise TypeError("a secret is not pickled: each process resolves its own")
+        # Spark pickles what it sends to workers, and may write the pickle to disk.
+        raise TypeError("a secret cannot be pickled; each process resolves its own from the options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """The certificates and versions of TLS connections. Everything that was in files is PEM text here."""
+    """Certificates, private key and versions of TLS connections. Certificates and key are PEM text, not paths."""
 
     trusted_certificates: str | None = field(default=None, repr=False)
-    """The certificates that must have signed a broker's certificate. None: those of the operating system."""
+    """The authorities that must have signed a broker's certificate. None: those of the operating system."""
     certificate_chain: str | None = field(default=None, repr=False)
-    """This client's certificate first, then its issuers. Required with `private_key`, and only then."""
+    """This client's certificate first, then its issuers. Set together with ``private_key`` or not at all."""
     private_key: Secret | None = None
     private_key_password: Secret | None = None
     verify_host_name: bool = True
     minimum_version: TlsVersion = "TLSv1.2"
     maximum_version: TlsVersion = "TLSv1.3"
     cipher_suites: tuple[str, ...] = ()
-    """Suites of TLS 1.2 by OpenSSL's names. Empty: OpenSSL chooses."""
-
-
-SYSTEM_TRUST = TlsConfig()
-"""Trusts the certificates of the operating system. The client shows no certificate."""
+    """TLS 1.2 cipher suites by OpenSSL's names. Empty: OpenSSL chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordCredentials:
-    """User and password of PLAIN and SCRAM."""
+    """User name and password of PLAIN and SCRAM."""
 
     username: str
     password: Secret
@@ -74,9 +69,9 @@ class PasswordCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """Tokens come from an https endpoint by the OAuth 2 client credentials grant (RFC 6749, 4.4).
+    """A token endpoint (https) and the client's credentials there (RFC 6749, 4.4).
 
-    `url_encoded` is Java's ``sasl.oauthbearer.header.urlencode``: the header carries id and secret form-encoded.
+    ``url_encoded`` is Java's ``sasl.oauthbearer.header.urlencode``: the header carries id and secret form-encoded.
     """
 
     token_endpoint_url: str
@@ -90,10 +85,7 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProvider:
-    """Tokens come from a function of the user.
-
-    `provide` takes no arguments and returns (token, expiry in seconds since 1970). `name` is ``package.module:callable``.
-    """
+    """A function of the user that returns (token, expiry in seconds since 1970); ``name`` is ``package.module:callable``."""
 
     name: str
     provide: Callable[[], object]
@@ -101,7 +93,7 @@ class TokenProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsecuredToken:
-    """A token without a signature, for test brokers that accept unsecured tokens."""
+    """A token without a signature. Only test brokers accept such tokens."""
 
     principal: str
 
@@ -111,7 +103,7 @@ TokenSource = ClientCredentials | TokenProvider | UnsecuredToken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCredentials:
-    """The token source of OAUTHBEARER. The client sends `extensions` with the token (KIP-342)."""
+    """The token source of OAUTHBEARER, and the ``extensions`` that the client sends with each token (KIP-342)."""
 
     source: TokenSource
     extensions: tuple[tuple[str, str], ...] = ()
@@ -127,26 +119,29 @@ class SaslConfig:
     def __post_init__(self) -> None:
         if (self.mechanism == "OAUTHBEARER") != isinstance(self.credentials, TokenCredentials):
             raise ConfigurationError(
-                "SECURITY_PROTOCOL", f"sasl.mechanism={self.mechanism} needs another kind of credentials"
+                "SECURITY_PROTOCOL",
+                f"sasl.mechanism={self.mechanism} needs another kind of credentials: OAUTHBEARER takes a token source, "
+                "every other mechanism takes user name and password",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """How every connection to every broker of the cluster is secured.
+    """How every connection to the cluster is secured.
 
     Raises:
-        ConfigurationError: SECURITY_PROTOCOL, if the protocol uses SASL and `sasl` is missing.
+        ConfigurationError: SECURITY_PROTOCOL, if the protocol uses SASL and ``sasl`` is None.
     """
 
     protocol: SecurityProtocol = "PLAINTEXT"
-    tls: TlsConfig = SYSTEM_TRUST
+    tls: TlsConfig = TlsConfig()
     sasl: SaslConfig | None = None
 
     def __post_init__(self) -> None:
         if self.uses_sasl and self.sasl is None:
             raise ConfigurationError(
-                "SECURITY_PROTOCOL", f"security.protocol={self.protocol} needs sasl.mechanism and credentials"
+                "SECURITY_PROTOCOL",
+                f"security.protocol={self.protocol} needs sasl.mechanism and credentials; set both, or a protocol without SASL",
             )
 
     @property
@@ -159,4 +154,4 @@ class SecurityConfig:
 
 
 PLAINTEXT = SecurityConfig()
-"""Connections without encryption and authentication."""
+"""No encryption and no authentication."""

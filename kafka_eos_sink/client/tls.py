@@ -1,4 +1,4 @@
-"""TLS over TCP: the context of a client, the transport of a connection, and errors that name the setting to check."""
+"""TLS over TCP: the context of a client, the transport of a connection, and error texts that name the option to check."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from kafka_eos_sink.client.security import TlsConfig
 from kafka_eos_sink.client.transport import Address, Transport, closed_by_broker
 from kafka_eos_sink.errors import ConfigurationError
 
-# A TLS record holds at most 16 KiB, and OpenSSL takes one record at a time from the kernel. A read of this size
-# leaves nothing behind in OpenSSL, where no poller would see it.
+# A TLS record holds at most 16 KiB, and OpenSSL reads one record at a time from the kernel. A read of this size leaves
+# no bytes behind in OpenSSL, where the poller would not see them.
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 64 * 1024
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
-
+# The name by which other modules know the context: only this module and the token endpoint import `ssl`.
 TlsContext = ssl.SSLContext
 
 
 class TlsError(OSError):
-    """The TLS handshake failed: no common version or cipher, or one side does not trust the other.
-
-    Another attempt fails in the same way.
-    """
+    """TLS failed: no common version or cipher, or one side does not trust the other. A retry fails in the same way."""
 
 
 def tls_context(config: TlsConfig) -> TlsContext:
-    """Return the settings that all TLS connections of a client share.
+    """Return the context that all TLS connections of a client share.
 
     Raises:
         ConfigurationError: TLS_SETTINGS, if OpenSSL rejects certificates, key or cipher suites.
@@ -43,19 +40,21 @@ def tls_context(config: TlsConfig) -> TlsContext:
     context.check_hostname = config.verify_host_name
     trust(context, config.trusted_certificates)
     if config.cipher_suites:
-        # One by one first: of several names OpenSSL ignores the unknown ones silently if it knows any.
+        # First one by one: in a list OpenSSL silently ignores unknown names if it knows at least one.
         for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
             try:
                 context.set_ciphers(names)
             except ssl.SSLError:
-                raise ConfigurationError("TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}") from None
+                raise ConfigurationError(
+                    "TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}; remove it"
+                ) from None
     if config.certificate_chain is not None and config.private_key is not None:
         _load_own_certificate(context, config)
     return context
 
 
 def trust(context: ssl.SSLContext, certificates: str | None) -> None:
-    """Trust these PEM certificates, or those of the system if there are none."""
+    """Trust these PEM certificates, or those of the operating system if ``certificates`` is None."""
     if certificates is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
@@ -63,7 +62,7 @@ def trust(context: ssl.SSLContext, certificates: str | None) -> None:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError("TLS_SETTINGS", f"the trusted certificates cannot be read: {_reason(error)}") from None
-    # As in Java, every certificate of the trust store is an anchor, also an intermediate or a single broker's.
+    # As in Java, every certificate of the trust store is an anchor: also an intermediate, or that of a single broker.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
@@ -73,7 +72,7 @@ def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
     pem = f"{config.private_key.reveal()}\n{config.certificate_chain}\n"
     try:
         with _as_file(pem) as path:
-            # Always pass a password: without one OpenSSL prompts on the terminal if the key is encrypted.
+            # Always pass a password. Without one OpenSSL prompts on the terminal for the password of an encrypted key.
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
         reason = _reason(error)
@@ -81,14 +80,15 @@ def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
             reason = "the private key is not the one of the first certificate"
         raise ConfigurationError(
             "TLS_SETTINGS",
-            f"the client's certificate and private key cannot be used: {reason}; ssl.key.password must be the key's",
+            f"the client's certificate and private key cannot be used: {reason}; check ssl.keystore.*; "
+            "ssl.key.password must be the key's own",
         ) from None
 
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Make a private file that holds ``text``: in memory on Linux, else on disk until the context ends."""
-    # OpenSSL loads private keys only from files.
+    """Yield the path of a private file with ``text``: in memory on Linux, elsewhere on disk until the block ends."""
+    # Python's ssl loads private keys only from files. A key should not touch a disk where that can be avoided.
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("kafka-eos-key")
         try:
@@ -104,14 +104,14 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    # OpenSSL's reason alone: its text ends with a line number of OpenSSL's source.
+    # Only OpenSSL's reason: the rest of the text is a line number in OpenSSL's source.
     return getattr(error, "reason", None) or str(error)
 
 
 class TlsTransport(Transport):
-    """TLS over TCP; connected once the handshake is done and the certificate proves the broker to be ``host``.
+    """TLS over TCP, connected once the certificate has proven that the broker is ``host``.
 
-    A TLS failure raises TlsError. A closed connection raises OSError, as without TLS.
+    Raises TlsError for a failure of TLS, OSError for a closed connection as without TLS.
     """
 
     def __init__(self, address: Address, config: ClientConfig, tls: TlsContext, host: str) -> None:
@@ -138,11 +138,11 @@ class TlsTransport(Transport):
                     self._socket, server_hostname=self._host, do_handshake_on_connect=False, suppress_ragged_eofs=False
                 )
             except ValueError as error:
-                raise TlsError(f"{self._host!r} is no host name that a certificate can hold: {error}") from None
+                raise TlsError(f"{self._host!r} is no host name for a certificate: {error}") from None
         try:
             self._secured.do_handshake()
         except ssl.SSLWantReadError:
-            # An idle socket is always writable: the poller would spin while the broker prepares its part.
+            # An idle socket is always writable: the poller would spin until the broker responds.
             self._handshake_wants_write = False
         except ssl.SSLWantWriteError:
             self._handshake_wants_write = True
@@ -159,7 +159,7 @@ class TlsTransport(Transport):
             if not self._unsent:
                 self._unsent = self._next_bytes()
             try:
-                # After a partial write OpenSSL must get the same bytes again, so they stay in `_unsent`.
+                # After SSL_WANT_WRITE OpenSSL requires the same bytes again, so they stay in `_unsent`.
                 self._unsent = self._unsent[self._secured.send(self._unsent) :]
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
@@ -167,7 +167,7 @@ class TlsTransport(Transport):
                 raise tls_error(error) from None
 
     def _next_bytes(self) -> bytes:
-        """Join the first queued buffers: one TLS record per small buffer would be slow on both sides."""
+        """Join the first queued buffers, because one TLS record per small buffer is slow on both sides."""
         parts: list[memoryview] = []
         size = 0
         while self._output and size < _SEND_BYTES:
@@ -194,8 +194,8 @@ class TlsTransport(Transport):
 
     def close(self) -> None:
         if self.connected and self._secured is not None:
-            # close_notify shows the broker that the stream was not truncated. The client does not wait for the
-            # broker's own: a socket that is closed next must not block.
+            # close_notify shows the broker that the stream was not truncated (RFC 8446, 6.1). The client does not wait
+            # for the broker's close_notify, because `close` must not block.
             with contextlib.suppress(OSError, ValueError):
                 self._secured.unwrap()
         self._unsent = b""
@@ -207,19 +207,19 @@ _CERTIFICATE_ALERTS = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", 
 
 
 def tls_error(error: ssl.SSLError, when: str = "") -> OSError:
-    """Translate an OpenSSL error: which certificate is not trusted, by which side, and which option to check."""
+    """Translate an OpenSSL error: which side rejected what, and which option to check."""
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
         return closed_by_broker(when)
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(
-            f"its certificate is not trusted: {error.verify_message.rstrip('.')}; its issuer must be in "
-            "ssl.truststore.* (or ssl.ca.location), and the certificate must name the host of the connection"
+            f"its certificate is not trusted: {error.verify_message.rstrip('.')}; add its issuer to ssl.truststore.* "
+            "(or ssl.ca.location), and connect to a host that the certificate names"
         )
     reason = error.reason or str(error)
     if reason in _NOT_TLS:
         return TlsError(f"the listener does not speak TLS ({reason}); check security.protocol and the port")
     if "ALERT" in reason:
-        hint = "it may require a client certificate (ssl.keystore.*), or other TLS versions or ciphers"
+        hint = "check ssl.keystore.* (a client certificate), ssl.enabled.protocols and ssl.cipher.suites"
         concerns_certificate = any(word in reason for word in _CERTIFICATE_ALERTS)
         return TlsError(f"it rejected TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
     return TlsError(f"TLS failed ({reason})")

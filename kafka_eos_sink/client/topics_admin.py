@@ -1,4 +1,4 @@
-"""Requests about topics and what lies in them. One `Call` per method."""
+"""Requests about topics and their records, one ``Call`` per method."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TopicsAdmin(Requests):
 
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
         """Return the topic, None if it does not exist or may not be described."""
-        # A check must not create the topic that it looks for, whatever the broker's auto.create.topics.enable says.
+        # A check must not create the topic that it looks for, even with auto.create.topics.enable on the broker.
         request = m.MetadataRequest(topics=(m.MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
         call = single(
             request,
@@ -54,8 +54,8 @@ class TopicsAdmin(Requests):
             partitions, replication_factor: -1 for the broker's default.
 
         Returns:
-            False if the topic existed. That may also be the work of an earlier try whose response was lost, so check the
-            configuration in both cases.
+            False if the topic existed. An earlier try whose response was lost may have created it, so check the configuration in
+            both cases.
 
         Raises:
             AuthorizationError, BrokerRefusedError: With the command that creates the topic by hand.
@@ -230,9 +230,7 @@ class TopicsAdmin(Requests):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int
     ) -> dict[TopicPartition, tuple[m.ProducerState, ...]]:
-        """Return the producers that each partition's leader remembers.
-
-        Needs Read on the topic.
+        """Return the producers that each partition's leader remembers; requires Read on the topic.
 
         Raises:
             BrokerRefusedError: UNKNOWN_TOPIC.
@@ -252,9 +250,7 @@ class TopicsAdmin(Requests):
         )
 
     def write_txn_markers(self, markers: Sequence[TransactionMarker], deadline_ms: int) -> None:
-        """Write transaction markers on the partitions' leaders.
-
-        Needs ClusterAction or Alter on the cluster.
+        """Write markers on the partitions' leaders; requires ClusterAction or Alter on the cluster.
 
         Raises:
             ValueError: Two markers for one partition. The response could not be matched to them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Requests, Route, single
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
@@ -31,19 +31,6 @@ class EndTransaction:
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTxnResult:
-    """The result of an EndTxn, with codes as in `Outcome`.
-
-    ``producer_id`` and ``producer_epoch`` are those of the next transaction (EndTxn 5), else -1.
-    """
-
-    error_code: int | None
-    producer_id: int = -1
-    producer_epoch: int = -1
-    earlier_code: int | None = None
-
-
 class TransactionsAdmin(Requests):
     """The half of `Admin` that is about transactions."""
 
@@ -58,7 +45,7 @@ class TransactionsAdmin(Requests):
         self.client.any_node(deadline_ms)
         now = self.client.clock()
         if self._features_known_at is None:
-            # The connection that `any_node` waited for has just delivered them.
+            # `any_node` waited for a connection, and its ApiVersions response has just delivered the features.
             self._features_known_at = now
         if now - self._features_known_at > _FEATURES_VALID_MS:
             feature = "transaction.version"
@@ -71,7 +58,7 @@ class TransactionsAdmin(Requests):
     def init_producer_id(self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int) -> tuple[int, int]:
         """Return a fresh (producer id, producer epoch).
 
-        The coordinator fences the id's former owner and aborts what that left open; this call waits for it.
+        The coordinator fences the id's former owner and aborts its open transaction. This call waits for the abort.
 
         Raises:
             BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT.
@@ -113,15 +100,16 @@ class TransactionsAdmin(Requests):
         )
         return self.values(call, transactional_ids, deadline_ms)
 
-    def end_transactions(self, transactions: Sequence[EndTransaction], deadline_ms: int) -> list[EndTxnResult]:
-        """End transactions; return the results in the same order.
+    def end_transactions(
+        self, transactions: Sequence[EndTransaction], deadline_ms: int
+    ) -> list[Outcome[m.EndTxnResponse]]:
+        """End transactions; return the outcomes in the same order.
 
-        Requests are pipelined per coordinator and concurrent over brokers. Every retry is identical, API version included.
-        Retries go on until the deadline; then the last known result is returned. No code and no network error is raised.
-        UNSUPPORTED_VERSION also stands for a broker that does not speak ``version``; nothing was sent then.
+        Requests are pipelined per coordinator and concurrent over brokers. Every retry is identical, API version included. At the
+        deadline the last known outcome counts. No error code and no network error is raised. UNSUPPORTED_VERSION also means that
+        the broker does not speak ``version``; then nothing was sent.
         """
-
-        call: Call[EndTransaction, tuple[int, int]] = Call(
+        call: Call[EndTransaction, m.EndTxnResponse] = Call(
             api=m.EndTxnRequest,
             route=Route.TRANSACTION_COORDINATOR,
             # One EndTxn per request: the protocol has no batch of them. `call_all` pipelines instead.
@@ -131,7 +119,7 @@ class TransactionsAdmin(Requests):
                 producer_epoch=ends[0].producer_epoch,
                 committed=ends[0].committed,
             ),
-            read=lambda found, ends: [(ends[0], found.error_code, None, (found.producer_id, found.producer_epoch))],
+            read=lambda found, ends: [(ends[0], found.error_code, None, found)],
             about=lambda end: _transactional_id(end.transactional_id),
             keys_per_request=1,
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
@@ -139,28 +127,17 @@ class TransactionsAdmin(Requests):
             coordinator_key=lambda end: end.transactional_id,
             exact_version=lambda end: end.version,
         )
-        results = []
         outcomes = self.perform(call, transactions, deadline_ms)
-        for outcome in map(outcomes.__getitem__, transactions):
-            producer_id, epoch = outcome.value or (-1, -1)
-            results.append(
-                EndTxnResult(
-                    error_code=outcome.code,
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    earlier_code=outcome.earlier_code,
-                )
-            )
-        return results
+        return [outcomes[each] for each in transactions]
 
     def list_transactions(
         self, *, states: Sequence[str] = ("Ongoing",), id_pattern: str | None = None, deadline_ms: int
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...]:
         """Return the cluster's transactions in one of ``states`` (empty: all).
 
-        All brokers must respond in one round. A list without a broker that loads its part of the state, or that went away
-        while others take its part over, would miss transactions. Brokers leave out transactions that the principal may not
-        Describe, without an error.
+        All brokers must respond in one round. Otherwise the list would miss the transactions of a broker that is still loading its
+        part of the state, or whose part moves to other brokers. Brokers omit transactions that the principal may not Describe,
+        without an error.
 
         Args:
             id_pattern: A regular expression for the whole id. The broker applies it (RE2) if it can (KIP-1152), else this client.
@@ -169,7 +146,7 @@ class TransactionsAdmin(Requests):
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
         retry = Retry(self.client, "ListTransactions", deadline_ms)
-        # Not a `Call`: a broker that is gone must not be retried, because its part of the state has moved to other brokers.
+        # Not a `Call`: a retry must not wait for a dead broker, because its part of the state has moved to other brokers.
         while True:
             if not self.client.wait_for_metadata(deadline_ms):
                 raise retry.timeout()
@@ -181,7 +158,7 @@ class TransactionsAdmin(Requests):
     def _list_round(
         self, states: Sequence[str], id_pattern: str | None, retry: Retry
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...] | None:
-        """List at all brokers of the snapshot; None if one has no complete part of the list."""
+        """List at all brokers of the snapshot; return None if a broker's part is incomplete."""
         api = m.ListTransactionsRequest
         requests: list[NodeRequest] = []
         filtered: set[int] = set()
@@ -213,8 +190,7 @@ class TransactionsAdmin(Requests):
     def holder(self, transactional_id: str) -> str:
         """Describe, for an error message, which transaction blocks this transactional id.
 
-        The query has a short deadline of its own. Its failure becomes part of the description: the caller has an error to raise
-        already.
+        The query has a short deadline of its own. If it fails, the description contains its error: the caller already raises one.
         """
         try:
             state = self.describe_transactions([transactional_id], self.client.clock() + _HOLDER_MS)[transactional_id]

@@ -1,4 +1,4 @@
-"""Plain TCP: addresses of a host, one non-blocking connection, and the poller that waits for many."""
+"""TCP: the addresses of a host, one non-blocking connection, and the poller that waits for many."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig
 
-_MAX_BUFFERS_PER_CALL = 512  # below IOV_MAX (1,024 on Linux and macOS)
+# Below IOV_MAX (1,024 on Linux and macOS): with more buffers sendmsg fails.
+_MAX_BUFFERS_PER_CALL = 512
 _RECEIVE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One resolved address: the socket family and the argument of `connect`."""
+    """One resolved address: the socket family and the argument of ``socket.connect``."""
 
     family: int
     sockaddr: Any
@@ -36,11 +37,11 @@ def resolve_host(host: str, port: int) -> tuple[Address, ...]:
     The look-up blocks, as in the Java client. A node makes one per round of connection attempts.
 
     Raises:
-        OSError: the resolver does not know the name, or name or port are malformed.
+        OSError: The resolver does not know the name, or name or port is malformed.
     """
-    # Host and port can come from a Metadata response, and a broker may advertise any text and any int32.
+    # Host and port may come from a Metadata response, and a broker can advertise any text and any int32.
     if not 0 < port < 65_536:
-        raise OSError(f"{port} is no port")
+        raise OSError(f"{port} is no port: it must be between 1 and 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except ValueError as error:
@@ -49,19 +50,12 @@ def resolve_host(host: str, port: int) -> tuple[Address, ...]:
 
 
 def canonical_names(host: str, port: int) -> tuple[str, ...]:
-    """Return the canonical name of each address of a host (``resolve_canonical_bootstrap_servers_only``).
-
-    Raises:
-        OSError: the resolver does not know the name.
-    """
+    """Return the canonical name of each address of a host; raises as ``resolve_host``."""
     return tuple(dict.fromkeys(socket.getfqdn(address.sockaddr[0]) for address in resolve_host(host, port)))
 
 
 class Transport:
-    """One non-blocking TCP connection; the constructor starts to connect.
-
-    All methods raise OSError if the connection is broken.
-    """
+    """One non-blocking TCP connection. The constructor starts to connect; every method raises OSError on a break."""
 
     def __init__(self, address: Address, config: ClientConfig) -> None:
         self.address = address
@@ -72,7 +66,7 @@ class Transport:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            # Before connect, because the receive buffer decides the window scale of the TCP handshake.
+            # The sizes are set before connect: the receive buffer decides the window scale in the TCP handshake (RFC 7323).
             if config.send_buffer_bytes != -1:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
             if config.receive_buffer_bytes != -1:
@@ -89,11 +83,11 @@ class Transport:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the poller must wake when the socket is writable: connecting, or output is queued."""
+        """Whether the poller waits for writability: while connecting, and while output is queued."""
         return not self.connected or bool(self._output)
 
     def continue_connect(self, writable: bool) -> bool:
-        """Continue to connect after an I/O event; return True once bytes can be exchanged."""
+        """Continue to connect after an I/O event; return True once bytes can flow."""
         if writable:
             self._finish_tcp_connect()
             self.connected = True
@@ -103,12 +97,12 @@ class Transport:
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
-        # TCP simultaneous open: a connection to a free local port can connect to itself and echo what it sends.
+        # TCP simultaneous open: a connection to a local port without a listener can connect to itself and echo its output.
         if self._socket.getsockname() == self._socket.getpeername():
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
     def write(self, buffers: Iterable[bytes | memoryview]) -> None:
-        """Queue buffers and write as much as the kernel takes; buffers must not change until they are written."""
+        """Queue buffers and write what the kernel accepts; a buffer must not change until it is written."""
         for buffer in buffers:
             view = memoryview(buffer)
             if view.nbytes:
@@ -116,7 +110,7 @@ class Transport:
         self.flush()
 
     def flush(self) -> None:
-        """Write queued output as far as the kernel takes it."""
+        """Write as much queued output as the kernel accepts."""
         if not self.connected:
             return
         output = self._output
@@ -125,20 +119,20 @@ class Transport:
                 sent = self._socket.sendmsg(list(islice(output, _MAX_BUFFERS_PER_CALL)))
             except (BlockingIOError, InterruptedError):
                 return
-            # The kernel may stop in the middle of any buffer: the rest stays first in the queue.
+            # The kernel may stop in the middle of a buffer. Its rest stays first in the queue.
             while output and sent >= len(output[0]):
                 sent -= len(output.popleft())
             if sent:
                 output[0] = output[0][sent:]
 
     def read(self) -> bytes | None:
-        """Return received bytes, None if there are none. Raises OSError if the peer has closed."""
+        """Return received bytes, None if there are none; raise OSError if the broker has closed."""
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         if not data:
-            # End of stream: a broker that has closed its side reads no requests either.
+            # A broker that has closed its side of the stream reads no requests either.
             raise closed_by_broker()
         return data
 
@@ -148,7 +142,7 @@ class Transport:
 
 
 def closed_by_broker(when: str = "") -> OSError:
-    """Make the error of a connection that the peer has closed."""
+    """Return the error for a connection that the broker has closed."""
     return ConnectionResetError(errno.ECONNRESET, f"closed by the broker{when}")
 
 
@@ -165,19 +159,19 @@ class Poller:
         self._registered[node_id] = transport, events
 
     def unregister(self, node_id: int) -> None:
-        """Forget the node's transport; call this before the transport is closed."""
+        """Forget the node's transport. Call this first: a closed socket has no descriptor to unregister."""
         transport, _events = self._registered.pop(node_id)
         self._selector.unregister(transport)
 
     def poll(self, timeout_ms: int) -> list[tuple[int, bool, bool]]:
-        """Wait at most ``timeout_ms``; return (node id, readable, writable) of each node that is either."""
-        # Watch for writability only while output is queued: an idle socket is always writable.
+        """Wait at most ``timeout_ms``; return (node id, readable, writable) of each node with an event."""
+        # Watch for writability only while output is queued: an idle socket is always writable, and the poll would spin.
         for node_id, (transport, events) in self._registered.items():
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if transport.wants_write else 0)
             if wanted != events:
                 self._selector.modify(transport, wanted, node_id)
                 self._registered[node_id] = transport, wanted
-        # Without sockets the wait is the pause of the caller's back-off.
+        # Without a socket `select` still waits: that is the pause of a caller who backs off.
         if not self._registered and timeout_ms <= 0:
             return []
         return [

@@ -23,9 +23,9 @@ from typing import Final
 import numpy as np
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.transactions_admin import EndTxnResult
+from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -40,6 +40,7 @@ from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import EndTxnResponse
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
@@ -181,7 +182,7 @@ class Producer:
             transaction_version=self.transaction_version,
         )
 
-    def end(self, committed: bool, deadline_ms: int) -> EndTxnResult:
+    def end(self, committed: bool, deadline_ms: int) -> Outcome[EndTxnResponse]:
         """Commit (after a flush) or abort the transaction; every retry is identical.
 
         Args:
@@ -198,19 +199,19 @@ class Producer:
             self._drop(deadline_ms)
             if self._transactions.state is State.FATAL_ERROR:
                 # A response during the drop was fatal (fenced), so the coordinator would reject EndTxn too.
-                return EndTxnResult(error_code=None)
+                return Outcome()
             self._transactions.abort()
         while self._transactions.awaits_end and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
         result = self._transactions.end_result
         if result is None:
             self._sender.tainted = True
-            return EndTxnResult(error_code=None)
+            return Outcome()
         if self._transactions.state is State.READY:
             self._sender.failure = None
         return result
 
-    def abort(self, deadline_ms: int) -> EndTxnResult | None:
+    def abort(self, deadline_ms: int) -> Outcome[EndTxnResponse] | None:
         """Drop unsent rows, and abort the transaction under its own producer epoch.
 
         Returns:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, LostResponse, PendingRequest
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError

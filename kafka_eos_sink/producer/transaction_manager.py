@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
-from kafka_eos_sink.client.transactions_admin import EndTxnResult
+from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (
@@ -31,6 +31,7 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    EndTxnResponse,
     FindCoordinatorRequest,
     InitProducerIdRequest,
 )
@@ -75,7 +76,7 @@ class TransactionManager:
         """Partitions that AddPartitionsToTxn must add before Produce (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions that an unresolved AddPartitionsToTxn may have added."""
-        self.end_result: EndTxnResult | None = None
+        self.end_result: Outcome[EndTxnResponse] | None = None
         self.spent = False
         """True after a lost request, or after dropping a batch with a sequence.
 
@@ -298,17 +299,14 @@ class TransactionManager:
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
         if code == ErrorCode.NONE:
-            result = EndTxnResult(
-                error_code=code, producer_id=response.producer_id, producer_epoch=response.producer_epoch
-            )
             # EndTxn v5 returns the next transaction's epoch, or a new producer id after the last epoch (KIP-890).
             if response.producer_id >= 0:
                 self._identify(response.producer_id, response.producer_epoch)
-            self._finish(result)
+            self._finish(Outcome(error_code=code, value=response))
             return
         # An error code proves neither commit nor abort: the caller reads the outcome from the log.
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
-            self.end_result = EndTxnResult(error_code=code, producer_id=-1, producer_epoch=-1)
+            self.end_result = Outcome(error_code=code, value=response)
 
     def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
@@ -361,9 +359,9 @@ class TransactionManager:
     def _finish_if_empty(self) -> None:
         # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.
         if not self.may_be_open and not self.pending:
-            self._finish(EndTxnResult(error_code=ErrorCode.NONE, producer_id=-1, producer_epoch=-1))
+            self._finish(Outcome(error_code=ErrorCode.NONE.value))
 
-    def _finish(self, result: EndTxnResult) -> None:
+    def _finish(self, result: Outcome[EndTxnResponse]) -> None:
         self.end_result = result
         self.partitions.clear()
         self.pending.clear()

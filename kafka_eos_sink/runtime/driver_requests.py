@@ -43,7 +43,7 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
                 yield each.partition_error_code, None, None
 
     call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
-    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
+    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].error_code
 
 
 def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: int) -> int | None:
@@ -66,7 +66,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             lambda response: [(response.error_code, None, None)],
             **_OPTIONS,
         )
-        error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].code
+        error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].error_code
         if error != ErrorCode.NONE:
             return error
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
@@ -86,7 +86,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
-    return admin.perform(call, [step.group_id], deadline_ms)[step.group_id].code
+    return admin.perform(call, [step.group_id], deadline_ms)[step.group_id].error_code
 
 
 def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeout_ms: int) -> Appended:
@@ -108,8 +108,8 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
         call = single(request, Route.LEADER, "commit log", _read_produce, max_version=max_version, **_OPTIONS)
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         # The batches behind a failed one would be rejected for a gap in their sequence.
-        if outcome.code != ErrorCode.NONE:
-            return Appended(error=outcome.code)
+        if outcome.error_code != ErrorCode.NONE:
+            return Appended(error=outcome.error_code)
         first = first if first >= 0 else outcome.value or 0
         base_sequence += len(batch)
     return Appended(error=ErrorCode.NONE.value, offset=first)

@@ -198,8 +198,8 @@ class Executor:
         return tuple(
             steps.EndResult(
                 error=result.error_code,
-                producer_id=result.producer_id,
-                producer_epoch=result.producer_epoch,
+                producer_id=-1 if result.value is None else result.value.producer_id,
+                producer_epoch=-1 if result.value is None else result.value.producer_epoch,
                 detail=detail,
             )
             for result, detail in zip(results, details, strict=True)

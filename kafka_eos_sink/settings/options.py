@@ -75,7 +75,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
     values = read_values(own, known, "", problems, [])
     problems += _unknown(options, streaming)
-    # A value that failed counts as its default: its own problem is reported already.
+    # Use the default for a value that failed to parse. The reader has already reported it.
     settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
     problems += _problems_together(settings, own, kafka, streaming)
     producer = {SINK[name].lands_in: value for name, value in values.items() if name in ("partitioner", "interceptors")}

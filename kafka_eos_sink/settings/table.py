@@ -1,8 +1,8 @@
-"""The table of settings: one row per option of the sink and per name of Java's ``ProducerConfig``.
+"""The table of settings: one row per option of the sink, per name of Java's ``ProducerConfig``, and per name of ours beside them.
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
-``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The class that receives
-a value holds its default. Only an option without such a class has its default here.
+``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
+an option's default. A row holds it only if no class receives the value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX = "kafka."
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why values that Java accepts break exactly-once. `accepted` describes the values for which `allows` is true."""
+    """Why values that Java accepts break exactly-once. `allows` tests a value. `accepted` names the allowed values in messages."""
 
     allows: Callable[[Any], bool]
     accepted: str

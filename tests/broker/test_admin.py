@@ -11,10 +11,10 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.requests import Route
+from kafka_eos_sink.client.requests import Outcome, Route
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -22,6 +22,7 @@ from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    EndTxnResponse,
     ListTransactionsResponse,
     ProduceRequest,
     TxnOffsetCommitRequest,
@@ -244,9 +245,13 @@ def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, tr
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     commit, abort = transaction.end(True), transaction.end(False)
-    committed = EndTxnResult(
-        error_code=0, producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch + 1
+    bumped = EndTxnResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch + 1,
     )
+    committed = Outcome(error_code=0, value=bumped)
     assert admin.end_transactions([commit], deadline(admin)) == [committed]
     answers = admin.end_transactions(
         [commit, abort, transaction.end(True, version=4), transaction.end(True, transactional_id="nobody")],
@@ -264,7 +269,7 @@ def test_unsupported_end_txn_version_is_not_substituted(admin: Admin, topic: str
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     (refused,) = admin.end_transactions([transaction.end(True, version=99)], deadline(admin))
-    assert refused == EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    assert refused == Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION)
     state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
     assert state is not None
     assert state.transaction_state == "Ongoing"
@@ -290,7 +295,7 @@ def test_many_transactions_end_in_one_call_each_as_requested(admin: Admin, topic
 def test_end_txn_without_response_by_deadline_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
-    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [EndTxnResult(error_code=None)]
+    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [Outcome()]
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 

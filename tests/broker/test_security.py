@@ -211,7 +211,7 @@ def test_error_names_broker_listener_without_sasl(mutual_tls: EmbeddedKafka, aut
     shown = {"ssl.keystore.location": str(authority.issue("client").file)}
     error = refused({**scram(mutual_tls, authority), **shown})
     assert error.code == "ILLEGAL_SASL_STATE"
-    assert "takes no SASL" in str(error)
+    assert "does not use SASL" in str(error)
 
 
 # TLS

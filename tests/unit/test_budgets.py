@@ -10,21 +10,20 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
-# Lines of each package: what it may have, and what it is to have. Lower the first whenever a change makes it possible, never raise it
-# without the reason in the commit. commit/ gets its budget with its redesign.
+# Lines of each package. A change that needs more raises its budget in the same commit and gives the reason here.
 LINES = {
-    "protocol": (3_200, 3_200),
-    "client": (4_080, 3_500),
-    "producer": (2_800, 2_800),
-    "runtime": (1_990, 1_300),
-    "settings": (1_467, 1_000),
-    "spark": (1_200, 1_200),
-    "jobs": (700, 700),
-    "embedded": (1_505, 1_300),
-    "demo": (680, 600),
-    "cli": (1_301, 1_200),
+    "protocol": 3_200,
+    "client": 4_033,  # 3,500 without the comments at races, and the texts that say what to do about a failed TLS or SASL handshake
+    "producer": 2_800,
+    "runtime": 1_990,  # to be 1,300 with the redesign of commit/, whose steps it performs
+    "settings": 1_467,  # 1,000 without the text of docs/configuration.md, which stands in the table, and the checks of key stores
+    "spark": 1_200,
+    "jobs": 700,
+    "embedded": 1_505,  # 1,300 without kept directories, users and listeners of a secured broker
+    "demo": 680,  # 600 without the check that each failure of the demo has happened
+    "cli": 1_301,  # 1,200 without the checks of a cluster
 }
-ALL_LINES = (23_370, 20_500)
+ALL_LINES = 23_273  # to be 20,500; commit/ (4,311) gets its budget of 3,500 with its redesign
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
@@ -47,11 +46,11 @@ def lines(path: Path) -> int:
 
 @pytest.mark.parametrize("package", LINES)
 def test_package_fits_its_budget(package: str) -> None:
-    assert sum(map(lines, (PACKAGE / package).rglob("*.py"))) <= LINES[package][0]
+    assert sum(map(lines, (PACKAGE / package).rglob("*.py"))) <= LINES[package]
 
 
 def test_product_fits_its_budget() -> None:
-    assert sum(map(lines, SOURCES)) <= ALL_LINES[0]
+    assert sum(map(lines, SOURCES)) <= ALL_LINES
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.metadata import NEVER, Broker, MetadataUpdater
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse, ProduceResponse

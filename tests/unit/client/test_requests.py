@@ -12,8 +12,8 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
-from kafka_eos_sink.client.requests import Call, OnCode, Requests, Route
-from kafka_eos_sink.client.transactions_admin import EndTransaction, EndTxnResult
+from kafka_eos_sink.client.requests import Call, OnCode, Outcome, Requests, Route
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -123,9 +123,7 @@ def described(*ids: str, code: int = 0) -> Any:
 def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
-    assert own.end_transactions([end(version=4)], DEADLINE_MS) == [
-        EndTxnResult(error_code=0, producer_id=1, producer_epoch=3)
-    ]
+    assert own.end_transactions([end(version=4)], DEADLINE_MS) == [Outcome(error_code=0, value=ended(0, epoch=3))]
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
@@ -135,12 +133,12 @@ def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
 @pytest.mark.parametrize(
     ("last", "result"),
     [
-        (LOST, EndTxnResult(error_code=None, earlier_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
-        (UNREACHABLE, EndTxnResult(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (LOST, Outcome(error_code=None, earlier_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (UNREACHABLE, Outcome(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
     ],
     ids=["lost", "not sent"],
 )
-def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosError, result: EndTxnResult) -> None:
+def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosError, result: Outcome[Any]) -> None:
     own, _ = admin(scripted(ended(ErrorCode.CONCURRENT_TRANSACTIONS), last))
     (found,) = own.end_transactions([end()], DEADLINE_MS)
     assert (found.error_code, found.earlier_code) == (result.error_code, result.earlier_code)
@@ -148,7 +146,7 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
 
 def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
     own, brokers = admin(scripted(NO_SUCH_VERSION))
-    assert own.end_transactions([end()], DEADLINE_MS) == [EndTxnResult(error_code=ErrorCode.UNSUPPORTED_VERSION)]
+    assert own.end_transactions([end()], DEADLINE_MS) == [Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION)]
     assert len(brokers.requests(m.EndTxnRequest)) == 1
 
 
@@ -265,4 +263,4 @@ def test_error_code_is_dropped_if_a_later_response_omits_its_key() -> None:
         on_code=OnCode.RETURN,
     )
     outcome = Requests(Brokers(lambda _node_id, _request: object())).perform(call, ["w.0.0"], DEADLINE_MS)["w.0.0"]  # type: ignore[arg-type]
-    assert (outcome.code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert (outcome.error_code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -261,7 +261,7 @@ def test_error_for_unsupported_mechanism_lists_offered_ones() -> None:
 def test_error_names_listener_without_sasl() -> None:
     dialogue = authenticate(sasl("PLAIN"))
     next(dialogue)
-    with pytest.raises(AuthenticationError, match=r"takes no SASL.*security\.protocol") as refused:
+    with pytest.raises(AuthenticationError, match=r"does not use SASL.*security\.protocol") as refused:
         dialogue.send(SaslHandshakeResponse(error_code=ILLEGAL_SASL_STATE, mechanisms=()))
     assert refused.value.code == "ILLEGAL_SASL_STATE"
 

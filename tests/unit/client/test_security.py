@@ -44,9 +44,9 @@ def test_a_configuration_shows_and_pickles_no_secret(config: ClientConfig) -> No
     for text in (repr(config), str(config), f"{config}", repr(config.security), repr(vars_of(config.security))):
         assert SECRET not in text
     assert "[hidden]" in repr(config)
-    with pytest.raises(TypeError, match="secret is not pickled"):
+    with pytest.raises(TypeError, match="secret cannot be pickled"):
         pickle.dumps(config)
-    with pytest.raises(TypeError, match="secret is not pickled"):
+    with pytest.raises(TypeError, match="secret cannot be pickled"):
         copy.deepcopy(config)
 
 

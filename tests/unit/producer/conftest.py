@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
 from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
 from kafka_eos_sink.producer.config import ProducerConfig

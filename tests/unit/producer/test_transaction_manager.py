@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.backoff import ExponentialBackoff
+from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import ConnectionLost
 from kafka_eos_sink.errors import AuthorizationError, FencedError, TransactionAbortedError
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
