@@ -11,19 +11,21 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # Lines of each package. A change that needs more raises its budget in the same commit and gives the reason here.
+# The design estimated less for five packages: client 3,500, settings 1,000, embedded 1,300, demo 600, cli 1,200, and 20,500 in all. What
+# only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
     "protocol": 3_200,
-    "client": 4_033,  # 3,500 without the comments at races, and the texts that say what to do about a failed TLS or SASL handshake
+    "client": 4_033,  # TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
     "runtime": 1_990,  # to be 1,300 with the redesign of commit/, whose steps it performs
-    "settings": 1_467,  # 1,000 without the text of docs/configuration.md, which stands in the table, and the checks of key stores
+    "settings": 1_467,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
-    "embedded": 1_505,  # 1,300 without kept directories, users and listeners of a secured broker
-    "demo": 680,  # 600 without the check that each failure of the demo has happened
-    "cli": 1_301,  # 1,200 without the checks of a cluster
+    "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
+    "demo": 680,
+    "cli": 1_301,
 }
-ALL_LINES = 23_273  # to be 20,500; commit/ (4,311) gets its budget of 3,500 with its redesign
+ALL_LINES = 23_273  # commit/, 4,311 of them, gets its budget of 3,500 with its redesign
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
