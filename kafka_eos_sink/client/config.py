@@ -1,4 +1,4 @@
-"""The settings of a client for one cluster, with the names and defaults of the Java client, and its backoff."""
+"""Client settings with Java's names and defaults (but ``client_id``); backoff."""
 
 from __future__ import annotations
 

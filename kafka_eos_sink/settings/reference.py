@@ -21,8 +21,9 @@ _INTRODUCTION = f"""\
 Set options with `.option(name, value)`. Option names are case-insensitive. The sink checks all options before it writes, and
 one error names every problem. An unknown name is an error with the nearest known name.
 
-`kafka.*` options carry the Java producer's names, meanings and defaults. Two defaults differ, because rows arrive in
-thousands here: `kafka.batch.size` and `kafka.linger.ms`. A Java-style properties file has the same names without `kafka.`.
+`kafka.*` options carry the Java producer's names, meanings and defaults. Four defaults differ: `kafka.batch.size` and
+`kafka.linger.ms`, because rows arrive in thousands here, `kafka.transaction.timeout.ms` and `kafka.client.id`. A Java-style
+properties file has the same names without `kafka.`.
 
 A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
 so a secret never stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.

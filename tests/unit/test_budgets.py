@@ -18,14 +18,14 @@ LINES = {
     "client": 4_033,  # TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
     "runtime": 1_990,  # to be 1,300 with the redesign of commit/, whose steps it performs
-    "settings": 1_467,  # the table is also the text of docs/configuration.md
+    "settings": 1_468,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_301,
 }
-ALL_LINES = 23_273  # commit/, 4,311 of them, gets its budget of 3,500 with its redesign
+ALL_LINES = 23_274  # commit/, 4,311 of them, gets its budget of 3,500 with its redesign
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
