@@ -81,7 +81,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         replication = min(MAX_REPLICATION_FACTOR, len(admin.client.metadata.brokers))
         configuration = dict(TOPIC_CONFIGURATION)
         if replication > 1:
-            configuration["min.insync.replica_nodes"] = "2"
+            configuration["min.insync.replicas"] = "2"
         try:
             created = admin.create_topic(topic, LOG_PARTITIONS, replication, configuration, deadline)
         except (AuthorizationError, BrokerRefusedError) as refused:
@@ -107,7 +107,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     ):
         warn_once(
             f"the commit log topic {topic!r} has a single replica, so the loss of one disk loses its decisions and with them the "
-            "guarantee; raise its replication to 3 and min.insync.replica_nodes to 2"
+            "guarantee; raise its replication to 3 and min.insync.replicas to 2"
         )
     _require_compacted(admin, topic, deadline)
     return ZERO_UUID if found is None else found.topic_id

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def test_a_producer_goes_on_after_the_last_epoch_of_its_id(any_kafka: EmbeddedKa
     use_up(any_kafka, transactional_id)
     with (
         client_of(any_kafka) as client,
-        Producer(client, ProducerConfig(), transactional_id=transactional_id) as producer,
+        closing(Producer(client, ProducerConfig(), transactional_id=transactional_id)) as producer,
     ):
         producer.init_producer_id(deadline(client))
         first = producer.producer_id, producer.producer_epoch
@@ -177,7 +177,7 @@ def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
         topic = create_topic(kafka.bootstrap_servers, partitions=1)
         with (
             client_of(kafka) as client,
-            Producer(client, ProducerConfig(batch_size=60), transactional_id=unique_topic("tx")) as producer,
+            closing(Producer(client, ProducerConfig(batch_size=60), transactional_id=unique_topic("tx"))) as producer,
         ):
             producer.init_producer_id(deadline(client))
             producer.begin()

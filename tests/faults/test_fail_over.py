@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 import confluent_kafka
@@ -418,7 +418,7 @@ def test_error_names_the_reason_when_two_of_three_are_down(three: EmbeddedKafka)
     rows = deliveries.to(topic, 0)
     with (
         NetworkClient(settings_of(three, topic).client) as client,
-        Producer(client, config, transactional_id=None) as producer,
+        closing(Producer(client, config, transactional_id=None)) as producer,
     ):
         producer.init_producer_id(client.clock() + int(PATIENCE_S * 1_000))
         producer.begin()

@@ -66,7 +66,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     add_files(stream.source, 2, 1)
     text = stream.fails()
     assert code_of(text) == "COMMIT_LOG_LOST"
-    assert "begun by another sink" in text
+    assert "another sink began the checkpoint" in text
     assert "--version 1 --as committed" in text
     stream.assert_every_line_once(2)
     run_named_command(stream, text)
