@@ -93,20 +93,8 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
         return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"
     if finished:
         return "finished", "every row is visible" + (", finished just now" if now else "")
-    if decision.status.value == "void":
-        rerun = "run this version again, it writes all rows" if can_be_rerun else "run the job again"
-        return "void", f"all its transactions timed out and were aborted, none of its rows is visible: {rerun}"
-    lost = ", ".join(map(str, sorted(decision.lost)))
-    visible = "visible" if decision.proven else f"committed according to their coordinators ({_UNSEEN})"
-    rerun = "run this version again, it writes exactly the lost rows"
-    # Without txnAppId the write id is random: the next run has another one and cannot find the lost parts.
-    if not can_be_rerun:
-        rerun = (
-            "this write had no txnAppId, so a new run of the job writes all rows again, not only the lost ones. Compare the "
-            "topic with the source"
-        )
-    parts = f"{len(decision.committed)} parts are {visible}, those of Spark partitions {lost} were aborted"
-    return "lost parts", f"{parts}: {rerun}"
+    rerun = "run this version again, it writes all rows" if can_be_rerun else "run the job again"
+    return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {rerun}"
 
 
 def ended_table(done: Recovered) -> Table:

@@ -8,7 +8,7 @@ from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
 from kafka_eos_sink.commit.steps import POLL_MS, Now, Procedure, Wait, Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 
@@ -61,7 +61,7 @@ def abort(
 def _tell_what_was_finished(found: Plan, nonce: str | None) -> Procedure[None]:
     """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
     for decision in found.decisions:
-        if decision.nonce == nonce and decision.status is DecisionStatus.FINISHED:
+        if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
             yield Warn(
                 f"version {decision.version} of write id {found.write_id!r} failed in its commit, but it was decided and is now "
                 "committed and visible: do not write its rows again"

@@ -14,11 +14,11 @@ from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.errors import WriteRefusedError
 
 
-def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome | None, str | None]:
+def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
     """Compare the batch with the newest decision.
 
     Returns:
-        ALREADY_COMMITTED, or None if the partition must be written; and a warning or None.
+        ALREADY_COMMITTED, or None if the batch must be written; and a warning or None.
 
     Raises:
         WriteRefusedError: The newest decision forbids the batch.
@@ -31,7 +31,7 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
     if newest.version > batch.version:
         return _admit_rolled_back(plan, batch, newest)
     if newest.version < batch.version:
-        if newest.status in (DecisionStatus.VOID, DecisionStatus.LOST_PARTS):
+        if batch.streaming and newest.status is DecisionStatus.VOID:
             raise _earlier_version_unfinished(plan, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise _not_the_next_version(plan, batch, newest)
@@ -44,15 +44,12 @@ def admit(plan: Plan, batch: BatchIdentity, partition: int) -> tuple[TaskOutcome
         return TaskOutcome.ALREADY_COMMITTED, (
             f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve called it {newest.resolution}"
         )
-    warning = _require_same_batch(plan, batch, newest)
-    if newest.status is DecisionStatus.FINISHED or partition in newest.committed:
-        return TaskOutcome.ALREADY_COMMITTED, warning
-    return None, warning
+    return TaskOutcome.ALREADY_COMMITTED, _require_same_batch(plan, batch, newest)
 
 
 def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise in the planner what every task would raise, for all partitions alike."""
-    admit(plan, batch, partition=0)
+    """Raise in the planner what every task would raise."""
+    admit(plan, batch)
     yield from ()
 
 
@@ -117,11 +114,10 @@ def _not_the_next_version(plan: Plan, batch: BatchIdentity, newest: SettledDecis
 
 
 def _earlier_version_unfinished(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
-    aborted = "partly aborted" if newest.lost else "aborted"
     return WriteRefusedError(
         "EARLIER_VERSION_UNFINISHED",
         f"{version_of(batch.version, plan.write_id)} cannot be written before version {newest.version}, which was decided and then "
-        f"{aborted} by the transaction timeout: run version {newest.version} again, or give its lost rows up: "
+        f"aborted by the transaction timeout: run version {newest.version} again, or give its rows up: "
         + resolve_command(plan.write_id, newest.version, "committed"),
     )
 

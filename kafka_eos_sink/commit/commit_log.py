@@ -28,7 +28,8 @@ from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 until the row digests went: the same fields, and a digest in each transaction of a decision."""
 DEFAULT_TOPIC = "__kafka_eos_commits"
 LOG_PARTITIONS = 16
 MAX_RECORD_BYTES = 500_000
@@ -132,8 +133,6 @@ def tombstones(decision: Decision) -> tuple[LogRecord, ...]:
 def _decision_fields(decision: Decision) -> dict[str, Any]:
     fields = asdict(decision)
     for prepared in fields["transactions"]:
-        # JSON readers outside Python lose digits of a 128-bit number.
-        prepared["digest"] = None if prepared["digest"] is None else f"{prepared['digest']:032x}"
         prepared["offsets"] = [list(part.values()) for part in prepared["offsets"]]
     return fields
 
@@ -145,7 +144,6 @@ def parse_decision(fields: dict[str, Any]) -> Decision:
             identity=ProducerIdentity(**entry["identity"]),
             part_offset=entry["part_offset"],
             rows=entry["rows"],
-            digest=None if entry["digest"] is None else int(entry["digest"], 16),
             offsets=tuple(
                 OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
                 for topic, partition, first, last in entry["offsets"]
@@ -203,10 +201,10 @@ def parse_value(value: bytes, offset: int) -> dict[str, Any]:
             "COMMIT_LOG_CORRUPT",
             f"the commit log holds a record at offset {offset} that this sink did not write; use a commit.log.topic of its own",
         ) from None
-    if version != FORMAT_VERSION:
+    if version not in (1, FORMAT_VERSION):
         raise WriteRefusedError(
             "COMMIT_LOG_FORMAT",
-            f"the commit log record at offset {offset} has format {version}, this version reads {FORMAT_VERSION}; "
+            f"the commit log record at offset {offset} has format {version}, this version reads 1 to {FORMAT_VERSION}; "
             "upgrade kafka-eos-sink on this driver",
         )
     return dict(fields)

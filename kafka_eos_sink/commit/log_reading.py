@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record
-from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
+from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog, TransactionDescription
+from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -116,9 +116,3 @@ def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Proced
     yield from read_to_end(view)
     if view.is_empty:
         raise refusals.not_this_commit_log(view.write_id or "", opened)
-
-
-def require_markers(query: QueryState, driver: TransactionDescription | None) -> None:
-    """Raise `KafkaEosError` ``DECISION_WITHOUT_MARKER`` if a decision lacks its marker; ``driver`` is W.driver before the fence."""
-    for record, committed in query.unmarked_decisions(driver):
-        raise refusals.decision_without_marker(query.write_id, record.offset, committed)

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from kafka_eos_sink.commit.commit_log import LogKey, parse_decision, parse_key, parse_value
-from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
+from kafka_eos_sink.commit.prepared_transaction import Decision, plan_nonce
+from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
 
 
@@ -66,16 +66,6 @@ class LoggedRecord:
             return Outcome.ABORTED
         version = None if self.value is None else self.value.get("transaction_version")
         return outcome_of(self.producer_epoch, version, self.marker)
-
-    @property
-    def is_ended_by_a_later_one(self) -> bool:
-        """Whether its marker has an epoch that only a later transaction of W.driver can have."""
-        marker = self.marker
-        if marker is None:
-            return False
-        without_bump = self.value is not None and self.value["transaction_version"] < 2
-        own = self.producer_epoch + (0 if without_bump and marker.type is MarkerType.COMMIT else 1)
-        return marker.producer_epoch > own
 
     @property
     def _is_aborted_by_hand(self) -> bool:
@@ -136,7 +126,11 @@ class QueryState:
 
     @property
     def undecided(self) -> Sequence[LoggedRecord]:
-        """First records of decisions above the newest one whose transactions are open or unresolved."""
+        """First records of decisions above the newest one whose transactions are open or unresolved.
+
+        A driver acts on a decision only after it has read its marker. So a decision without one counts for nothing once its driver is
+        fenced, even if its coordinator calls it committed and a broker has left the marker out (KAFKA-20734).
+        """
         newest = _newest_committed(self._of("decision", 0))
         floor = -1 if newest is None else newest.offset
         return [
@@ -145,38 +139,11 @@ class QueryState:
             if record.offset > floor and record.outcome in (Outcome.OPEN, Outcome.UNRESOLVED)
         ]
 
-    def unmarked_decisions(self, driver: TransactionDescription | None) -> list[tuple[LoggedRecord, bool]]:
-        """Decisions that may count although their own marker is missing.
-
-        Args:
-            driver: W.driver before the fence.
-
-        Returns:
-            The first record of each, and whether its coordinator calls it committed.
-        """
-        # A decision without a marker after the fence counts for nothing: a driver acts only on a marker that it read. If the coordinator
-        # calls the transaction committed, though, a broker left the marker out (KAFKA-20734), and it may still be written at any time.
-        # A marker with an epoch that is neither its own nor a later transaction's proves nothing either.
-        found = []
-        for record in self.undecided:
-            # A tombstone removes a finished write. A later end closed the other kind: no marker can follow for it.
-            if record.value is None or record.is_ended_by_a_later_one:
-                continue
-            committed = (
-                driver is not None
-                and driver.state in ("CompleteCommit", "PrepareCommit")
-                and driver.producer_id == record.producer_id
-                and driver.producer_epoch in (record.producer_epoch, record.producer_epoch + 1)
-            )
-            if committed or record.outcome is Outcome.UNRESOLVED:
-                found.append((record, committed))
-        return found
-
     @property
     def nonces_not_aborted(self) -> frozenset[str]:
-        """The nonces of the decisions that are committed or not proven aborted."""
+        """The plans' nonces of the decisions that are committed or not proven aborted."""
         return frozenset(
-            str(record.value["nonce"])
+            plan_nonce(str(record.value["nonce"]))
             for record in self._of("decision", 0)
             if record.value is not None and record.outcome is not Outcome.ABORTED
         )

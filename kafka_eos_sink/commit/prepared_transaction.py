@@ -27,16 +27,15 @@ class OffsetRange:
 class PreparedTransaction:
     """A task attempt's flushed, still open transaction: all that is needed to commit it, and to find out later what became of it.
 
-    ``partition`` is Spark's. ``part_offset`` is the offset of its part record in the commit log. ``digest`` is the sum
-    mod 2^128 of the row hashes, None where the transaction never times out. ``proven`` marks an entry that a decision
-    repeats from an earlier one because its commit was proven: it is kept in the record and never ended again.
+    ``partition`` is Spark's. ``part_offset`` is the offset of its part record in the commit log. ``offsets`` and ``rows`` say where its
+    records lie and how many there are, from which they can be copied. ``proven`` marks an entry that a decision repeats from an earlier
+    one because its commit was proven: it is kept in the record and never ended again.
     """
 
     partition: int
     identity: ProducerIdentity
     part_offset: int
     rows: int
-    digest: int | None
     offsets: tuple[OffsetRange, ...]
     proven: bool = False
 
@@ -46,6 +45,7 @@ class Decision:
     """The record that makes a batch committed: exactly these transactions, and no others.
 
     ``driver`` is the identity whose transaction carries the record: its marker's epoch tells whether it counts.
+    ``nonce`` is that of the batch's plan, followed by ``~1`` in the decision that replaces this one's lost transactions by copies.
     ``resolution`` is set where an operator decided (``kafka-eos resolve``) and names no transaction.
     """
 
@@ -60,6 +60,16 @@ class Decision:
     transactions: tuple[PreparedTransaction, ...]
     resolution: str | None = None
 
+    @property
+    def copies(self) -> int:
+        """How often lost transactions of the batch were copied."""
+        return int(self.nonce.partition("~")[2] or 0)
+
+
+def plan_nonce(nonce: str) -> str:
+    """The nonce of the plan whose batch a decision commits, itself or by copies."""
+    return nonce.partition("~")[0]
+
 
 class DecisionStatus(Enum):
     """What is proven of a decision's transactions."""
@@ -67,31 +77,24 @@ class DecisionStatus(Enum):
     FINISHED = "finished"
     """Every named transaction is committed and visible."""
     VOID = "void"
-    """Every named transaction is proven aborted: the batch runs anew."""
-    LOST_PARTS = "lost parts"
-    """Some are committed, the others proven aborted: only the lost ones are written again, and must be equal."""
+    """Every named transaction is proven aborted, and its records could not be copied: the batch runs anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDecision:
-    """The newest decision of a query id after recovery: what the tasks of the next batch are measured against.
+    """The newest decision of a query id after recovery, with which the tasks of the next batch compare theirs.
 
-    ``offset`` is that of its (first) record in the commit log. ``committed`` and ``lost`` hold partitions of Spark and
-    are empty for a finished decision, which is carried by version and nonce only. ``resolution`` is that of the decision: an
-    operator's word, which is compared with nothing. ``proven`` is False where the right to Read the data topics is missing and readers
-    were held up.
+    ``resolution`` is that of the decision: an operator's word, which is compared with nothing. ``proven`` is False where the right to
+    Read the data topics is missing and readers were held up.
     """
 
     query_id: str
     version: int
     nonce: str
-    offset: int
     status: DecisionStatus
     topic: str | None
     schema: str
     offsets_hash: str | None
-    committed: frozenset[int] = frozenset()
-    lost: frozenset[int] = frozenset()
     resolution: str | None = None
     proven: bool = True
 
@@ -122,9 +125,7 @@ class Plan:
 class BatchIdentity:
     """What identifies a write: two writes with the same values are the same one (I15).
 
-    streaming      versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too
-    can_be_rerun   a later run may write this version again, so the digests of its parts are worth their price; no later run
-                   has a random write id
+    ``streaming``: versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too.
     """
 
     query_id: str
@@ -134,7 +135,6 @@ class BatchIdentity:
     offsets_hash: str | None
     on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
     streaming: bool = False
-    can_be_rerun: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +156,7 @@ class TaskOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage:
-    """What a task hands to the driver.
-
-    ``recorded`` is (offset, nonce) of the decision of the same version: whose lost parts this re-runs, or that it skips for.
-    """
+    """What a task hands to the driver."""
 
     plan: Plan
     query_id: str
@@ -167,4 +164,3 @@ class TaskMessage:
     task: TaskIdentity
     outcome: TaskOutcome
     prepared: PreparedTransaction | None = None
-    recorded: tuple[int, str] | None = None

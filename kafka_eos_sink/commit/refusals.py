@@ -10,13 +10,11 @@ from collections.abc import Iterable, Sequence
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
-    Plan,
     PreparedTransaction,
 )
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
-    KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
@@ -96,27 +94,6 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
     )
 
 
-def decision_without_marker(write_id: str, offset: int, committed: bool) -> KafkaEosError:
-    """``committed``: whether the coordinator calls the decision's transaction committed."""
-    found = "though its coordinator calls it committed (KAFKA-20734)" if committed else "only a foreign one"
-    return KafkaEosError(
-        "DECISION_WITHOUT_MARKER",
-        f"the decision at offset {offset} of the commit log for write id {write_id!r} has no marker of its own, {found}. "
-        f"Repair: {command('repair', write_id)}. Do not use the stock kafka-transactions.sh abort",
-    )
-
-
-# whether a task or the driver may go on
-
-
-def not_the_same_rows(plan: Plan, version: int, differs: str) -> WriteRefusedError:
-    return WriteRefusedError(
-        "NOT_THE_SAME_ROWS",
-        f"{version_of(version, plan.write_id)} is partly committed and the re-run differs: {differs}. Nothing of the re-run was "
-        f"committed. Answer with: {resolve_command(plan.write_id, version, 'committed|rewrite')}",
-    )
-
-
 # before the decision
 
 
@@ -185,16 +162,31 @@ def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
     )
 
 
-def lost_parts(decision: Decision, lost: frozenset[int], can_be_rerun: bool) -> DecisionPendingError:
-    """``lost``: Spark partitions, empty for all."""
-    what = f"those of partitions {sorted(lost)}" if lost else "all"
-    way_out = (
-        "Run the same version again: it writes exactly the lost rows"
-        if can_be_rerun
-        else "This job has no txnAppId, so no run can write exactly the lost rows again: compare the topic with the source"
-    )
+def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
+    """All transactions of the batch were aborted and cannot be copied, so none of its rows is visible."""
+    way_out = "Run the same version again" if can_be_rerun else "Run the job again"
     return DecisionPendingError(
         "LOST_PARTS",
-        f"{version_of(decision.version, decision.write_id)} was decided, but {what} of its transactions were ended "
-        f"before they could be committed (by the transaction timeout, or by hand). {way_out}",
+        f"{version_of(decision.version, decision.write_id)} was decided, but all of its transactions were aborted before they could be "
+        "committed (by the transaction timeout, or by hand), and their records can no longer be copied. None of its rows is visible. "
+        f"{way_out}",
+    )
+
+
+def void_warning(decision: Decision, gone: Sequence[str]) -> str:
+    return (
+        f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "
+        f"copied from the log: {'; '.join(gone)}. None of them is visible: the version may be written anew"
+    )
+
+
+def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str]) -> DecisionPendingError:
+    """Some transactions of the batch are visible, and the others cannot be copied."""
+    return DecisionPendingError(
+        "LOST_PARTS",
+        f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
+        f"with {sum(entry.rows for entry in lost)} rows, were aborted before they could be committed (by the transaction timeout, or by "
+        f"hand), and their rows cannot be copied from the log: {'; '.join(why)}. Nothing was copied. Once the rows can be read again, the "
+        "next run copies them. If they are gone for good, leave the version as it is, or write it anew, the visible rows a second time: "
+        + resolve_command(decision.write_id, decision.version, "committed|rewrite"),
     )

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
-from kafka_eos_sink.commit.prepared_transaction import (
-    Decision,
-    DecisionStatus,
-    PreparedTransaction,
-    SettledDecision,
-)
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import (
     require_not_readable,
     verify_markers,
@@ -36,6 +31,18 @@ class SettleLimits:
     deadline_ms: int = 120_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a decision's transactions: ``lost`` are proven aborted, the others committed.
+
+    ``proven`` is False where the right to Read the data topics is missing and readers were held up.
+    """
+
+    found: LoggedDecision
+    lost: tuple[PreparedTransaction, ...]
+    proven: bool
+
+
 def settle(
     found: LoggedDecision,
     *,
@@ -43,7 +50,7 @@ def settle(
     limits: SettleLimits,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
-) -> Procedure[SettledDecision]:
+) -> Procedure[Settled]:
     """End every transaction that the decision names and prove each outcome.
 
     Args:
@@ -59,9 +66,6 @@ def settle(
     decision = found.decision
     started: int = yield Now()
     deadline = started + limits.deadline_ms
-    if decision.resolution is not None:
-        status = DecisionStatus.FINISHED if decision.resolution == "committed" else DecisionStatus.VOID
-        return settled(found, status)
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)
@@ -89,23 +93,7 @@ def settle(
             yield from verify_no_foreign_abort(decision, answered, deadline)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
-    return _settled_by(found, lost, proven)
-
-
-def _settled_by(found: LoggedDecision, lost: Sequence[PreparedTransaction], proven: bool) -> SettledDecision:
-    transactions = found.decision.transactions
-    if not lost:
-        return settled(found, DecisionStatus.FINISHED, proven=proven)
-    if len(lost) == len(transactions):
-        return settled(found, DecisionStatus.VOID)
-    lost_partitions = frozenset(prepared.partition for prepared in lost)
-    return settled(
-        found,
-        DecisionStatus.LOST_PARTS,
-        committed=frozenset(prepared.partition for prepared in transactions) - lost_partitions,
-        lost=lost_partitions,
-        proven=proven,
-    )
+    return Settled(found=found, lost=tuple(lost), proven=proven)
 
 
 def _sort_outcomes(
@@ -119,30 +107,6 @@ def _sort_outcomes(
         sorts = {Outcome.COMMITTED: committed, Outcome.ABORTED: aborted}
         sorts.get(outcome, unresolved).append(prepared)
     return committed, aborted, unresolved
-
-
-def settled(
-    found: LoggedDecision,
-    status: DecisionStatus,
-    committed: frozenset[int] = frozenset(),
-    lost: frozenset[int] = frozenset(),
-    proven: bool = True,
-) -> SettledDecision:
-    decision = found.decision
-    return SettledDecision(
-        query_id=decision.query_id,
-        version=decision.version,
-        nonce=decision.nonce,
-        offset=found.offset,
-        status=status,
-        topic=decision.topic,
-        schema=decision.schema,
-        offsets_hash=decision.offsets_hash,
-        committed=committed,
-        lost=lost,
-        resolution=decision.resolution,
-        proven=proven,
-    )
 
 
 def _sort_answers(

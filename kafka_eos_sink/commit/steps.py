@@ -28,6 +28,10 @@ class DataTopicGoneError(BrokerRefusedError):
     """``UNKNOWN_TOPIC`` from the steps on data partitions: the topic, or its records, no longer exist."""
 
 
+class RecordsGoneError(BrokerRefusedError):
+    """``LOST_PARTS``: records of an aborted transaction that are gone or may not be read, so they cannot be copied."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
     """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids."""
@@ -78,10 +82,14 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Bump the epoch, fence the former owner and abort what it left open. Result: `ProducerIdentity`."""
+    """Bump the epoch, fence the former owner and abort what it left open. Result: `ProducerIdentity`.
+
+    ``within_ms`` replaces the usual deadline.
+    """
 
     transactional_id: str
     timeout_ms: int
+    within_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +301,11 @@ class WriteRows:
     """
 
     identity: ProducerIdentity
-    digest: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     rows: int
-    digest: int | None
     offsets: tuple[OffsetRange, ...]
 
 
@@ -309,6 +315,28 @@ class AppendPart:
 
     identity: ProducerIdentity
     record: LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecords:
+    """Append the records that an aborted transaction left in ``ranges``, and then the part record, in the transaction of ``identity``.
+
+    Result: `Copied`, after every acknowledgement. Only the records of the aborted transaction's producer id and epoch are copied, after
+    their CRC was checked. Raises `RecordsGoneError` if a range does not hold them any more, and what `WriteRows` raises.
+    """
+
+    identity: ProducerIdentity
+    source: ProducerIdentity
+    ranges: tuple[OffsetRange, ...]
+    part: LogRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What was written, and the offset of the part record."""
+
+    written: Written
+    part_offset: int
 
 
 Step = (
@@ -332,6 +360,7 @@ Step = (
     | HasRows
     | WriteRows
     | AppendPart
+    | CopyRecords
 )
 
 Procedure = Generator[Step, Any, T]

@@ -1,8 +1,7 @@
 """take_over(W): a driver makes a write id its own before it plans, aborts or recovers.
 
-The steps are describe, list, fence, read, finish, end, in this order (docs/protocol.md):
+The steps are list, fence, read, finish, end, in this order (docs/protocol.md):
 
-- It describes W.driver before the fence, because the fence erases whether the coordinator calls the last decision committed.
 - It lists open transactions before the fence, because nobody can decide a listed transaction after the fence.
 - It fences before it reads the log, because an older driver could decide after the read.
 - It reads the log before it ends anything, because a decision of an older driver must be finished, not aborted.
@@ -15,20 +14,15 @@ from enum import Enum
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record, write_done
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, describe_driver, is_held_by
-from kafka_eos_sink.commit.log_reading import (
-    read_to,
-    read_to_barrier,
-    read_to_end,
-    require_markers,
-    require_own_log,
-    require_whole,
-)
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, QueryState
+from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
+from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
-from kafka_eos_sink.commit.settle import SettleLimits, settle, settled
-from kafka_eos_sink.commit.steps import Append, InitProducerId, Now, Procedure, Reached, TransactionDescription
+from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.commit.restore import finish
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import Append, InitProducerId, Now, Procedure, Reached
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -83,26 +77,28 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     Raises:
         DecisionPendingError: A decision can neither be finished nor proven void. Open transactions that no such decision names are
             ended all the same, because they block readers.
-        KafkaEosError: DECISION_WITHOUT_MARKER. Nothing was touched.
         WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
+    view = LogView(request.write_id) if request.view is None else request.view
+    while True:
+        plan = yield from _take_over(replace(request, view=view), view, transaction_version)
+        if plan is not None:
+            return plan
+        # A decision of copies was written in W.driver's transaction. Tasks recognise their driver by the state that a fence leaves, and
+        # a second fence without a look at the log could hide the decision of a driver that came between.
+
+
+def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
+    """Return the plan, or None if lost transactions were copied."""
     write_id, predecessor = request.write_id, request.predecessor
     started: int = yield Now()
     driver_id = driver_transactional_id(write_id)
-    described = yield from describe_driver(driver_id, started + request.limits.deadline_ms)
-    view = LogView(write_id) if request.view is None else request.view
     is_first_look = view.next_offset == 0
-    # The fence erases the coordinator's state of the last decision, so it is compared with the log before.
     yield from read_to_end(view)
     require_whole(view)
-    if any(query.unmarked_decisions(described) for query in view.queries("decision")):
-        # Its marker may have come since, or a new leader does not show it yet.
-        yield from read_to_barrier(view, request.nonce)
-        for query in view.queries("decision"):
-            require_markers(query, described)
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
-    if predecessor is None or transaction_version < 2 or not _is_followed_by_nobody(view, predecessor, described):
+    if predecessor is None or transaction_version < 2 or not (yield from _is_followed_by_nobody(view, predecessor)):
         opened = yield from list_open(write_id, transaction_version)
     if is_first_look and request.unknown_id is not UnknownId.ABORT:
         yield from require_own_log(view, opened)
@@ -116,46 +112,92 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         view.restart()
     yield from read_to(view, barrier)
     yield Reached("plan.read")
-    decisions, unproven, failures = yield from _finish_decisions(view, request, described)
+    finished = yield from _finish_decisions(view, request, driver)
     yield Reached("plan.finished")
-    left_open = yield from end_open(opened, unproven)
-    if failures:
-        raise failures[0]
-    return replace(_plan(request, driver, started, barrier, tuple(decisions)), left_open=left_open)
+    if finished.copied and not finished.failures:
+        return None
+    left_open = yield from end_open(opened, finished.unproven)
+    if finished.failures:
+        raise finished.failures[0]
+    return replace(_plan(request, driver, started, barrier, tuple(finished.decisions)), left_open=left_open)
 
 
-def _finish_decisions(
-    view: LogView, request: TakeOver, described: TransactionDescription | None
-) -> Procedure[tuple[list[SettledDecision], set[str], list[KafkaEosError]]]:
-    """Return the settled decisions, the transactional ids of those that are not proven finished, and the failures."""
+@dataclass(slots=True)
+class _Finished:
+    """``unproven``: transactional ids of decisions that are not proven finished. ``copied``: W.driver has decided copies."""
+
+    decisions: list[SettledDecision] = field(default_factory=list)
+    unproven: set[str] = field(default_factory=set)
+    failures: list[KafkaEosError] = field(default_factory=list)
+    copied: bool = False
+
+
+def _finish_decisions(view: LogView, request: TakeOver, identity: ProducerIdentity) -> Procedure[_Finished]:
+    """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
-    decisions: list[SettledDecision] = []
-    unproven: set[str] = set()
-    failures: list[KafkaEosError] = []
+    finished = _Finished()
+    driver = DriverTransaction(identity, 0)
     for query in view.queries("decision"):
         found = query.newest
-        named = (
-            {prepared.identity.transactional_id for prepared in found.decision.transactions}
-            if found is not None and not query.is_done(found.decision)
-            else set()
-        )
+        if found is None:
+            continue
+        named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
+        is_done = query.is_done(found.decision)
         try:
-            require_markers(query, described)
-            if found is not None:
-                settled_decision = yield from _finish(query, found, request)
-                decisions.append(settled_decision)
-                if not settled_decision.proven:
-                    unproven |= named
+            decision, after = yield from _finish(found, is_done, request, driver)
         except KafkaEosError as failure:
-            failures.append(failure)
-            unproven |= named
-    return decisions, unproven, failures
+            finished.failures.append(failure)
+            finished.unproven |= set() if is_done else named
+            continue
+        finished.copied = finished.copied or after != driver
+        driver = after
+        finished.decisions.append(decision)
+        if not decision.proven and not is_done:
+            finished.unproven |= named
+    return finished
 
 
-def _is_followed_by_nobody(view: LogView, plan: Plan, driver: TransactionDescription | None) -> bool:
+def _finish(
+    found: LoggedDecision, is_done: bool, request: TakeOver, driver: DriverTransaction
+) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
+    decision = found.decision
+    if is_done or decision.resolution is not None:
+        is_void = not is_done and decision.resolution != "committed"
+        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
+    settled, driver = yield from finish(
+        found,
+        driver,
+        nonce=request.nonce,
+        limits=request.limits,
+        timeout_ms=request.transaction_timeout_ms,
+        recovering=True,
+    )
+    decision = settled.found.decision
+    if settled.lost:
+        return _settled(decision, DecisionStatus.VOID), driver
+    if settled.proven:
+        yield from write_done(decision)
+    return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
+
+
+def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) -> SettledDecision:
+    return SettledDecision(
+        query_id=decision.query_id,
+        version=decision.version,
+        nonce=decision.nonce,
+        status=status,
+        topic=decision.topic,
+        schema=decision.schema,
+        offsets_hash=decision.offsets_hash,
+        resolution=decision.resolution,
+        proven=proven,
+    )
+
+
+def _is_followed_by_nobody(view: LogView, plan: Plan) -> Procedure[bool]:
     """Whether the plan's batch is finished, which ended what it left open, and no driver has fenced since."""
-    done = (str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None)
-    return is_held_by(plan.driver, driver) and plan.nonce in done
+    done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
+    return plan.nonce in done and (yield from still_holds(plan))
 
 
 def _plan(
@@ -174,12 +216,3 @@ def _plan(
         log_offset=log_offset,
         decisions=decisions,
     )
-
-
-def _finish(query: QueryState, found: LoggedDecision, request: TakeOver) -> Procedure[SettledDecision]:
-    if query.is_done(found.decision):
-        return settled(found, DecisionStatus.FINISHED)
-    outcome = yield from settle(found, nonce=request.nonce, limits=request.limits, recovering=True)
-    if outcome.status is DecisionStatus.FINISHED and outcome.proven:
-        yield from write_done(found.decision)
-    return outcome

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_log import part_record
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, fail_if_too_late
+from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import is_overtaken
 from kafka_eos_sink.commit.prepared_transaction import (
     BatchIdentity,
-    DecisionStatus,
     Plan,
     PreparedTransaction,
     TaskIdentity,
@@ -45,6 +43,8 @@ log = logging.getLogger(__name__)
 SLOT_DESCRIPTION_VALID_MS = 1_000
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
+INIT_WITHIN_MS = 3_000
+"""For how long InitProducerId is retried before the id is described again."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
@@ -54,12 +54,9 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     transaction is ended then, since it was never handed over. The same where the batch went on without this attempt, which it says in its
     message: a failure would leave the driver's abort without the plan.
     """
-    outcome, warning = admit(plan, batch, task.partition)
+    outcome, warning = admit(plan, batch)
     if warning is not None and task.partition == 0:
         yield Warn(warning)
-    newest = plan.newest_decision(batch.query_id)
-    same_version = newest is not None and newest.version == batch.version
-    recorded = (newest.offset, newest.nonce) if newest is not None and same_version else None
 
     def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
         return TaskMessage(
@@ -69,7 +66,6 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             task=task,
             outcome=outcome,
             prepared=prepared,
-            recorded=recorded,
         )
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
@@ -77,41 +73,30 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
     if not (yield HasRows()):  # which may wait long for what Spark computes first
         return message(TaskOutcome.EMPTY)
-    if (
-        newest is not None
-        and same_version
-        and newest.status is DecisionStatus.LOST_PARTS
-        and task.partition not in newest.lost
-    ):
-        what = (
-            f"it has rows in partition {task.partition}, which had none: the source or the number of partitions changed"
-        )
-        raise refusals.not_the_same_rows(plan, batch.version, what)
-
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
-    identity = yield from _fresh_identity(plan, task)
+    identity = yield from fresh_identity(
+        plan.write_id, task.partition, slot_of(task.task_attempt_id), plan.transaction_timeout_ms
+    )
     yield Reached("task.initialised")
     if (yield from is_overtaken(plan)):
         return message(TaskOutcome.OVERTAKEN)
     yield Reached("task.may_write")
     try:
-        # A part can only be lost to the timeout, and only be written again by a run under the same id.
-        digest = batch.can_be_rerun and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
-        written: Written | None = yield WriteRows(identity, digest)
+        written: Written | None = yield WriteRows(identity)
         while written is None:
             # Not all rows are written yet. A batch that can no longer be committed fails now, not when its last row was written.
             yield from fail_if_too_late(plan, batch.query_id, batch.version)
-            written = yield WriteRows(identity, digest)
+            written = yield WriteRows(identity)
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
         # After the last request that opens a transaction: below version 2 one that the driver has ended is opened again by the next.
         overtaken = yield from is_overtaken(plan)
     except Exception:
-        yield from _give_up(identity)
+        yield from give_up([identity])
         raise
     if overtaken:
-        yield from _give_up(identity)
+        yield from give_up([identity])
         return message(TaskOutcome.OVERTAKEN)
     yield Reached("task.prepared")
     return message(
@@ -121,25 +106,23 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             identity=identity,
             part_offset=part_offset,
             rows=written.rows,
-            digest=written.digest,
             offsets=written.offsets,
         ),
     )
 
 
-def _give_up(identity: ProducerIdentity) -> Procedure[None]:
-    """End the own transaction, which nobody else will ever name. Best effort: the next driver or the timeout ends it otherwise."""
+def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
+    """End own transactions, which nobody else will ever name. Best effort: the next driver or the timeout ends them otherwise."""
     with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
-        yield EndTransactions((End(identity=identity, commit=False),))
+        yield EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
 
-def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentity]:
-    """InitProducerId of the first slot without an open transaction, beginning at the attempt's own.
+def fresh_identity(write_id: str, partition: int, first: int, timeout_ms: int) -> Procedure[ProducerIdentity]:
+    """InitProducerId of the first slot without an open transaction, beginning at slot ``first``.
 
     An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it.
     """
-    first = slot_of(task.task_attempt_id)
-    ids = tuple(task_transactional_id(plan.write_id, task.partition, (first + step) % SLOTS) for step in range(SLOTS))
+    ids = tuple(task_transactional_id(write_id, partition, (first + step) % SLOTS) for step in range(SLOTS))
     started: int = yield Now()
     while True:
         described_at: int = yield Now()
@@ -149,13 +132,11 @@ def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentit
             for transactional_id in ids
             if (found := described.get(transactional_id)) is None or found.is_free
         ]
-        log.debug(
-            "slot of partition %d: %s of %d, %d free", task.partition, free[0] if free else "none", SLOTS, len(free)
-        )
+        log.debug("slot of partition %d: %s of %d, %d free", partition, free[0] if free else "none", SLOTS, len(free))
         now: int = yield Now()
         if free and now - described_at <= SLOT_DESCRIPTION_VALID_MS:
             try:
-                identity: ProducerIdentity = yield InitProducerId(free[0], plan.transaction_timeout_ms)
+                identity: ProducerIdentity = yield InitProducerId(free[0], timeout_ms, INIT_WITHIN_MS)
                 return identity
             except BrokerUnavailableError:
                 # Not repeated blindly: by the time it arrives, a sibling may have taken this id and been decided.
@@ -165,7 +146,7 @@ def _fresh_identity(plan: Plan, task: TaskIdentity) -> Procedure[ProducerIdentit
             if now - started > SLOT_DEADLINE_MS:
                 raise TransactionAbortedError(
                     "NO_FREE_TRANSACTIONAL_ID",
-                    f"all {SLOTS} transactional ids of partition {task.partition} of write id {plan.write_id!r} carry open "
-                    f"transactions; see: kafka-eos transactions --prefix '{plan.write_id}'",
+                    f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open "
+                    f"transactions; see: kafka-eos transactions --prefix '{write_id}'",
                 )
             yield Wait(SLOT_POLL_MS)

@@ -17,7 +17,7 @@ from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerB
 from kafka_eos_sink.producer.row_checks import TopicRows
 from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
-from kafka_eos_sink.protocol.record_batch import encode_rows
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
 
 PUMP_EVERY_BYTES: Final = 128 * 1024
 """Encoded bytes after which the sender serves the sockets again."""
@@ -59,18 +59,23 @@ class Batcher:
 
     def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append one record to its partition, in its own uncompressed batch."""
-        now = self._wall_clock()
+        # The caller wrote the open rows of this partition before the record, so they go first.
+        self.close(self._accumulator.queue(topic, partition), everything=True)
+        self.add_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
+        self._pump()
+
+    def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
+        """Append encoded records to their partition as one batch; wait while buffer.memory is full."""
+        self._await_memory(len(block.records))
         batch = ProducerBatch(
             topic=topic,
             partition=partition,
-            block=encode_rows([(key, value, ())], now),
+            block=block,
             created_ms=self._client.clock(),
-            timestamp_ms=now,
+            timestamp_ms=block.base_timestamp,
         )
-        # The caller wrote the open rows of this partition before the record, so they go first.
-        self.close(self._accumulator.queue(topic, partition), everything=True)
         self._accumulator.add(batch)
-        self._pump()
+        self._count(batch)
 
     def close(self, queue: PartitionQueue, *, everything: bool) -> None:
         """Close the full batches of a partition, or all; wait while buffer.memory is full."""
@@ -78,10 +83,7 @@ class Batcher:
         for rows in self._accumulator.cut(queue, everything=everything):
             # Twice: until its acknowledgement a batch holds its rows (for a split) and their encoded bytes.
             self._await_memory(2 * int(rows.sizes.sum()))
-            batch = self._accumulator.close(queue, rows, self._client.clock(), timestamp)
-            self._bytes_since_pump += batch.size_bytes
-            if self._bytes_since_pump >= PUMP_EVERY_BYTES:
-                self._pump()
+            self._count(self._accumulator.close(queue, rows, self._client.clock(), timestamp))
 
     def close_all(self) -> None:
         for queue in list(self._accumulator.queues.values()):
@@ -100,6 +102,11 @@ class Batcher:
         excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
         for queue in self._accumulator.fullest(excess):
             self.close(queue, everything=True)
+
+    def _count(self, batch: ProducerBatch) -> None:
+        self._bytes_since_pump += batch.size_bytes
+        if self._bytes_since_pump >= PUMP_EVERY_BYTES:
+            self._pump()
 
     def _pump(self) -> None:
         self._bytes_since_pump = 0

@@ -41,6 +41,7 @@ from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
+from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
@@ -265,6 +266,13 @@ class Producer:
         with self._all_or_failed():
             self._client.want_topics([topic])
             self._batcher.add_record(topic, partition, key, value)
+
+    def append_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
+        """Append encoded records to the given partition as one batch. ``flush`` waits for the acknowledgement."""
+        self._check_writable()
+        with self._all_or_failed():
+            self._client.want_topics([topic])
+            self._batcher.add_block(topic, partition, block)
 
     def flush(self) -> None:
         """Send all rows and wait for their acknowledgement; raise the first failure."""

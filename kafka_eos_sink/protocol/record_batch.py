@@ -7,7 +7,7 @@ records, compressed as a whole. The reader rejects batches of magic 0 and 1 (bef
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -215,9 +215,43 @@ def read_record_batches(
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or more than
             ``max_decompressed_bytes`` of records in all batches together.
     """
-    view = memoryview(data).cast("B")
     batches: list[RecordBatch] = []
     budget = max_decompressed_bytes
+    for view in _batches(data):
+        batch, used = _read_batch(view, budget)
+        budget -= used
+        batches.append(batch)
+    return tuple(batches)
+
+
+def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
+    """Read batches without their records, to append them elsewhere; control batches are left out.
+
+    Yields:
+        The header, and the records as they lie in the log, still compressed and not copied.
+
+    Raises:
+        ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
+    """
+    for view in _batches(data):
+        header, codec = _read_header(view)
+        if not header.attributes & _CONTROL:
+            records = view[BATCH_OVERHEAD:]
+            yield (
+                header,
+                RecordsBlock(
+                    records=records,
+                    record_count=header.record_count,
+                    compression=codec,
+                    base_timestamp=header.base_timestamp,
+                    max_timestamp=header.max_timestamp,
+                    uncompressed_bytes=len(records),
+                ),
+            )
+
+
+def _batches(data: Buffer) -> Iterator[memoryview]:
+    view = memoryview(data).cast("B")
     at = 0
     while len(view) - at > _MAGIC_AT:
         magic = view[at + _MAGIC_AT]
@@ -231,11 +265,8 @@ def read_record_batches(
         if length > len(view) - at - _LOG_OVERHEAD:
             # Brokers cut a Fetch response at its size limit, so the last batch may be incomplete.
             break
-        batch, used = _read_batch(view[at : at + _LOG_OVERHEAD + length], budget)
-        budget -= used
-        batches.append(batch)
+        yield view[at : at + _LOG_OVERHEAD + length]
         at += _LOG_OVERHEAD + length
-    return tuple(batches)
 
 
 def first_batch_of(data: Buffer) -> BatchHeader | None:
@@ -252,8 +283,8 @@ def first_batch_of(data: Buffer) -> BatchHeader | None:
     return BatchHeader._make(_HEADER.unpack_from(view))
 
 
-def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
-    """Read one batch; also return the decompressed bytes, at most ``budget``."""
+def _read_header(view: memoryview) -> tuple[BatchHeader, Codec]:
+    """Check one batch by its CRC, and read its header."""
     header = BatchHeader._make(_HEADER.unpack_from(view))
     where = f"the batch at offset {header.base_offset}"
     actual = crc32c(view[_ATTRIBUTES_AT:])
@@ -270,6 +301,13 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
         codec = Codec(header.attributes & _CODEC_MASK)
     except ValueError:
         raise ProtocolError(f"{where} has the unknown compression codec {header.attributes & _CODEC_MASK}") from None
+    return header, codec
+
+
+def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
+    """Read one batch; also return the decompressed bytes, at most ``budget``."""
+    header, codec = _read_header(view)
+    where = f"the batch at offset {header.base_offset}"
     control = bool(header.attributes & _CONTROL)
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()

@@ -14,6 +14,7 @@ from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
@@ -164,7 +165,7 @@ def read_commit_history(
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     writes: list[CommittedWrite] = []
     for topic, partition in where:
-        executor = Executor(admin, (topic, partition), timeout_ms=timeout_ms)
+        executor = Executor(admin, (topic, partition), ProducerConfig(delivery_timeout_ms=timeout_ms))
         view = LogView(write_id)
         end = ends[(topic, partition)]
         while view.next_offset < end:

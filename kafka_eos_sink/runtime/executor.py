@@ -17,6 +17,7 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest
@@ -24,12 +25,14 @@ from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.data_proofs import DataProofs
+from kafka_eos_sink.runtime.record_copier import RecordCopier
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOG_FETCH_WAIT_MS = 100
-MAX_BLOCK_MS = 60_000
+SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
+"""Tried downwards if the broker's maximum may not be read and the user set no timeout."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 
 
@@ -46,20 +49,19 @@ class Executor:
 
     Args:
         where: The partition of the commit log that holds the records of the write id.
-        timeout_ms: Bounds each step.
-        max_block_ms: For how long a data topic may be unknown to the cluster, or end before records that it acknowledged.
+        config: ``delivery_timeout_ms`` bounds each step. A data topic may be unknown to the cluster, or end before records that it
+            acknowledged, for ``max_block_ms``.
     """
 
-    def __init__(
-        self, admin: Admin, where: TopicPartition, *, timeout_ms: int, max_block_ms: int = MAX_BLOCK_MS
-    ) -> None:
+    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
         self.client = admin.client
         self.admin = admin
         self.where = where
-        self.timeout_ms = timeout_ms
+        self.config = config
+        self.timeout_ms = timeout_ms = config.delivery_timeout_ms
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
-        proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=max_block_ms)
+        proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
             steps.ListOpenTransactions: self._list_open,
             steps.DescribeTransactions: self._describe,
@@ -74,6 +76,7 @@ class Executor:
             steps.LastStableOffsets: proofs.last_stable_offsets,
             steps.DescribeProducers: proofs.describe_producers,
             steps.AbortedTransactions: proofs.aborted_transactions,
+            steps.CopyRecords: RecordCopier(admin, where, config).copy,
             steps.Now: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
             steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
@@ -148,16 +151,26 @@ class Executor:
             for transactional_id, state in found.items()
         }
 
-    def _init_producer_id(self, step: steps.InitProducerId, within_ms: int | None = None) -> ProducerIdentity:
+    def _init_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
         version = self.admin.transaction_version(self._deadline)
-        deadline = self._within(within_ms)
-        producer_id, producer_epoch = self.admin.init_producer_id(step.transactional_id, step.timeout_ms, deadline)
-        return ProducerIdentity(
-            transactional_id=step.transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transaction_version=version,
-        )
+        timeouts = [step.timeout_ms]
+        if self.config.transaction_timeout_ms is None:
+            timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < step.timeout_ms]
+        for timeout in timeouts:
+            deadline = self._within(step.within_ms)
+            try:
+                producer_id, epoch = self.admin.init_producer_id(step.transactional_id, timeout, deadline)
+            except BrokerRefusedError as refused:
+                if refused.code != "INVALID_TRANSACTION_TIMEOUT" or timeout == timeouts[-1]:
+                    raise
+                continue
+            return ProducerIdentity(
+                transactional_id=step.transactional_id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transaction_version=version,
+            )
+        raise AssertionError("unreachable: the last timeout returns or raises")
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         passes = [step.ends]

@@ -32,6 +32,7 @@ from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
@@ -228,7 +229,7 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        yield admin, Executor(admin, settings.commit_log, timeout_ms=settings.timeout_ms)
+        yield admin, Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:

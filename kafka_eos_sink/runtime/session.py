@@ -15,7 +15,7 @@ from typing import Literal
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit import abort as aborting
-from kafka_eos_sink.commit import decide
+from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.admission import require_admitted
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
@@ -78,7 +78,6 @@ class WriteSettings:
             offsets_hash=self.offsets_hash,
             on_checkpoint_rollback=self.on_checkpoint_rollback,
             streaming=self.streaming,
-            can_be_rerun=not self.random_write_id,
         )
 
     @property
@@ -103,12 +102,7 @@ def log_partition_of(write_id: str) -> int:
 
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
-    return Executor(
-        admin,
-        settings.commit_log,
-        timeout_ms=settings.producer.delivery_timeout_ms,
-        max_block_ms=settings.producer.max_block_ms,
-    )
+    return Executor(admin, settings.commit_log, settings.producer)
 
 
 def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> TakeOver:
@@ -239,7 +233,7 @@ def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batche
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
     """Decide the batch and finish it; return None if it was committed before."""
-    request = decide.CommitRequest(
+    request = commit_batch.CommitRequest(
         plan=plan,
         batch=settings.batch,
         random_write_id=settings.random_write_id,
@@ -248,7 +242,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
     )
     with lease_admin(settings.client) as admin:
-        decision = _executor(settings, admin).run(decide.commit(request, messages))
+        decision = _executor(settings, admin).run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
             is_older = newest is not None and newest.version > settings.version

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 
@@ -29,9 +30,11 @@ def subject(step: steps.Step) -> str:
         case steps.LastStableOffsets(partitions=partitions) | steps.DescribeProducers(partitions=partitions):
             return _some(map(_partition, partitions))
         case steps.AbortedTransactions(ranges=ranges):
-            return _some(f"{each.topic}-{each.partition} [{each.first_offset}..{each.last_offset}]" for each in ranges)
+            return _ranges(ranges)
         case steps.CommitGroupOffsets(identity=identity, group_id=group):
             return f"group {group}, {_producer(identity)}"
+        case steps.CopyRecords(identity=identity, source=source, ranges=ranges):
+            return f"{_ranges(ranges)} of {_producer(source)} to {_producer(identity)}"
         case steps.AddPartition() | steps.AppendInTransaction() | steps.WriteRows() | steps.AppendPart():
             return _producer(step.identity)
         case steps.Append(records=records):
@@ -57,6 +60,8 @@ def outcome(result: Any) -> str:
             return _code(result.error)
         case steps.Written():
             return f"{result.rows} rows"
+        case steps.Copied():
+            return f"{result.written.rows} rows"
         case (steps.EndResult(), *_):
             return _some(_code(each.error) for each in result)
         case Mapping():
@@ -72,6 +77,10 @@ def outcome(result: Any) -> str:
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:MOST]) + (f" and {len(listed) - MOST} more" if len(listed) > MOST else "") or "none"
+
+
+def _ranges(ranges: Iterable[OffsetRange]) -> str:
+    return _some(f"{each.topic}-{each.partition} [{each.first_offset}..{each.last_offset}]" for each in ranges)
 
 
 def _producer(identity: ProducerIdentity) -> str:

@@ -9,21 +9,16 @@ from dataclasses import replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, Plan, TaskMessage
-from kafka_eos_sink.commit.row_digest import add_digests, row_digest
-from kafka_eos_sink.errors import BrokerRefusedError, TransactionAbortedError
+from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.record_copier import part_offset, written_by
 
-SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
-"""Tried downwards if the broker's maximum may not be read and the user set no timeout."""
 MIN_WATCH_INTERVAL_MS = 500
-INIT_WITHIN_MS = 3_000
-"""For how long InitProducerId is retried before the procedure describes the id again."""
 
 
 class TaskExecutor(Executor):
@@ -32,18 +27,14 @@ class TaskExecutor(Executor):
     def __init__(
         self, admin: Admin, where: TopicPartition, *, config: ProducerConfig, plan: Plan, batches: Iterator[Rows]
     ) -> None:
-        super().__init__(admin, where, timeout_ms=config.delivery_timeout_ms)
-        self._config = config
+        super().__init__(admin, where, config)
         self._transaction_timeout_ms = plan.transaction_timeout_ms
         self._batches = batches
         self._producer: Producer | None = None
-        self._count = 0
-        self._digest: int | None = None
         self._began_ms = 0
         self._next_look_ms = 0
         self._performers |= {
             steps.HasRows: self._has_rows,
-            steps.InitProducerId: self._init_task_producer_id,
             steps.EndTransactions: self._end_own,
             steps.WriteRows: self._write_rows,
             steps.AppendPart: self._append_part,
@@ -72,18 +63,6 @@ class TaskExecutor(Executor):
         self._batches = itertools.chain((first,), self._batches)
         return True
 
-    def _init_task_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
-        timeouts = [step.timeout_ms]
-        if self._config.transaction_timeout_ms is None:
-            timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < step.timeout_ms]
-        for timeout in timeouts:
-            try:
-                return self._init_producer_id(steps.InitProducerId(step.transactional_id, timeout), INIT_WITHIN_MS)
-            except BrokerRefusedError as refused:
-                if refused.code != "INVALID_TRANSACTION_TIMEOUT" or timeout == timeouts[-1]:
-                    raise
-        raise AssertionError("unreachable: the last timeout returns or raises")
-
     def _end_own(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         """End the attempt's own transaction through its producer."""
         # The producer first waits for its requests in flight. A Produce that arrives behind the ABORT marker would open a
@@ -100,67 +79,31 @@ class TaskExecutor(Executor):
             self._begin(step)
         assert self._producer is not None
         for rows in self._batches:
-            if self._digest is not None:
-                self._digest = add_digests(self._digest, row_digest(rows.topic, rows.partition, rows.columns))
             self._producer.write(rows)
-            self._count += rows.num_rows
             failpoints.reached("task.writing")
             if self._must_look():
                 return None
-        self._producer.flush()
-        self._require_untainted(self._producer)
-        return steps.Written(rows=self._count, digest=self._digest, offsets=self._offsets(self._producer))
+        return written_by(self._producer)
 
     def _begin(self, step: steps.WriteRows) -> None:
         identity = step.identity
         # Kept before its first request: `close` and `_end_own` must find it whatever fails.
         producer = self._producer = Producer(
             self.client,
-            self._config,
+            self.config,
             transactional_id=identity.transactional_id,
             transaction_version=identity.transaction_version,
         )
         producer.init(identity.producer_id, identity.producer_epoch)
         producer.begin()
         self._began_ms = self.client.clock()
-        self._digest = 0 if step.digest else None
 
     def _append_part(self, step: steps.AppendPart) -> int:
         producer = self._producer
         assert producer is not None
         producer.append_record(*self.where, step.record.key, step.record.value)
         producer.flush()
-        self._require_untainted(producer)
-        first, _, _ = producer.acknowledged[self.where]
-        if first < 0:
-            raise TransactionAbortedError(
-                "OFFSET_UNKNOWN",
-                "the part record was acknowledged without its offset, so the attempt cannot be proven; Spark's next attempt writes "
-                "the rows again",
-            )
-        return first
-
-    def _require_untainted(self, producer: Producer) -> None:
-        if producer.tainted:
-            raise TransactionAbortedError(
-                "REQUEST_ABANDONED",
-                "a request of this attempt was abandoned without a response, so its records may or may not be in the log; Spark's "
-                "next attempt writes the rows again",
-            )
-
-    def _offsets(self, producer: Producer) -> tuple[OffsetRange, ...]:
-        acknowledged = sorted(producer.acknowledged.items())
-        for (topic, partition), (first, _, _) in acknowledged:
-            if first < 0:
-                raise TransactionAbortedError(
-                    "OFFSET_UNKNOWN",
-                    f"{topic}-{partition} acknowledged the records as duplicates without their offsets, so the attempt cannot be "
-                    "proven; Spark's next attempt writes the rows again",
-                )
-        return tuple(
-            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-            for (topic, partition), (first, last, _) in acknowledged
-        )
+        return part_offset(producer, self.where)
 
     def _must_look(self) -> bool:
         """Whether it is time to check for lost siblings; raise if this task's own transaction is too old."""

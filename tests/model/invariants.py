@@ -198,24 +198,28 @@ def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
     return None
 
 
+DECIDING = ("commit", "plan", "abort")
+"""Procedures that write decisions: the batch's own, or that of copies."""
+
+
 def remember(kind: str, memory: Any, step: Any, answer: Any) -> Any:
     """What `initialises_named` and `decides_unchecked` need of a procedure's past.
 
-    For a task the ids that it was told carry a transaction, until it has an identity; for a commit the identities that it saw open,
-    until its decision is written.
+    The ids that it was told last carry a transaction, until it has an identity; and of one that decides, the identities that it saw
+    open, until its decision is written.
     """
     if isinstance(step, steps.DescribeTransactions) and isinstance(answer, dict):
+        busy = frozenset(name for name, found in answer.items() if found is not None and found.state not in FREE_STATES)
         if kind == "task":
-            return frozenset(
-                name for name, found in answer.items() if found is not None and found.state not in FREE_STATES
-            )
-        if kind == "commit":
+            return busy
+        if kind in DECIDING:
             shown = {
                 (name, found.producer_id, found.producer_epoch)
                 for name, found in answer.items()
                 if found is not None and found.state == kafka.ONGOING
             }
-            return frozenset(shown) | (memory or frozenset())
+            before = {each for each in memory or () if isinstance(each, tuple)}
+            return frozenset(shown | before) | busy
     if isinstance(step, (steps.InitProducerId, steps.AppendInTransaction)):
         return None
     return memory

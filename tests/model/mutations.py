@@ -18,10 +18,12 @@ from typing import Any
 from kafka_eos_sink.commit import (
     abort,
     admission,
+    commit_batch,
     commit_log,
     decide,
     open_transactions,
     proofs,
+    restore,
     settle,
     task,
     transactional_id,
@@ -89,11 +91,6 @@ def _edited(function: FunctionType, edits: list[Edit]) -> Any:
     return mutated.__code__
 
 
-def _swapped(driver: int, version: int) -> tuple[tuple[int, ...], ...]:
-    """The rows come out in the other partitions at every other run."""
-    return ((0,), (1,)) if driver % 2 == 0 else ((1,), (0,))
-
-
 def _small(name: str, **changes: Any) -> Setting:
     return Setting(
         **{"name": name, "eager_markers": True, "drivers": 1, "recover_from_every": 1, "attempts": 1, **changes}
@@ -120,6 +117,17 @@ PASSED_OVER = _small(
     faults=faults(skip_marker=1, speculate=1),
     **ONE_ROW,
 )
+NO_FENCE = Edit(
+    take_over_module._take_over,
+    "driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
+    "from kafka_eos_sink.commit.steps import DescribeTransactions\n"
+    "    known = (yield DescribeTransactions((driver_id,)))[driver_id]\n"
+    "    if known is None:\n"
+    "        driver = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+    "    else:\n"
+    "        driver = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
+    "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
+)
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -128,10 +136,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the driver commits the first task's transaction before its decision stands",
         edits=(
             Edit(
-                decide.commit,
-                "    ended, sequence = yield from _decide",
-                "    if prepared:\n        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
-                "    ended, sequence = yield from _decide",
+                commit_batch.commit,
+                "    driver = yield from decide(",
+                "    if prepared:\n"
+                "        from kafka_eos_sink.commit.steps import End, EndTransactions\n"
+                "        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
+                "    driver = yield from decide(",
             ),
         ),
         setting=_small("first end before the decision"),
@@ -142,8 +152,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="EndTxn of the decision was answered, so the tasks' transactions are committed at once",
         edits=(
             Edit(
-                decide._decide,
-                "yield from _await_marker(request, decision, found.offset, ended.error)",
+                decide.decide,
+                "yield from _await_marker(found, ended.error, within_ms)",
                 "pass",
             ),
         ),
@@ -168,25 +178,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="no fence",
         what="the driver goes on under the identity that W.driver has",
-        edits=(
-            Edit(
-                take_over_module.take_over,
-                "driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
-                "known = described\n"
-                "    if known is None:\n"
-                "        driver = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
-                "    else:\n"
-                "        driver = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
-                "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
-            ),
-        ),
+        edits=(NO_FENCE,),
         setting=_small("no fence", drivers=2, **ONE_ROW),
+        caught=("at most once", "I1", "I2", "I3", "I7", "recovery"),
+    ),
+    Mutation(
+        name="copies without a fence",
+        what="a driver copies what was lost while an older one may decide its own copies",
+        edits=(NO_FENCE,),
+        setting=_small(
+            "copies without a fence",
+            drivers=2,
+            restart="crash",
+            zombie_tasks=False,
+            faults=faults(timeout=1),
+            **ONE_ROW,
+        ),
         caught=("at most once", "I1", "I2", "I3", "I7", "recovery"),
     ),
     Mutation(
         name="no list though the last plan was not decided",
         what="a planner process leaves out listing, without asking whether its last plan came to a decision",
-        edits=(Edit(take_over_module._is_followed_by_nobody, " and plan.nonce in done", ""),),
+        edits=(Edit(take_over_module._is_followed_by_nobody, "plan.nonce in done and ", ""),),
         setting=_small(
             "not decided",
             restart="crash",
@@ -200,7 +213,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="no list though somebody fenced since",
         what="a planner process leaves out listing, without asking whether another driver ran since its last plan",
-        edits=(Edit(take_over_module._is_followed_by_nobody, "is_held_by(plan.driver, driver) and ", ""),),
+        edits=(
+            Edit(take_over_module._is_followed_by_nobody, " and (yield from still_holds(plan))", "\n    yield from ()"),
+        ),
         setting=_small(
             "fenced since",
             drivers=2,
@@ -208,7 +223,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             batches=2,
             remembers=lambda driver: driver - 2,
             rows=lambda driver, version: ((0,), (1,)) if driver == 1 else ((0, 1),),
-            loud=frozenset({"NOT_THE_SAME_ROWS"}),
         ),
         caught=("I8",),
         versions=(2,),
@@ -218,12 +232,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the commit log is read while an older driver can still decide",
         edits=(
             Edit(
-                take_over_module.take_over,
+                take_over_module._take_over,
                 "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
                 "",
             ),
             Edit(
-                take_over_module.take_over,
+                take_over_module._take_over,
                 '    yield Reached("plan.read")\n',
                 "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
             ),
@@ -236,12 +250,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="what a newer driver's tasks opened is taken for leftovers",
         edits=(
             Edit(
-                take_over_module.take_over,
+                take_over_module._take_over,
                 "        opened = yield from list_open(write_id, transaction_version)\n",
                 "        pass\n",
             ),
             Edit(
-                take_over_module.take_over,
+                take_over_module._take_over,
                 '    yield Reached("plan.finished")\n',
                 "    opened = yield from list_open(write_id, transaction_version)\n",
             ),
@@ -289,7 +303,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt initialises its slot though a sibling's transaction is open there",
         edits=(
             Edit(
-                task._fresh_identity,
+                task.fresh_identity,
                 "if (found := described.get(transactional_id)) is None or found.is_free",
                 "",
             ),
@@ -329,7 +343,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 task.write_attempt,
                 "        part = part_record(",
                 "        if (yield from is_overtaken(plan)):\n"
-                "            yield from _give_up(identity)\n"
+                "            yield from give_up([identity])\n"
                 "            return message(TaskOutcome.OVERTAKEN)\n"
                 "        part = part_record(",
             ),
@@ -343,11 +357,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a losing attempt that opens and asks between the look and the decision is not ended",
         edits=(
             Edit(
-                decide.commit,
-                "    found, sequence = yield from _append_decision(request, decision)\n"
-                "    losers = yield from _losers(plan, complete, prepared, unproven)\n",
-                "    losers = yield from _losers(plan, complete, prepared, unproven)\n"
-                "    found, sequence = yield from _append_decision(request, decision)\n",
+                commit_batch.commit,
+                "    found, sequence = yield from append_decision(decision, 0, request.group_offsets)\n"
+                "    losers = yield from _losers(plan, complete, prepared)\n",
+                "    losers = yield from _losers(plan, complete, prepared)\n"
+                "    found, sequence = yield from append_decision(decision, 0, request.group_offsets)\n",
             ),
         ),
         setting=LOSING,
@@ -392,31 +406,96 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("at most once", "I2"),
     ),
     Mutation(
-        name="partial decision without the rest",
-        what="the second decision of a version names the lost parts only",
+        name="second decision without the committed rest",
+        what="the decision of the copies names the copies only",
         edits=(
             Edit(
-                decide._check_lost_parts,
-                "        if entry.partition in newest.committed\n",
-                "        if False\n",
+                restore._restore,
+                "copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions",
+                "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
         ),
-        setting=_small("partial decision", drivers=2, restart="failed", faults=faults(timeout=1), recover_from_every=0),
+        setting=_small("partial decision", faults=faults(timeout=1), recover_from_every=0),
+        caught=("I2",),
+    ),
+    Mutation(
+        name="copies committed before their decision's marker was read",
+        what="the copies are committed with their decision instead of after it",
+        edits=(
+            Edit(
+                restore._restore,
+                "    after = yield from decide(",
+                "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
+                "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
+                "    after = yield from decide(",
+            ),
+        ),
+        setting=_small("copies committed early", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
+        caught=("I1",),
+    ),
+    Mutation(
+        name="copy without comparing producer id and epoch",
+        what="the records of others that lie in a range are copied as well",
+        edits=(Edit(performer.copied_records, " and (entry.producer_id, entry.producer_epoch) == source", ""),),
+        setting=_small(
+            "copy of everything",
+            faults=faults(timeout=1),
+            rows=lambda driver, version: ((0, 1), (2,)),
+        ),
+        caught=("at most once", "I7", "recovery"),
+    ),
+    Mutation(
+        name="counts of a copy not compared",
+        what="a transaction whose records the cleaner has removed is copied without them",
+        edits=(Edit(restore._copy, "if copied.written.rows != entry.rows:", "if False:"),),
+        setting=_small(
+            "copy of what is left",
+            faults=faults(timeout=1, clean=1),
+            loud=frozenset({"LOST_PARTS", "EARLIER_VERSION_UNFINISHED"}),
+            **ONE_ROW,
+        ),
+        caught=("I7", "recovery: ", "exactly once"),
+    ),
+    Mutation(
+        name="some parts copied and others given up",
+        what="a decision of copies names transactions as committed whose records are gone",
+        edits=(Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),),
+        setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
+    ),
+    Mutation(
+        name="the part record of a copy left out",
+        what="the second decision goes on to name the part record of the lost transaction as witness",
+        edits=(Edit(restore._copy, "part_offset=copied.part_offset", "part_offset=entry.part_offset"),),
+        setting=_small("copy without witness", faults=faults(timeout=2), **ONE_ROW),
+        caught=("recovery", "I7", "at most once", "I2"),
+    ),
+    Mutation(
+        name="a copy under the id of the lost transaction",
+        what="a copy joins the lost transaction where its ABORT marker was left out, and commits its records, too",
+        edits=(
+            Edit(restore._identity_for, "lost.slot + 1", "lost.slot"),
+            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
+        ),
+        setting=_small(
+            "copy that joins",
+            eager_markers=False,
+            loud=UNRESOLVABLE,
+            recover_from_every=0,
+            faults=faults(timeout=1, skip_marker=1),
+            **ONE_ROW,
+        ),
+        caught=("at most once",),
     ),
     Mutation(
         name="producer epoch reused",
         what="an attempt goes on under the producer id and epoch that it finds",
         edits=(
             Edit(
-                task._fresh_identity,
-                "            try:\n",
-                "            known = described.get(free[0])\n"
-                "            if known is not None:\n"
-                "                return ProducerIdentity(transactional_id=free[0], producer_id=known.producer_id, "
-                "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
-                "            try:\n",
+                task.write_attempt,
+                '    yield Reached("task.initialised")\n',
+                "    identity = replace(identity, producer_epoch=max(0, identity.producer_epoch - 1))\n",
             ),
         ),
         setting=_small(
@@ -479,27 +558,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I9",),
     ),
     Mutation(
-        name="digest skipped",
-        what="a lost part is written again with whatever rows the partition has now",
-        edits=(
-            Edit(
-                decide._check_lost_parts,
-                "elif (ours.rows, ours.digest) != (theirs.rows, theirs.digest):",
-                "elif ours.rows != theirs.rows:",
-            ),
-        ),
-        setting=_small(
-            "no digest", drivers=2, restart="failed", rows=_swapped, faults=faults(timeout=1), recover_from_every=0
-        ),
-        caught=("at most once",),
-        by_walks=True,
-    ),
-    Mutation(
         name="check before the decision skipped",
         what="what the tasks handed over is decided without a look at the coordinator",
         edits=(
-            Edit(decide._check_prepared, "        if not is_open:\n", "        if False:\n"),
-            Edit(decide._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(decide.check_prepared, "        if not is_open:\n", "        if False:\n"),
+            Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
@@ -567,7 +630,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="partitions of the open transaction not compared",
         what="below version 2 an attempt that somebody aborted goes on in a new transaction under its epoch",
         edits=(
-            Edit(decide._check_prepared, "        if forgotten:\n", "        if False:\n"),
+            Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small("aborted while it runs", faults=faults(foreign_abort=1), recover_from_every=0, **ONE_ROW),
@@ -593,14 +656,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(
-            Edit(
-                take_over_module._finish_decisions,
-                "if found is not None and not query.is_done(found.decision)\n",
-                "if found is not None\n",
-            ),
-            Edit(take_over_module._finish_decisions, "if not settled_decision.proven:", "if True:"),
-        ),
+        edits=(Edit(take_over_module._finish_decisions, "if not decision.proven and not is_done:", "if True:"),),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
@@ -638,7 +694,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the repeat of a lost answer meets a newer driver, and the batch is called undecided although it is decided",
         edits=(
             Edit(
-                decide._decide,
+                decide.decide,
                 "    # Only the log proves the end",
                 "    if ended.error in FENCED_BY_NEWER_OWNER:\n"
                 '        raise _undecided(decision, "the decision", ended.error)\n'

@@ -43,7 +43,7 @@ def end_version(identity: Identity) -> int:
     return 5 if identity.version >= 2 else 4
 
 
-def requests_of(step: Any, rows: tuple[tuple[Any, int], ...]) -> tuple[Request, ...]:
+def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = True) -> tuple[Request, ...]:
     """The requests of a step. ``rows`` are (row, data partition) of the task that asks; other steps need none."""
     match step:
         case steps.ListOpenTransactions():
@@ -78,20 +78,37 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...]) -> tuple[Request, 
             identity = identity_of(step.identity)
             found: list[Request] = []
             for partition in sorted({partition for _, partition in rows}):
-                if identity.version < 2:
-                    found.append(("add", identity, partition))
-                records = tuple((row, None) for row, where in rows if where == partition)
-                found.append(("produce", identity, partition, 0, records))
+                found += _added(identity, partition)
+                own = [row for row, where in rows if where == partition]
+                found += [
+                    ("produce", identity, partition, sequence, ((row, None),)) for sequence, row in enumerate(own)
+                ]
             return tuple(found)
         case steps.AppendPart():
-            identity = identity_of(step.identity)
-            append = ("produce", identity, LOG, 0, ((step.record.key, step.record.value),))
-            return (("add", identity, LOG), append) if identity.version < 2 else (append,)
+            return _part_requests(identity_of(step.identity), step.record)
+        case steps.CopyRecords() if not may_read:
+            return (("policy",),)  # the first Fetch is refused
+        case steps.CopyRecords():
+            identity, copies = identity_of(step.identity), []
+            source = (step.source.producer_id, step.source.producer_epoch)
+            for part in step.ranges:
+                partition = log_partition((part.topic, part.partition))
+                copies += _added(identity, partition)
+                copies.append(("copy", identity, partition, source, part.first_offset, part.last_offset))
+            return (*copies, *_part_requests(identity, step.part))
     raise AssertionError(f"no request for {step}")
 
 
+def _added(identity: Identity, partition: int) -> list[Request]:
+    return [("add", identity, partition)] if identity.version < 2 else []
+
+
+def _part_requests(identity: Identity, record: steps.LogRecord) -> tuple[Request, ...]:
+    return (*_added(identity, LOG), ("produce", identity, LOG, 0, ((record.key, record.value),)))
+
+
 def changes_something(request: Request) -> bool:
-    return request[0] in ("init", "produce", "add", "end")
+    return request[0] in ("init", "produce", "add", "end", "copy")
 
 
 def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
@@ -115,6 +132,12 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
             return kafka.add_partition(cluster, identity, partition)
         case ("produce", identity, partition, sequence, records):
             return kafka.produce(cluster, identity, partition, sequence, records)
+        case ("copy", identity, partition, source, first, last):
+            records = copied_records(cluster, partition, source, first, last)
+            if not records:
+                return cluster, (kafka.NONE, -1, 0)
+            after, answer = kafka.produce(cluster, identity, partition, 0, records)
+            return after, answer if answer is BLOCKED else (*answer, len(records))
         case ("end", identity, commit, version):
             return kafka.end_txn(cluster, identity, commit, version)
         case ("read", offset):
@@ -130,6 +153,17 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
         case ("aborted", ranges):
             return cluster, tuple((part, _aborted(cluster, part)) for part in ranges)
     raise AssertionError(f"no such request: {request}")
+
+
+def copied_records(
+    cluster: Cluster, partition: int, source: tuple[int, int], first: int, last: int
+) -> tuple[tuple[Any, Any], ...]:
+    """What `RecordCopier` takes from a range: the records of one producer id and epoch that are still there."""
+    return tuple(
+        (entry.key, entry.value)
+        for entry in cluster.logs[partition][first : last + 1]
+        if isinstance(entry, Data) and (entry.producer_id, entry.producer_epoch) == source and not entry.gone
+    )
 
 
 def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:
@@ -189,7 +223,7 @@ def producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, i
 
 def refused(step: Any, request: Request, answer: Any) -> bool:
     """Whether a step of several ordered requests ends with this one: the producer gives the attempt up."""
-    if not isinstance(step, (steps.WriteRows, steps.AppendPart)):
+    if not isinstance(step, (steps.WriteRows, steps.AppendPart, steps.CopyRecords)) or request[0] == "policy":
         return False
     return (answer if request[0] == "add" else answer[0]) != kafka.NONE
 
@@ -253,26 +287,37 @@ def answer_of(
         case steps.WriteRows():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))
-            offsets = []
-            rows = []
-            for request, one in zip(requests, answers, strict=True):
-                if request[0] == "produce":
-                    rows += [row for row, _ in request[4]]
-                    offsets.append(
-                        OffsetRange(
-                            topic=TOPIC,
-                            partition=request[2] - 1,
-                            first_offset=one[1],
-                            last_offset=one[1] + len(request[4]) - 1,
-                        )
-                    )
-            digest = sum(1 << (8 * row[-1]) for row in rows) if step.digest else None
-            return steps.Written(rows=len(rows), digest=digest, offsets=tuple(offsets))
+            return steps.Written(**_written(requests, answers))
         case steps.AppendPart():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "the part record was refused"))
             return answer[1]
+        case steps.CopyRecords() if not may_read:
+            return Throw(steps.RecordsGoneError("LOST_PARTS", "Read on the topic is missing"))
+        case steps.CopyRecords():
+            if refused(step, requests[len(answers) - 1], answer):
+                return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))
+            written = steps.Written(**_written(requests[:-1], answers[:-1]))
+            return steps.Copied(written=written, part_offset=answer[1])
     raise AssertionError(f"no answer for {step}")
+
+
+def _written(requests: tuple[Request, ...], answers: tuple[Any, ...]) -> dict[str, Any]:
+    """The rows and offsets of a transaction in the data partitions, from its Produce requests in order."""
+    bounds: dict[int, tuple[int, int]] = {}
+    rows = 0
+    for request, one in zip(requests, answers, strict=True):
+        if request[0] == "add" or request[2] == LOG or one[1] < 0:
+            continue
+        count = len(request[4]) if request[0] == "produce" else one[2]
+        first, _ = bounds.get(request[2], (one[1], 0))
+        bounds[request[2]] = first, one[1] + count - 1
+        rows += count
+    offsets = tuple(
+        OffsetRange(topic=TOPIC, partition=partition - 1, first_offset=first, last_offset=last)
+        for partition, (first, last) in sorted(bounds.items())
+    )
+    return {"rows": rows, "offsets": offsets}
 
 
 __all__ = ["BLOCKED", "AuthorizationError", "Data", "Request", "answer_of", "process", "requests_of"]

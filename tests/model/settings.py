@@ -24,6 +24,7 @@ FAULTS = (
     "timeout",  # the coordinator ends an open transaction by its timeout
     "pause",  # everybody's clock jumps
     "compact",  # the cleaner passes over the commit log
+    "clean",  # the cleaner removes aborted records from the data partitions
     "expire",  # the coordinator forgets an id without transaction
     "skip_marker",  # KAFKA-20734
     "hand_marker",  # somebody writes an ABORT marker by hand

@@ -403,3 +403,20 @@ def compact(cluster: Cluster, markers: str) -> Cluster:
         elif not entry.gone:
             records_left[entry.producer_id] = True
     return cluster._replace(logs=(tuple(cleaned), *cluster.logs[1:]))
+
+
+def clean(cluster: Cluster) -> Cluster:
+    """The cleaner passes over the data partitions: aborted records below the last stable offset are gone."""
+    logs = [cluster.logs[LOG]]
+    for partition in range(1, len(cluster.logs)):
+        ended = outcomes(cluster, partition)
+        end = last_stable_offset(cluster, partition)
+        logs.append(
+            tuple(
+                entry._replace(gone=True)
+                if isinstance(entry, Data) and offset < end and ended[offset] is False
+                else entry
+                for offset, entry in enumerate(cluster.logs[partition])
+            )
+        )
+    return cluster._replace(logs=tuple(logs))

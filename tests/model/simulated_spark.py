@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kafka_eos_sink.commit import abort as aborting
-from kafka_eos_sink.commit import decide, steps
+from kafka_eos_sink.commit import commit_batch, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
 from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Plan, TaskIdentity, TaskMessage
@@ -78,7 +78,7 @@ class World:
         self._environment: dict[tuple[int, str | None], list[tuple[Label, int]]] = {}
         self._cluster_faults = tuple(
             name
-            for name in ("compact", "skip_marker", "timeout", "foreign_abort", "foreign_init", "expire")
+            for name in ("compact", "clean", "skip_marker", "timeout", "foreign_abort", "foreign_init", "expire")
             if setting.fault(name)
         )
         self._ended_well: dict[tuple[int, int, int], str | None] = {}
@@ -181,14 +181,14 @@ class World:
             )
             return lambda: task_module.write_attempt(plan, batch, task)
         if kind == "commit":
-            commit = decide.CommitRequest(
+            commit = commit_batch.CommitRequest(
                 plan=plan,
                 batch=batch,
                 random_write_id=setting.random_write_id,
                 nonce=f"c{number}.{version}",
             )
             messages: list[TaskMessage] = results[1:]
-            return lambda: decide.commit(commit, messages)
+            return lambda: commit_batch.commit(commit, messages)
         if kind == "sweep":
             return lambda: aborting.sweep(plan, results[1])
         abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
@@ -233,7 +233,7 @@ class World:
         key = (node.number, name if name[1] == "task" else None)
         found = self._requests.get(key)
         if found is None:
-            made = performer.requests_of(node.step, self._rows(name))
+            made = performer.requests_of(node.step, self._rows(name), self.setting.may_read)
             found = self._requests[key] = tuple(self.value_number(request) for request in made)
         return found
 
@@ -337,9 +337,9 @@ class World:
         wrong = None
         if request[0] == "init" and after != before:
             wrong = invariants.initialises_named(self.clusters[before], request)
-            if wrong is not None and name[1] == "task" and node.memory is not None and request[1] not in node.memory:
+            if wrong is not None and node.memory is not None and request[1] not in node.memory:
                 wrong = None  # paused between the description and the request: section 4 finds it
-        elif request[0] == "produce" and name[1] == "commit" and request[1] is not None:
+        elif request[0] == "produce" and name[1] in invariants.DECIDING and request[1] is not None:
             wrong = invariants.decides_unchecked(request[4], node.memory)
         if wrong is not None:
             raise Violation(wrong)
@@ -409,7 +409,7 @@ class World:
                 plan: Plan = node.result
                 newest = plan.newest_decision(self.setting.query_id(number))
                 if newest is not None:
-                    self.count(f"plan:{newest.status.value}")
+                    self.count(f"plan:{newest.status.value}{' by copies' if '~' in newest.nonce else ''}")
                 partitions = len(self.setting.rows(number, version))
                 driver = Driver("tasks", version, node.number, (1,) * partitions, (-1,) * partitions)
                 state = self._set_driver(state, number, driver)
@@ -429,6 +429,8 @@ class World:
                 newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
                 if node.result is not None and newest is not None and newest.version == version:
                     self.count(f"commit:after {newest.status.value}")
+                if node.result is not None and node.result.copies:
+                    self.count("commit:copied")
                 state = self._set_driver(state, number, driver._replace(phase="committed"))
                 if self.setting.sweeps:
                     state = self._spawn(state, (number, "sweep", version, 0, 0), (driver.plan, node.number))
@@ -641,6 +643,11 @@ class World:
                 if compacted != cluster:
                     yield ("cluster", "compact", markers), compacted
             return
+        if fault == "clean":
+            cleaned = kafka.clean(cluster)
+            if cleaned != cluster:
+                yield ("cluster", "clean"), cleaned
+            return
         for name, entry in cluster.transactions:
             ours = invariants.owner_of(name, setting.write_ids)
             ongoing = ours is not None and entry.state == kafka.ONGOING
@@ -759,7 +766,7 @@ class World:
             state = state._replace(cluster=self.cluster_number(kafka.write_marker(cluster, *found)))
 
 
-KILLS_NOBODY = {"speculate", "drop_message", "lost", "pause", "compact"}
+KILLS_NOBODY = {"speculate", "drop_message", "lost", "pause", "compact", "clean"}
 """Faults after which every procedure comes to its own end and can end what it has opened: without answers it may not."""
 WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 """Faults after which a procedure rightly waits until its deadline: what it waits for may never come."""

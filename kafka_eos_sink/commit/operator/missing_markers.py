@@ -4,8 +4,8 @@ A partition without a leader at the moment of the commit can be passed over, and
 all the same. Such a partition holds up its readers until somebody writes the marker. To write one by hand can also destroy a
 transaction, so it takes two witnesses: the decision, whose COMMIT marker was read, and one who says that exactly this transaction is
 committed: its coordinator, or, where that has gone on to another transaction or forgotten the id, the transaction's own COMMIT marker in
-the commit log. The driver's own transaction, which carries a decision, has the coordinator's word and the record itself. An attempt that
-no decision names holds up the readers of the same partitions when its ABORT is left out; there it takes the coordinator's word as well.
+the commit log. An attempt that no decision names holds up the readers of the same partitions when its ABORT is left out; there it takes
+the coordinator's word as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kafka_eos_sink.commit.steps import (
     Procedure,
     TransactionDescription,
 )
-from kafka_eos_sink.commit.transactional_id import SLOTS, driver_transactional_id, task_transactional_id
+from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
@@ -35,7 +35,7 @@ from kafka_eos_sink.protocol.messages import ProducerState
 class Part:
     """The records of one transaction in one partition; both offsets inclusive.
 
-    version    None for a decision itself, and for an attempt that no decision names
+    version    None for an attempt that no decision names
     query_id   None for an attempt that no decision names
     finished   whether its version is finished
     """
@@ -101,16 +101,13 @@ def gather(
     write_id: str, nonce: str, log_topic: str, log_partition: int, transaction_version: int
 ) -> Procedure[Evidence]:
     """Read the log to its end and ask the coordinators. Fences nobody: that would erase what is to be asked."""
-    driver_id = driver_transactional_id(write_id)
     view = LogView(write_id)
     yield from read_to_end(view)
     require_whole(view)
     if view.is_empty:  # nor leave a barrier, by which another log than the write's own would seem to know it
         return Evidence(write_id=write_id, parts=(), described={}, witnesses={}, knows_decisions=False)
     barrier = yield from read_to_barrier(view, nonce)
-    # Asked after the log: of a decision that is made meanwhile it says that it runs.
     described: dict[str, TransactionDescription | None] = {}
-    described |= yield DescribeTransactions((driver_id,))
     where = (log_topic, log_partition)
     parts: list[Part] = []
     committed: frozenset[tuple[int, int]] = frozenset()
@@ -120,17 +117,6 @@ def gather(
     topics_of: dict[str, set[str]] = {}
     for query in view.queries("decision"):
         query_id = query.query_id
-        for record in query.undecided:
-            if record.value is None:
-                continue  # a finished write being forgotten: no decision that anybody waits for
-            driver = ProducerIdentity(
-                transactional_id=driver_id,
-                producer_id=record.producer_id,
-                producer_epoch=record.producer_epoch,
-                transaction_version=record.value["transaction_version"],
-            )
-            witnesses[driver] = record.outcome
-            parts.append(Part(query_id, None, driver, where, record.offset, record.offset))
         found = query.newest
         if found is None:
             continue
@@ -293,7 +279,7 @@ def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: Produc
     for transactional_id, described in evidence.described.items():
         if described is None or described.producer_id != producer.producer_id:
             continue
-        if not _is_over(evidence, transactional_id, described, producer):
+        if not _is_over(evidence, described, producer):
             continue
         identity = ProducerIdentity(
             transactional_id=transactional_id,
@@ -309,15 +295,12 @@ def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: Produc
     return None
 
 
-def _is_over(
-    evidence: Evidence, transactional_id: str, described: TransactionDescription, producer: ProducerState
-) -> bool:
+def _is_over(evidence: Evidence, described: TransactionDescription, producer: ProducerState) -> bool:
     """Neither open, nor begun since the coordinator was asked, nor about to be ended by the coordinator itself."""
     if described.is_ending:
         return False
     if described.producer_epoch == producer.producer_epoch and evidence.transaction_version < 2:
-        # An attempt has one transaction under an epoch, the driver may have several.
-        return described.state.startswith("Complete") and transactional_id != driver_transactional_id(evidence.write_id)
+        return described.state.startswith("Complete")
     return described.producer_epoch > producer.producer_epoch
 
 

@@ -21,7 +21,6 @@ from kafka_eos_sink.commit.log_reading import (
     await_outcome,
     read_to_barrier,
     read_to_end,
-    require_markers,
     require_own_log,
     require_whole,
 )
@@ -88,7 +87,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     """Supersede the newest decision of a query id by the operator's.
 
     Raises `WriteRefusedError`: ``QUERY_ID_NEEDED``, ``NOTHING_TO_RESOLVE``, ``ROWS_ARE_VISIBLE``, ``NOT_THIS_COMMIT_LOG``;
-    `KafkaEosError` ``DECISION_WITHOUT_MARKER``, `TransactionAbortedError` ``NOT_RESOLVED`` and `FencedError` where nothing was recorded.
+    `TransactionAbortedError` ``NOT_RESOLVED`` and `FencedError` where nothing was recorded.
     """
     write_id, driver_id = request.write_id, driver_transactional_id(request.write_id)
     started: int = yield Now()
@@ -175,7 +174,6 @@ def _target(
         return query, newest
     may_stand = newest is None or _may_go_on(query, request, newest)
     if may_stand and request.answer == "committed" and not _is_being_decided(query, described):
-        require_markers(query, described)
         return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",

@@ -1,0 +1,166 @@
+"""The driver's commit: check, decide, end, verify, done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.commit_log import forget, write_done
+from kafka_eos_sink.commit.decide import DriverTransaction, GroupOffsets, append_decision, check_prepared, decide
+from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.open_transactions import open_identities
+from kafka_eos_sink.commit.prepared_transaction import (
+    BatchIdentity,
+    Decision,
+    Plan,
+    PreparedTransaction,
+    TaskMessage,
+    TaskOutcome,
+)
+from kafka_eos_sink.commit.restore import finish
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
+from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+
+LOSERS_WITHIN_MS = 5_000
+"""W.driver's transaction is open meanwhile, and its coordinator ends it after DRIVER_TRANSACTION_TIMEOUT_MS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """A batch to be decided; ``nonce`` is fresh and marks the barriers of this commit."""
+
+    plan: Plan
+    batch: BatchIdentity
+    random_write_id: bool
+    nonce: str
+    group_offsets: GroupOffsets | None = None
+    limits: SettleLimits = field(default_factory=SettleLimits)
+
+
+def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
+    """Decide the batch and finish it; returns the last decision, or None where the batch was committed before.
+
+    Raises before the decision: `WriteRefusedError`, `TransactionAbortedError`, `FencedError`; Spark may run the batch again. After
+    it: `DecisionPendingError`.
+    """
+    plan, batch = request.plan, request.batch
+    complete = _require_messages_of_one_run(plan, batch, messages)
+    skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
+    if len(skipped) == len(complete):
+        return None
+    if skipped:
+        raise WriteRefusedError(
+            "MIXED_MESSAGES",
+            f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote; nothing was "
+            "committed. Run it again",
+        )
+    prepared = tuple(message.prepared for message in complete if message.prepared is not None)
+    decision = Decision(
+        write_id=plan.write_id,
+        query_id=batch.query_id,
+        version=batch.version,
+        nonce=plan.nonce,
+        driver=plan.driver,
+        topic=batch.topic,
+        schema=batch.schema,
+        offsets_hash=batch.offsets_hash,
+        transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
+    )
+
+    yield Reached("commit.check")
+    expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
+    found, sequence = yield from append_decision(decision, 0, request.group_offsets)
+    losers = yield from _losers(plan, complete, prepared)
+    driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
+    try:
+        yield Reached("commit.decided")
+        return (yield from _finish(request, found, losers, driver))
+    except DecisionPendingError:
+        raise
+    except Exception as failure:  # whatever it is: it must not look like a failure before the decision
+        what = str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
+        raise refusals.pending(decision, what) from failure
+
+
+def _finish(
+    request: CommitRequest, found: LoggedDecision, losers: tuple[ProducerIdentity, ...], driver: DriverTransaction
+) -> Procedure[Decision]:
+    settled, driver = yield from finish(
+        found,
+        driver,
+        nonce=request.nonce,
+        limits=request.limits,
+        timeout_ms=request.plan.transaction_timeout_ms,
+        losers=losers,
+        recovering=False,
+    )
+    decision = settled.found.decision
+    if settled.lost:
+        raise refusals.void(decision, can_be_rerun=not request.random_write_id)
+    yield Reached("commit.finished")
+    if request.random_write_id:
+        yield from forget(decision, driver.identity, driver.sequence)
+    elif settled.proven:
+        yield from write_done(decision)
+    return decision
+
+
+def _require_messages_of_one_run(
+    plan: Plan, batch: BatchIdentity, messages: Sequence[TaskMessage | None]
+) -> tuple[TaskMessage, ...]:
+    """Spark's continuous trigger drops rows and commits [None]; messages of two plans mean that two runs were mixed."""
+    complete = tuple(message for message in messages if message is not None)
+    if len(complete) < len(messages) or not complete:
+        raise WriteRefusedError(
+            "MISSING_MESSAGE",
+            f"{len(messages) - len(complete)} of {len(messages)} tasks handed over nothing: this trigger or mode of Spark does not "
+            "deliver rows to Python sinks (continuous processing). Use a micro-batch trigger",
+        )
+    expected = (plan.write_id, plan.nonce, batch.query_id, batch.version)
+    for message in complete:
+        found = (message.plan.write_id, message.plan.nonce, message.query_id, message.version)
+        if found != expected:
+            raise WriteRefusedError(
+                "MIXED_MESSAGES",
+                f"the tasks wrote for different runs: {found} beside {expected} (write id, nonce, query id, version); nothing was "
+                "committed",
+            )
+    if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
+        raise refusals.fenced(plan.write_id, f"while the tasks of version {batch.version} ran")
+    partitions = [message.task.partition for message in complete]
+    if len(set(partitions)) < len(partitions):
+        raise WriteRefusedError(
+            "MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}; nothing was committed"
+        )
+    return complete
+
+
+def _losers(
+    plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Open transactions of the batch that the decision does not name.
+
+    Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
+    they opened, and those that asked before have opened it by now.
+    """
+    ids = tuple(
+        task_transactional_id(plan.write_id, message.task.partition, slot)
+        for message in messages
+        for slot in range(SLOTS)
+    )
+    described: Mapping[str, TransactionDescription | None] = {}
+    if ids:
+        try:
+            described = yield DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
+        except KafkaEosError:
+            return ()  # no reason to give up a batch that is about to be decided: they end themselves, or a sweep or the next run does it
+    named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
+    return tuple(
+        identity
+        for identity in open_identities(described, plan.driver.transaction_version)
+        if (identity.transactional_id, identity.producer_epoch) not in named
+    )
