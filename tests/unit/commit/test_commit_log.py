@@ -29,7 +29,6 @@ def prepared(partition: int) -> PreparedTransaction:
         identity=identity,
         part_offset=5 + partition,
         rows=10,
-        digest=2**127 + partition,
         offsets=offsets,
     )
 

@@ -10,9 +10,9 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
+from kafka_eos_sink.commit.commit_batch import CommitRequest, commit
 from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
-from kafka_eos_sink.commit.decide import CommitRequest, commit
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_view import LogView
@@ -28,7 +28,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
 from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, _fresh_identity
+from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
@@ -55,7 +55,7 @@ PLAN = Plan(
     log_offset=0,
     decisions=(),
 )
-PREPARED = PreparedTransaction(partition=0, identity=TASK, part_offset=3, rows=10, digest=7, offsets=(PART,))
+PREPARED = PreparedTransaction(partition=0, identity=TASK, part_offset=3, rows=10, offsets=(PART,))
 MESSAGE = TaskMessage(
     plan=PLAN,
     query_id="batch",
@@ -380,7 +380,7 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
     with pytest.raises(
         TransactionAbortedError, match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --prefix 'w'"
     ):
-        world.run(_fresh_identity(PLAN, MESSAGE.task))
+        world.run(fresh_identity("w", 0, 0, 900_000))
     assert world.now > SLOT_DEADLINE_MS
 
 
