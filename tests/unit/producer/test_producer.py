@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -90,7 +91,15 @@ def test_blocks_are_sent_as_they_are_and_one_batch_each(bench: Any, answer: Any)
     assert producer.acknowledged["t", 0] == (100, 105, 6)
 
 
-def test_blocks_wait_for_memory_and_are_sent_meanwhile(bench: Any, answer: Any) -> None:
+def test_blocks_are_sent_while_more_are_appended(bench: Any, answer: Any) -> None:
+    client = bench().client
+    producer, found = begun(client), acknowledging(client, answer)
+    for first in range(0, 8, 2):
+        producer.append_block("t", 0, block(first, size=PUMP_EVERY_BYTES // 2))
+    assert len(found) == 4
+
+
+def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
     client = bench().client
     limit = 10_000
     producer, found = begun(client, buffer_memory=limit), acknowledging(client, answer, waiting=True)
@@ -125,15 +134,3 @@ def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
     producer.append_block("t", 0, block(0, size=400))
     with pytest.raises(KafkaEosError, match=r"BUFFER_EXHAUSTED\].*within 2000 ms"):
         producer.append_block("t", 0, block(2, size=400))
-
-
-def test_record_follows_open_rows_and_blocks_of_its_partition(bench: Any, answer: Any) -> None:
-    client = bench().client
-    client.lead({("t", 0): 1})
-    producer, found = begun(client), acknowledging(client, answer)
-    producer.append_block("t", 0, block(0))
-    value = pa.array([b"row"], pa.binary())
-    producer.write(Rows(topic="t", partition=pa.array([0], pa.int32()), columns=RecordColumns(value=value)))
-    producer.append_record("t", 0, b"key", b"record")
-    producer.flush()
-    assert [one.value for each in found for one in each.records] == [b"0000000000", b"0000000001", b"row", b"record"]
