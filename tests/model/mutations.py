@@ -130,6 +130,35 @@ NO_FENCE = Edit(
 )
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
+
+def _epoch_reused(version: int) -> Mutation:
+    return Mutation(
+        name="producer epoch reused",
+        what="an attempt goes on under the producer id and epoch that it finds",
+        edits=(
+            Edit(
+                task.fresh_identity,
+                "            try:\n",
+                "            known = described.get(free[0])\n"
+                "            if known is not None:\n"
+                "                return ProducerIdentity(transactional_id=free[0], producer_id=known.producer_id, "
+                f"producer_epoch=known.producer_epoch, transaction_version={version})\n"
+                "            try:\n",
+            ),
+        ),
+        setting=_small(
+            "epoch reused",
+            attempts=2,
+            batches=2,
+            faults=faults(speculate=1, unavailable=1),
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("at most once", "I7", "I3"),
+        versions=(version,),
+    )
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="decide after the first EndTxn",
@@ -489,25 +518,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("at most once",),
     ),
     Mutation(
-        name="producer epoch reused",
-        what="an attempt goes on under the producer id and epoch that it finds",
-        edits=(
-            Edit(
-                task.write_attempt,
-                '    yield Reached("task.initialised")\n',
-                "    identity = replace(identity, producer_epoch=max(0, identity.producer_epoch - 1))\n",
-            ),
-        ),
-        setting=_small(
-            "epoch reused",
-            attempts=2,
-            batches=2,
-            faults=faults(speculate=1, unavailable=1),
-            recover_from_every=0,
-            **ONE_ROW,
-        ),
-        caught=("at most once", "I7", "I3"),
+        name="a leader that does not verify",
+        what="before Kafka 3.6 an attempt writes on behind its exact abort, and its partition stays open for ever",
+        edits=(),
+        setting=replace(LOSING, name="a leader that does not verify", verifies=False),
+        caught=("I8",),
+        versions=(0,),
     ),
+    _epoch_reused(2),
+    _epoch_reused(0),
     Mutation(
         name="part record outside the transaction",
         what="the witness is there whether the data is committed or not",
@@ -611,7 +630,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # What the search itself found, and how it was before.
     Mutation(
         name="a later transaction's marker taken for a lost one's",
-        what="a part that was lost twice stays unresolved once the cleaner has passed",
+        what="a lost part stays unresolved once the cleaner has passed and another attempt has ended under its id",
         edits=(
             Edit(
                 witnesses.witness_of,
@@ -620,11 +639,14 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "",
             ),
         ),
-        setting=Setting(
-            name="lost twice", drivers=3, eager_markers=True, faults=faults(timeout=2, compact=2), **ONE_ROW
+        setting=_small(
+            "a later attempt under the lost one's id",
+            attempts=2,
+            eager_markers=True,
+            faults=faults(timeout=1, compact=1, speculate=1),
+            **ONE_ROW,
         ),
         caught=("recovery: a further driver ends with UNRESOLVED",),
-        by_walks=True,
     ),
     Mutation(
         name="partitions of the open transaction not compared",
