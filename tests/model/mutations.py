@@ -439,7 +439,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of the copies names the copies only",
         edits=(
             Edit(
-                restore._restore,
+                restore._decision_of,
                 "copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
@@ -453,10 +453,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._restore,
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
                 "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
             ),
         ),
         setting=_small("copies committed early", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
@@ -488,7 +488,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="some parts copied and others given up",
         what="a decision of copies names transactions as committed whose records are gone",
-        edits=(Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),),
+        edits=(
+            Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
+            Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),
+        ),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
