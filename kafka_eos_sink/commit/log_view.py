@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -203,7 +203,7 @@ class LogView:
     next_offset: int = 0
     watched: frozenset[int] = frozenset()
     log_start_offset: int = 0
-    markers: list[Marker] = field(default_factory=list)
+    _markers: dict[int, list[Marker]] = field(default_factory=dict)
     _records: dict[LogKey, list[LoggedRecord]] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
 
@@ -216,7 +216,7 @@ class LogView:
                 for record in self._pending.pop(entry.producer_id, ()):
                     record.marker = entry
                 if entry.producer_id in self.watched:
-                    self.markers.append(entry)
+                    self._markers.setdefault(entry.producer_id, []).append(entry)
             else:
                 self._add(entry)
         self.next_offset = max(self.next_offset, next_offset)
@@ -241,7 +241,7 @@ class LogView:
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
         self.next_offset, self.log_start_offset = 0, 0
-        self.markers.clear()
+        self._markers.clear()
         self._records.clear()
         self._pending.clear()
 
@@ -286,9 +286,14 @@ class LogView:
         ids = dict.fromkeys((key.write_id, key.query_id) for key in self._records if key.kind in kinds)
         return tuple(QueryState(*each, self._records) for each in ids)
 
+    @property
+    def all_markers(self) -> Iterator[Marker]:
+        """The control batches of the watched producer ids."""
+        return (marker for markers in self._markers.values() for marker in markers)
+
     def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
         """The first control batch of a watched producer id after an offset."""
         return next(
-            (marker for marker in self.markers if marker.producer_id == producer_id and marker.offset > after_offset),
+            (marker for marker in self._markers.get(producer_id, ()) if marker.offset > after_offset),
             None,
         )
