@@ -19,7 +19,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -28,7 +28,7 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_eos_sink.runtime.failpoints import VARIABLE
-from kafka_testing import unique_topic
+from kafka_testing import unique_topic, wait_until
 
 ROWS = 10
 POINTS = (
@@ -48,6 +48,8 @@ POINTS = (
     "commit.finished",
 )
 """The named steps of plan, task and commit at which tests kill a write (`failpoints`)."""
+RESTORE_POINTS = ("restore.initialised", "restore.copying", "restore.copied", "restore.decided")
+"""Those of a recovery, or a commit, that copies aborted transactions."""
 _TESTS = Path(__file__).parent
 _PROGRAM = """
 import sys
@@ -123,21 +125,36 @@ def die_at(
             session.commit(given, plan, messages)
 
 
-def be_killed_at(point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2) -> None:
-    """`write_all` in a process of its own, of which nothing is left once it has reached the point."""
-    finished = subprocess.run(
+def be_killed_at(
+    point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2, *, losing: Path | None = None
+) -> None:
+    """`write_all` in a process of its own, of which nothing is left once it has reached the point.
+
+    Args:
+        losing: A file by which it stops behind its decision, until its transactions have been aborted.
+    """
+    hold = f";commit.decided=wait:{losing}" if losing else ""
+    writer = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.topic or "", given.write_id, str(count)],
         env={
             **os.environ,
-            VARIABLE: f"{point}=kill",
+            VARIABLE: f"{point}=kill{hold}",
             "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)]),
         },
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
-    assert finished.returncode == -signal.SIGKILL, f"{point} was not reached: {finished.stderr[-2000:]}"
+    try:
+        if losing is not None:
+            wait_until(lambda: losing.exists() or writer.poll() is not None, "the decision")
+            abort_open(given)
+            losing.unlink(missing_ok=True)
+        _, said = writer.communicate(timeout=120)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert writer.returncode == -signal.SIGKILL, f"{point} was not reached: {said[-2000:]}"
 
 
 def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
@@ -158,3 +175,12 @@ def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskM
             client.clock() + 30_000,
         )
     assert [result.error_code for result in results] == [0] * len(identities)
+
+
+def abort_open(given: session.WriteSettings) -> None:
+    """The same for every open transaction of a write's tasks, by somebody else's InitProducerId."""
+    with NetworkClient(given.client) as client:
+        admin, deadline = Admin(client), client.clock() + 30_000
+        for listed in admin.list_transactions(states=("Ongoing",), deadline_ms=deadline):
+            if parse(listed.transactional_id, given.write_id) is not None:
+                admin.init_producer_id(listed.transactional_id, 60_000, deadline)
