@@ -10,8 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
+import confluent_kafka
+import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
@@ -19,6 +22,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.transactions_admin import EndTransaction
+from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
@@ -157,9 +161,24 @@ def be_killed_at(
     assert writer.returncode == -signal.SIGKILL, f"{point} was not reached: {said[-2000:]}"
 
 
+def prepared_by(messages: Sequence[session.TaskMessage]) -> list[PreparedTransaction]:
+    return [message.prepared for message in messages if message.prepared is not None]
+
+
+def delete_rows(kafka: EmbeddedKafka, messages: Sequence[session.TaskMessage]) -> None:
+    """Delete the records up to the last ones of some tasks, as retention does."""
+    ends: dict[tuple[str, int], int] = {}
+    for part in chain.from_iterable(prepared.offsets for prepared in prepared_by(messages)):
+        ends[part.topic, part.partition] = max(ends.get((part.topic, part.partition), 0), part.last_offset + 1)
+    where = [confluent_kafka.TopicPartition(*partition, end) for partition, end in ends.items()]
+    deleter = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for deleted in deleter.delete_records(where).values():
+        deleted.result(30)
+
+
 def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
     """End prepared transactions as the coordinator's timeout would: behind the back of their driver."""
-    identities = [message.prepared.identity for message in messages if message.prepared is not None]
+    identities = [prepared.identity for prepared in prepared_by(messages)]
     with NetworkClient(given.client) as client:
         results = Admin(client).end_transactions(
             [

@@ -17,17 +17,26 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-import confluent_kafka
-import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, abort_open, die_at, rows_of, tasks, write_all, write_settings
+from dead_writes import (
+    ROWS,
+    abort_by_hand,
+    abort_open,
+    delete_rows,
+    die_at,
+    prepared_by,
+    rows_of,
+    tasks,
+    write_all,
+    write_settings,
+)
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import part_record
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, PreparedTransaction, TaskOutcome
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
 from kafka_eos_sink.commit.steps import Copied, CopyRecords, End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -68,21 +77,15 @@ def decided(
     return messages
 
 
-def prepared(messages: Sequence[session.TaskMessage]) -> Iterator[PreparedTransaction]:
-    for message in messages:
-        assert message.prepared is not None
-        yield message.prepared
-
-
 def initialise_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
     """As a person or a program does that uses the sink's transactional ids."""
     with NetworkClient(given.client) as client:
-        for entry in prepared(messages):
+        for entry in prepared_by(messages):
             Admin(client).init_producer_id(entry.identity.transactional_id, 60_000, client.clock() + 30_000)
 
 
 def await_timeout(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
-    ids = [entry.identity.transactional_id for entry in prepared(messages)]
+    ids = [entry.identity.transactional_id for entry in prepared_by(messages)]
     with NetworkClient(given.client) as client:
 
         def have_timed_out() -> bool:
@@ -255,10 +258,10 @@ def test_records_of_others_in_the_ranges_are_not_copied(
                 producer.write(Rows(topic=topic, partition=None, columns=columns))
                 producer.flush()
                 assert producer.abort(client.clock() + 30_000) is not None
+            await_markers(any_kafka.bootstrap_servers)
             return identity
 
         found = {value: aborted(slot, value) for slot, value in zip(slots, [b"first", b"second"], strict=True)}
-        await_markers(any_kafka.bootstrap_servers)
         assert (found[b"first"].producer_id == found[b"second"].producer_id) == (slots == (0, 0))
         everything = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2 * ROWS)
         part = part_record(given.write_id, given.query_id, 0, given.version, 0)
@@ -291,7 +294,7 @@ def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.Monke
     die_at(point, given, plan, messages, monkeypatch)
     await_markers(kafka.bootstrap_servers)
     abort_open(given)
-    delete_last(kafka, messages)
+    delete_rows(kafka, messages[-1:])
     return given
 
 
@@ -300,14 +303,6 @@ def partition_task(given: session.WriteSettings, plan: session.Plan, task: int) 
     rows = replace(rows_of(topic, task), partition=pa.array([task] * ROWS, pa.int32()))
     identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
     return session.write_task(given, plan, identity, iter([rows]))
-
-
-def delete_last(kafka: EmbeddedKafka, messages: Sequence[session.TaskMessage]) -> None:
-    *_, last = prepared(messages)
-    (part,) = last.offsets
-    where = confluent_kafka.TopicPartition(part.topic, part.partition, part.last_offset + 1)
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_records([where])[where].result(30)
 
 
 def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
@@ -414,7 +409,7 @@ def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
 
     def lose() -> None:
         abort_by_hand(given, messages)
-        delete_last(kafka, messages)
+        delete_rows(kafka, messages[-1:])
 
     with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the job again"):
         held_commit(given, plan, messages, lose)
