@@ -100,7 +100,7 @@ def _restore(
             try:
                 copies.append((yield from _copy(decision, entry, identity)))
             except RecordsGoneError as why:
-                gone.append(why.message)
+                gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {why.message}")
         yield Reached("restore.copied")
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)

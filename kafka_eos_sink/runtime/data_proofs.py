@@ -176,20 +176,24 @@ class DataProofs:
                 )
 
     def _query(self, query: Callable[[int], T]) -> T:
-        """Run a query, given its deadline.
+        return query_partitions(query, self._clock, timeout_ms=self._timeout_ms, max_block_ms=self._max_block_ms)
 
-        Raises:
-            DataTopicGoneError: The cluster did not know the topic for max.block.ms.
-        """
-        deadline_ms = self._clock() + self._timeout_ms
-        for until in (min(deadline_ms, self._clock() + self._max_block_ms), deadline_ms):
-            try:
-                return query(until)
-            except BrokerRefusedError as refused:
-                if refused.code != "UNKNOWN_TOPIC":
-                    raise
-                raise steps.DataTopicGoneError(refused.code, refused.message) from None
-            except BrokerUnavailableError:
-                if until == deadline_ms:
-                    raise
-        raise AssertionError("unreachable: the deadline returns or raises")
+
+def query_partitions(query: Callable[[int], T], clock: Callable[[], int], *, timeout_ms: int, max_block_ms: int) -> T:
+    """Run a query of data partitions, given its deadline.
+
+    Raises:
+        DataTopicGoneError: The cluster did not know the topic for max.block.ms.
+    """
+    deadline_ms = clock() + timeout_ms
+    for until in (min(deadline_ms, clock() + max_block_ms), deadline_ms):
+        try:
+            return query(until)
+        except BrokerRefusedError as refused:
+            if refused.code != "UNKNOWN_TOPIC":
+                raise
+            raise steps.DataTopicGoneError(refused.code, refused.message) from None
+        except BrokerUnavailableError:
+            if until == deadline_ms:
+                raise
+    raise AssertionError("unreachable: the deadline returns or raises")
