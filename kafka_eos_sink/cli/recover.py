@@ -119,10 +119,7 @@ def _result(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the whole result for ``--json``.
-
-    ``over`` is true if the transaction is known not to be open.
-    """
+    """Build the whole result for ``--json``; ``over`` is true if the transaction is known not to be open."""
     decisions = [
         console.fields(decision, "query_id", "version", "resolution", "proven")
         | {
