@@ -119,12 +119,9 @@ def _result(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the whole result for ``--json``.
-
-    ``committed`` and ``lost`` are numbers of Spark partitions. ``over`` is true if the transaction is known not to be open.
-    """
+    """Build the whole result for ``--json``; ``over`` is true if the transaction is known not to be open."""
     decisions = [
-        console.fields(decision, "query_id", "version", "resolution", "proven", "committed", "lost")
+        console.fields(decision, "query_id", "version", "resolution", "proven")
         | {
             "state": "resolved" if decision.resolution else decision.status.value,
             "finished_now": decision.query_id in done.finished_now,

@@ -114,10 +114,9 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
     """Return the decision as one record, or as numbered records of one transaction that each hold their count."""
-    body = json.dumps(_decision_fields(decision), ensure_ascii=False, separators=(",", ":"))
-    # Cut by characters, bounded by bytes: a character takes at most four, escaped or not.
-    size = len(body) if len(_dump(body)) <= MAX_RECORD_BYTES else MAX_RECORD_BYTES // 4
-    pieces = [body[i : i + size] for i in range(0, len(body), size)]
+    # In ASCII a character is a byte, and each piece is one Produce request, one after the other.
+    body = json.dumps(_decision_fields(decision), separators=(",", ":"))
+    pieces = [body[i : i + MAX_RECORD_BYTES] for i in range(0, len(body), MAX_RECORD_BYTES)]
     return tuple(
         LogRecord(
             decision_key(decision.write_id, decision.query_id, number),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -253,7 +253,7 @@ class LogView:
     log_start_offset: int = 0
     passed_over: int = -1
     """Last offset of the last batch that could not be read. Compaction may have removed records of ours for it."""
-    markers: list[Marker] = field(default_factory=list)
+    _markers: dict[int, list[Marker]] = field(default_factory=dict)
     _queries: dict[tuple[str, str], _Records] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
 
@@ -266,7 +266,7 @@ class LogView:
                 for record in self._pending.pop(entry.producer_id, ()):
                     record.marker = entry
                 if entry.producer_id in self.watched:
-                    self.markers.append(entry)
+                    self._markers.setdefault(entry.producer_id, []).append(entry)
             else:
                 self._add(entry)
         self.next_offset = max(self.next_offset, next_offset)
@@ -293,7 +293,7 @@ class LogView:
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
         self.next_offset, self.log_start_offset, self.passed_over = 0, 0, -1
-        self.markers.clear()
+        self._markers.clear()
         self._queries.clear()
         self._pending.clear()
 
@@ -325,9 +325,14 @@ class LogView:
             if any(kind in kinds for kind, *_ in records)
         )
 
+    @property
+    def all_markers(self) -> Iterator[Marker]:
+        """The control batches of the watched producer ids."""
+        return (marker for markers in self._markers.values() for marker in markers)
+
     def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
         """The first control batch of a watched producer id after an offset."""
         return next(
-            (marker for marker in self.markers if marker.producer_id == producer_id and marker.offset > after_offset),
+            (marker for marker in self._markers.get(producer_id, ()) if marker.offset > after_offset),
             None,
         )

@@ -14,6 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.operator.missing_markers import (
     Evidence,
@@ -244,14 +245,14 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-        # take_over reads the log into the view before it finishes anything.
-        view = LogView(settings.write_id)
+        # take_over writes done records, and reads the log again after it has copied transactions.
+        before = LogView(settings.write_id)
+        executor.run(read_to_end(before))
         request = TakeOver(
             write_id=settings.write_id,
             nonce=uuid.uuid4().hex,
             transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
-            view=view,
             unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
         )
         plan = executor.run(take_over(request, version))
@@ -266,7 +267,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
         return Recovered(
             decisions=plan.decisions,
-            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(view, each)),
+            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             left_open=left_open,
         )

@@ -25,6 +25,7 @@ from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Pr
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
@@ -34,6 +35,7 @@ from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import assert_nothing_open, change_config, create_topic, delete_topic, read_committed, unique_topic
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
+SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 
 def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
@@ -127,7 +129,7 @@ def committed_without_a_marker(
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
+        executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
@@ -141,7 +143,6 @@ def committed_without_a_marker(
                 identity=identity,
                 part_offset=appended.offset,
                 rows=ROWS,
-                digest=None,
                 offsets=(*also, written),
             )
             records = decision_records(decision_of(given, plan, prepared))
@@ -171,7 +172,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
             )  # a transaction without any partition cannot be ended
             yield from commit_at_coordinator(plan.driver)
 
-        Executor(admin, (side, 0), timeout_ms=30_000).run(end())
+        Executor(admin, (side, 0), SETTINGS).run(end())
 
 
 def test_repair_lists_then_writes_missing_marker_and_finishes(
@@ -324,7 +325,7 @@ def ended_without_a_marker(
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
+        executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)

@@ -148,7 +148,7 @@ def gather(
         yield from read_to(watching, barrier)
         committed = frozenset(
             (marker.producer_id, marker.producer_epoch)
-            for marker in watching.markers
+            for marker in watching.all_markers
             if marker.type is MarkerType.COMMIT
         )
         # A newer batch may have been decided since, and the cleaner have come for the older part.

@@ -96,7 +96,6 @@ class Log:
             identity=identity,
             part_offset=part_offset,
             rows=10,
-            digest=None,
             offsets=(OffsetRange(topic=topic, partition=partition, first_offset=200, last_offset=209),),
         )
         self.decide(version, [prepared], **changes)
