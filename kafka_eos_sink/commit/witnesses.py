@@ -66,6 +66,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         and policy.replace(" ", "") == "compact"
         and view.log_start_offset <= prepared.part_offset < view.next_offset
         and not query.newer_committed_part(prepared.partition, prepared.part_offset)
+        and view.passed_over < prepared.part_offset
     )
     if gone and removed_by_compaction:
         if marker is None:
