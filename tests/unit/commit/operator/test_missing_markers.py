@@ -129,7 +129,7 @@ def test_joined_transaction_gets_no_marker(producer: ProducerState) -> None:
     ],
     ids=named,
 )
-def test_without_any_proof_no_marker_is_written(coordinator: TransactionDescription | None) -> None:
+def test_unproven_marker_is_not_written_without_coordinator(coordinator: TransactionDescription | None) -> None:
     assert finding(coordinator, witness=Outcome.OPEN).verdict is Verdict.UNPROVEN
 
 
