@@ -266,6 +266,11 @@ RULES: tuple[Rule, ...] = (
         TEST,
         one_of("point", "task.prepared", "commit.decision_written", "commit.decided", "commit.between_ends"),
     ),
+    Rule(
+        "broker/test_write_deaths.py::test_recover_finishes_a_restore_that_was_killed",
+        Sample(of_class=lambda params: params["point"]),
+    ),
+    Rule("broker/test_lost_parts.py::test_recover_restores_aborted_rows_without_spark", ALL, one_of("lose", "timeout")),
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.

@@ -19,6 +19,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
@@ -246,7 +247,7 @@ def test_rows_are_found_when_compaction_removed_earlier_offsets(cleaning_kafka: 
             meanwhile=lambda: write_one(others, b"x"),
         )
         part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), timeout_ms=30_000)
+        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
 
         assert executor.run(asked(part, owner)) == ()  # it is there, and not called aborted
         assert executor.run(asked(part, owner + 1_000)) is Unseen.GONE  # of that one there is nothing
@@ -271,7 +272,7 @@ def test_rows_are_found_when_retention_removed_earlier_offsets(kafka: EmbeddedKa
         admin = Admin(client)
         (producer,) = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
         part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), timeout_ms=30_000)
+        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
         assert executor.run(asked(part, producer.producer_id)) is Unseen.HELD
         ours.commit_transaction(30) if commits else ours.abort_transaction(30)
         wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.HELD, "the marker")

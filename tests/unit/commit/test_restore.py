@@ -380,7 +380,7 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert driver == DriverTransaction(NEXT_DRIVER)
     assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
     assert cluster.newest() == cluster.decision
-    assert "cannot be copied from the log: t-0 [100..109]" in cluster.warnings[-1]
+    assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
     assert "the version may be written anew" in cluster.warnings[-1]
 
 
