@@ -146,8 +146,8 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
     limit = int(value or 0)
     unread = "the sink tries 900000 and then smaller values; grant DescribeConfigs on the cluster to check it"
     short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
-    brief = "a batch must be decided, and a dead driver restarted, within this time"
-    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no part of a batch can be lost"
+    brief = "a batch must be decided within this time"
+    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
     yield _cluster_rule(
         name,
         (value is None, "missing DescribeConfigs permission", _UNKNOWN, unread),
