@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import (
     AddPartition,
     Append,
@@ -189,11 +189,11 @@ _VALUES: dict[str, dict[str, type]] = {
 
 
 def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
-    """Parse a record's value; return its format alone if that is newer, and None if the sink did not write it."""
+    """Parse a record's value; return its format alone if that is unknown, and None if the sink did not write it."""
     try:
         fields = json.loads(value)
         version: int = _plain(int, fields["format"], "format")
-        if version > FORMAT_VERSION:
+        if version not in (1, FORMAT_VERSION):
             return {"format": version}
         return {"format": version} | {name: _plain(of, fields[name], name) for name, of in _VALUES[key.kind].items()}
     except _UNREADABLE:
@@ -212,19 +212,17 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
         is_own = (
             (decision.write_id, decision.query_id) == (key.write_id, key.query_id)
             and (driver.producer_id, driver.producer_epoch) == carrier
-            and decision.copies >= 0
-            # An id of another writer would have the next driver commit that one's transaction.
             and driver.transactional_id == driver_transactional_id(key.write_id)
-            and all(_is_of(key.write_id, prepared) for prepared in decision.transactions)
+            # An id of another writer would have the next driver commit that one's transaction.
+            and all(
+                (found := parse(each.identity.transactional_id, key.write_id)) and found.partition == each.partition
+                for each in decision.transactions
+            )
+            and decision.copies >= 0
         )
     except _UNREADABLE:
         return None
     return decision if is_own else None
-
-
-def _is_of(write_id: str, prepared: PreparedTransaction) -> bool:
-    found = parse(prepared.identity.transactional_id, write_id)
-    return found is not None and found.partition == prepared.partition
 
 
 def _typed(kind: Any, value: Any, name: str = "") -> Any:
@@ -239,9 +237,7 @@ def _typed(kind: Any, value: Any, name: str = "") -> Any:
     return _plain(kind, value, name)
 
 
-@cache
-def _fields_of(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_fields_of = cache(get_type_hints)
 
 
 def _plain(kind: Any, value: Any, name: str = "") -> Any:

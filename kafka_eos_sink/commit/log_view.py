@@ -48,18 +48,13 @@ def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Mar
 
 @dataclass(slots=True)
 class LoggedRecord:
-    """A record under a key of ours as it lies in the log; ``marker`` is the first control batch of its producer id after it.
-
-    ``value`` is None for a tombstone, and for a value that the sink did not write. ``foreign``: somebody else wrote the record. It counts
-    for nothing, but compaction may have removed a record of ours for it.
-    """
+    """A record of ours as it lies in the log; ``marker`` is the first control batch of its producer id after it."""
 
     key: LogKey
     offset: int
     producer_id: int
     producer_epoch: int
     value: dict[str, Any] | None
-    foreign: bool
     marker: Marker | None = None
 
     @property
@@ -69,8 +64,6 @@ class LoggedRecord:
 
     @property
     def outcome(self) -> Outcome:
-        if self.foreign:
-            return Outcome.UNRESOLVED
         if self.key.kind == "decision" and self._is_aborted_by_hand:
             return Outcome.ABORTED
         version = None if self.value is None else self.value.get("transaction_version")
@@ -94,7 +87,7 @@ class LoggedDecision:
 
 
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
-"""Of one query id, by kind and number."""
+"""Of one query id, by kind and number. Of the kind "foreign" are those under our keys that somebody else wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +98,8 @@ class QueryState:
     query_id: str
     _records: _Records
 
-    def _of(self, kind: str, *rest: int) -> Sequence[LoggedRecord]:
-        return self._records.get((kind, *rest), ())
+    def _of(self, kind: str, *rest: int) -> list[LoggedRecord]:
+        return self._records.get((kind, *rest), [])
 
     @property
     def newest(self) -> LoggedDecision | None:
@@ -119,7 +112,8 @@ class QueryState:
             decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
             if decision is not None:
                 return LoggedDecision(decision, first.offset)
-            first.foreign = True
+            self._of("decision", 0).remove(first)
+            self._records.setdefault(("foreign",), []).append(first)
             warn_once(
                 f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
                 "It counts for nothing. Find out who else may Write the commit log: everyone who may can decide for every write in it",
@@ -129,7 +123,7 @@ class QueryState:
 
     def _body(self, first: LoggedRecord, value: dict[str, Any]) -> str:
         """Join the pieces of a committed decision."""
-        if value["format"] > FORMAT_VERSION:
+        if "body" not in value:
             raise WriteRefusedError(
                 "COMMIT_LOG_FORMAT",
                 f"the decision of write id {self.write_id!r} at offset {first.offset} of the commit log has format {value['format']}, "
@@ -166,13 +160,13 @@ class QueryState:
         return [
             record
             for record in self._of("decision", 0)
-            if record.offset > floor and not record.foreign and record.outcome in (Outcome.OPEN, Outcome.UNRESOLVED)
+            if record.offset > floor and record.outcome in (Outcome.OPEN, Outcome.UNRESOLVED)
         ]
 
     @property
     def foreign(self) -> Sequence[LoggedRecord]:
-        """The records that somebody else wrote. A forged decision is one of them once `newest` was read."""
-        return [record for records in self._records.values() for record in records if record.foreign]
+        """The records that somebody else wrote under our keys; a forged decision once `newest` was read. They count for nothing."""
+        return self._of("foreign")
 
     @property
     def nonces_not_aborted(self) -> frozenset[str]:
@@ -180,7 +174,7 @@ class QueryState:
         return frozenset(
             plan_nonce(str(record.value.get("nonce")))
             for record in self._of("decision", 0)
-            if record.value is not None and not record.foreign and record.outcome is not Outcome.ABORTED
+            if record.value is not None and record.outcome is not Outcome.ABORTED
         )
 
     def outcome_at(self, offset: int) -> Outcome:
@@ -190,7 +184,8 @@ class QueryState:
     @property
     def done(self) -> dict[str, Any] | None:
         """The fields of the newest done record."""
-        return next((record.value for record in reversed(self._of("done")) if not record.foreign), None)
+        records = self._of("done")
+        return records[-1].value if records else None
 
     def has_done_record(self, decision: Decision) -> bool:
         """Whether the newest done record names the decision's nonce."""
@@ -203,11 +198,7 @@ class QueryState:
     @property
     def newest_parts(self) -> dict[int, LoggedRecord]:
         """Spark partition to its newest part record, whatever its outcome."""
-        return {
-            rest[0]: own[-1]
-            for (kind, *rest), records in self._records.items()
-            if kind == "part" and (own := [record for record in records if not record.foreign])
-        }
+        return {rest[0]: records[-1] for (kind, *rest), records in self._records.items() if kind == "part"}
 
     def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
         return next((record for record in self._of("part", partition) if record.offset == offset), None)
@@ -216,11 +207,13 @@ class QueryState:
         """Whether a newer record let compaction remove a committed part at ``offset``."""
         # Any COMMIT marker counts, whatever its epoch: then the older part stays unresolved, which a person notices. So does any record of
         # somebody else, because compaction goes by keys alone.
-        return any(
-            record.offset > offset
-            and (record.foreign or (record.marker is not None and record.marker.type is MarkerType.COMMIT))
+        newer = [
+            record
             for record in self._of("part", partition)
-        )
+            if record.marker and record.marker.type is MarkerType.COMMIT
+        ]
+        newer += [record for record in self.foreign if (record.key.kind, *record.key.rest) == ("part", partition)]
+        return any(record.offset > offset for record in newer)
 
 
 def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
@@ -229,14 +222,11 @@ def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
 
 def _not_superseded(records: _Records) -> _Records:
     newest = _newest_committed(records.get(("decision", 0), ()))
-    kept: _Records = {}
+    kept = {name: found[-1:] for name, found in records.items() if name[0] == "done"}
     for name, found in records.items():
-        own = [record for record in found if not record.foreign]
         if name[0] == "decision":
-            own = [record for record in own if newest is None or record.offset >= newest.offset]
-        if name[0] in ("decision", "done") and own:
-            kept[name] = own if name[0] == "decision" else own[-1:]
-    return kept
+            kept[name] = [record for record in found if newest is None or record.offset >= newest.offset]
+    return {name: found for name, found in kept.items() if found}
 
 
 @dataclass(slots=True)
@@ -277,16 +267,12 @@ class LogView:
         if key is None or (self.write_id is not None and key.write_id != self.write_id):
             return
         value = None if entry.value is None else parse_value(key, entry.value)
-        is_outside = key.kind in ("decision", "part") and not entry.transactional
-        record = LoggedRecord(
-            key=key,
-            offset=entry.offset,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            value=value,
-            foreign=is_outside or (value is None and entry.value is not None),
-        )
-        self._queries.setdefault((key.write_id, key.query_id), {}).setdefault((key.kind, *key.rest), []).append(record)
+        record = LoggedRecord(key, entry.offset, entry.producer_id, entry.producer_epoch, value)
+        is_unreadable = value is None and entry.value is not None
+        # The sink writes decisions and parts in transactions only.
+        is_foreign = is_unreadable or (key.kind in ("decision", "part") and not entry.transactional)
+        records = self._queries.setdefault((key.write_id, key.query_id), {})
+        records.setdefault(("foreign",) if is_foreign else (key.kind, *key.rest), []).append(record)
         if entry.transactional:
             self._pending.setdefault(entry.producer_id, []).append(record)
 

@@ -209,7 +209,7 @@ def read_record_batches(
     batches: list[RecordBatch] = []
     budget = max_decompressed_bytes
     for view in _batches(data):
-        batch, used = _read_batch(view, *_read_header(view), budget)
+        batch, used = _read_batch(view, _read_header(view), budget)
         budget -= used
         batches.append(batch)
     return tuple(batches)
@@ -225,12 +225,12 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
     """
     for view in _batches(data):
-        header, codec = _read_header(view)
+        header = _read_header(view)
         records = view[BATCH_OVERHEAD:]
         block = RecordsBlock(
             records=records,
             record_count=header.record_count,
-            compression=codec,
+            compression=_codec_of(header),
             base_timestamp=header.base_timestamp,
             max_timestamp=header.max_timestamp,
             uncompressed_bytes=len(records),
@@ -250,12 +250,12 @@ def read_each_batch(
         ProtocolError: As `read_record_batches`. A control batch always raises, because only brokers write one.
     """
     for view in _batches(data):
-        header, codec = _read_header(view)
+        header = _read_header(view)
         found: RecordBatch | ProtocolError
         try:
             if len(view) - BATCH_OVERHEAD > max_bytes or header.record_count > max_records:
                 raise ProtocolError(f"{len(view)} bytes with {header.record_count} records are more than the limit")
-            found, _ = _read_batch(view, header, codec, max_bytes, with_headers=False)
+            found, _ = _read_batch(view, header, max_bytes, with_headers=False)
         except ProtocolError as unreadable:
             if header.attributes & _CONTROL:
                 raise
@@ -296,7 +296,7 @@ def first_batch_of(data: Buffer) -> BatchHeader | None:
     return BatchHeader._make(_HEADER.unpack_from(view))
 
 
-def _read_header(view: memoryview) -> tuple[BatchHeader, Codec]:
+def _read_header(view: memoryview) -> BatchHeader:
     """Check one batch by its CRC, and read its header."""
     header = BatchHeader._make(_HEADER.unpack_from(view))
     where = f"the batch at offset {header.base_offset}"
@@ -310,15 +310,20 @@ def _read_header(view: memoryview) -> tuple[BatchHeader, Codec]:
             f"{where} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
             "neither can be negative"
         )
+    return header
+
+
+def _codec_of(header: BatchHeader) -> Codec:
     try:
-        codec = Codec(header.attributes & _CODEC_MASK)
+        return Codec(header.attributes & _CODEC_MASK)
     except ValueError:
-        raise ProtocolError(f"{where} has the unknown compression codec {header.attributes & _CODEC_MASK}") from None
-    return header, codec
+        raise ProtocolError(
+            f"the batch at offset {header.base_offset} has the unknown compression codec {header.attributes & _CODEC_MASK}"
+        ) from None
 
 
 def _read_batch(
-    view: memoryview, header: BatchHeader, codec: Codec, budget: int, with_headers: bool = True
+    view: memoryview, header: BatchHeader, budget: int, with_headers: bool = True
 ) -> tuple[RecordBatch, int]:
     """Read the records of a batch; also return the decompressed bytes, at most ``budget``."""
     where = f"the batch at offset {header.base_offset}"
@@ -327,7 +332,7 @@ def _read_batch(
     section: Buffer = b""
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if header.record_count or len(view) > BATCH_OVERHEAD:
-        section = decompress(codec, view[BATCH_OVERHEAD:], budget)
+        section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], budget)
         fixed = header.max_timestamp if log_append_time else None
         records = RecordReader(section, where).read(header, fixed, with_headers)
     batch = RecordBatch(
@@ -339,7 +344,7 @@ def _read_batch(
         base_sequence=header.base_sequence,
         transactional=bool(header.attributes & _TRANSACTIONAL),
         control=header.is_control,
-        compression=codec,
+        compression=_codec_of(header),
         log_append_time=log_append_time,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,

@@ -77,7 +77,7 @@ class CommittedWrite:
 
 def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:
     """Return the newest decision of each query id, and what began after it."""
-    return tuple(write for query in view.queries("decision", "part", "done") for write in _writes(query))
+    return tuple(write for query in view.queries("decision", "part", "done", "foreign") for write in _writes(query))
 
 
 def _writes(query: QueryState) -> Iterable[CommittedWrite]:

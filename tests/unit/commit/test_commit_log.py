@@ -17,6 +17,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 W, Q = "payments/orders", "batch"
 DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=7, producer_epoch=3, transaction_version=2)
+NEXT = replace(DRIVER, producer_epoch=4)
 
 
 def prepared(partition: int) -> PreparedTransaction:
@@ -170,12 +171,31 @@ def test_records_of_another_write_id_are_ignored() -> None:
     assert view.queries("decision") == ()
 
 
-@pytest.mark.parametrize("version", [0, commit_log.FORMAT_VERSION + 1, "1", None])
-def test_another_format_is_refused(version: object) -> None:
-    key = commit_log.done_key(W, Q)
-    value = json.dumps({"format": version}).encode()
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*upgrade"):
-        view_of(read(LogRecord(key, value), 3, None))
+@pytest.mark.parametrize("version", [0, commit_log.FORMAT_VERSION + 1])
+def test_decision_of_another_format_is_refused(version: int) -> None:
+    (record,) = decision_records(decision())
+    other = LogRecord(record.key, json.dumps({"format": version}).encode())
+    view = view_of(read(record, 3, DRIVER), marker(4, 7, 4), read(other, 5, NEXT), marker(6, 7, 5))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*offset 5.*upgrade"):
+        assert view.query(Q).newest
+
+
+@pytest.mark.parametrize("kind", ["barrier", "done", "part"])
+def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
+    """A newer driver planned or finished something. Its decision alone says what, and stops this version of the sink."""
+    records = {
+        "barrier": commit_log.barrier_record(W, "n"),
+        "done": commit_log.done_record(decision(), 1_000),
+        "part": commit_log.part_record(W, Q, 0, 4, 7),
+    }
+    newer = LogRecord(records[kind].key, json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode())
+    (record,) = decision_records(decision())
+    view = view_of(
+        read(record, 3, DRIVER), marker(4, 7, 4), read(newer, 5, prepared(0).identity if kind == "part" else None)
+    )
+    found = view.query(Q).newest
+    assert found is not None
+    assert not view.query(Q).has_done_record(found.decision)
 
 
 def test_records_are_written_in_format_2() -> None:
@@ -211,12 +231,6 @@ def test_decision_of_copies_stands_for_the_plan_that_it_finishes() -> None:
     (record,) = decision_records(decision(nonce="n1~2"))
     view = view_of(read(record, 20, DRIVER), marker(21, 7, 4))
     assert view.query(Q).nonces_not_aborted == {"n1"}
-
-
-@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])
-def test_foreign_value_under_our_key_raises_corrupt(value: bytes) -> None:
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_CORRUPT.*offset 3"):
-        view_of(read(LogRecord(commit_log.done_key(W, Q), value), 3, None))
 
 
 def test_the_done_record_counts_for_the_nonce_it_names() -> None:

@@ -20,6 +20,7 @@ from kafka_eos_sink.protocol.record_batch import (
     encode_rows,
     first_batch_of,
     read_blocks,
+    read_each_batch,
     read_record_batches,
     seal,
 )
@@ -229,14 +230,12 @@ WRONG = {
     "record longer than the batch": batch(encode_varint(100) + ONE[1:], 1),
     "record shorter than its content": batch(encode_varint(len(ONE) - 3) + ONE[1:], 1),
     "negative record length": batch(encode_varint(-5) + ONE[1:], 1),
-    "field longer than the batch": batch(b"\x10\0\0\0\x01\x7f" + b"a" * 3, 1),
-    "negative field length": batch(b"\x10\0\0\0\x01\x03" + b"a" * 3, 1),
+    "field longer than the batch": batch(b"\x10\0\0\0\x01\x7e" + b"a" * 3, 1),
     "negative number of headers": batch(b"\x0c\0\0\0\x01\x01\x01", 1),
     "more headers than bytes": batch(b"\x0c\0\0\0\x01\x01\x7e", 1),
     "header without key": batch(b"\x10\0\0\0\x01\x01\x02\x01\x01", 1),
-    "header key not utf-8": batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1),
     "endless varint": batch(b"\x20\0" + b"\xff" * 15, 1),
-    "varint at the end": batch(b"\x0e\0\0\0\x01\x01\x80\x80", 1),
+    "varint at the end of the headers": batch(b"\x0e\0\0\0\x01\x01\x80\x80", 1),
 }
 
 
@@ -244,6 +243,70 @@ WRONG = {
 def test_contradictions_are_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
         read_record_batches(wrong)
+
+
+def test_any_negative_length_is_null() -> None:
+    """As in Java's DefaultRecord; brokers store it."""
+    (read,) = read_record_batches(batch(b"\x0c\0\0\0\x09\x03\0", 1))
+    assert (read.records[0].key, read.records[0].value) == (None, None)
+
+
+def test_header_key_that_is_not_utf_8_is_replaced() -> None:
+    """As in Java's RecordHeader; brokers store it."""
+    (read,) = read_record_batches(batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1))
+    assert read.records[0].headers == (("\ufffd", None),)
+
+
+def each(data: bytes, max_bytes: int = 1_000, max_records: int = 10) -> list[str | tuple[bytes | None, ...]]:
+    """What `read_each_batch` makes of each batch: the values of its records, or why it cannot be read."""
+    found = read_each_batch(data, max_bytes=max_bytes, max_records=max_records)
+    return [
+        one.message if isinstance(one, ProtocolError) else tuple(record.value for record in one.records)
+        for _, one in found
+    ]
+
+
+UNREADABLE = {
+    name: wrong
+    for name, wrong in WRONG.items()
+    if "header" not in name
+    and name not in ("negative length", "negative count", "negative last offset", "negative base offset")
+}
+
+
+@pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_batches_beside_an_unreadable_one_are_read(wrong: bytes) -> None:
+    before, unreadable, after = each(batch(ONE, 1) + wrong + batch(ONE, 1))
+    assert (before, after) == ((b"abc",), (b"abc",))
+    assert isinstance(unreadable, str)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        batch(record(value=bytes(1_000)), 1),
+        batch(bytes(compress(Codec.ZSTD, None, record(value=bytes(1_000)))), 1, attributes=Codec.ZSTD),
+        batch(b"".join(map(record, range(11))), 11),
+        batch(b"", 2**31 - 1, last_offset_delta=0),
+    ],
+    ids=["bytes", "decompressed bytes", "records", "records said"],
+)
+def test_batch_above_the_limit_is_not_read(large: bytes) -> None:
+    unreadable, after = each(large + batch(ONE, 1))
+    assert after == (b"abc",)
+    assert isinstance(unreadable, str)
+    assert "limit" in unreadable
+
+
+def test_record_headers_are_skipped_unread() -> None:
+    many = b"\0\0\0\x01\x06abc" + encode_varint(100_000) + bytes(7)
+    assert each(batch(encode_varint(len(many)) + many, 1)) == [(b"abc",)]
+
+
+@pytest.mark.parametrize("wrong", [batch(ONE, 1, checksum=1), batch(ONE, 1, magic=1), control(1, None)])
+def test_damaged_and_control_batches_always_raise(wrong: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        each(batch(ONE, 1) + wrong)
 
 
 def test_decompression_limit_covers_all_batches_together() -> None:
