@@ -7,6 +7,7 @@ partitions switched off, records can be produced to one that was never added.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,13 +21,13 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
@@ -155,8 +156,12 @@ def committed_without_a_marker(
         executor.run(end(identity, produce_without_adding(admin, identity, (given.topic or "", 0), rows)))
 
 
-def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
-    """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log."""
+def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
+    """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log.
+
+    Returns:
+        The driver, as it was before its transaction ended.
+    """
     plan: Plan = session.plan(given)
     named = [message.prepared for message in tasks(given, plan) if message.prepared is not None]
     side = create_topic(kafka.bootstrap_servers, partitions=1)
@@ -173,6 +178,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
             yield from commit_at_coordinator(plan.driver)
 
         Executor(admin, (side, 0), SETTINGS).run(end())
+    return plan.driver
 
 
 def test_repair_lists_then_writes_missing_marker_and_finishes(
@@ -214,46 +220,50 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     assert_nothing_open(servers, [topic])
 
 
-def test_missing_decision_marker_is_repaired_and_batch_finished(
+def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its driver, too, would have read the marker before it acts on it."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    first = write_settings(any_kafka, topic)
+    write_all(first)
+    given = replace(first, version=first.version + 1)
+    decided_without_a_marker(any_kafka, given)
+    assert repair(any_kafka, given.write_id, "--yes") == 0
+    assert capsys.readouterr().out.startswith("Nothing to repair")
+    messages = write_all(given)
+    assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
+    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert_nothing_open(servers)
+
+
+def test_late_marker_of_a_decision_restores_its_aborted_rows(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Once the marker is there the decision counts for whoever reads the log."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
-    decided_without_a_marker(any_kafka, given)
-    for _ in range(2):  # fences nobody, which would erase what the coordinator says
-        with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
-            session.plan(given)
-    assert repair(any_kafka, given.write_id) == 0
-    shown = capsys.readouterr().out
-    assert f"{given.write_id}.driver" in shown
-    assert f"on {given.commit_log_topic}-{given.log_partition}, a decision" in shown
-    assert "1 markers are missing" in shown
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    driver = decided_without_a_marker(any_kafka, given)
+    session.plan(given)
+    assert_nothing_open(servers, [topic])
+    assert read_committed(servers, topic) == []
+    log_topic, log_partition = given.commit_log
+    marker = TransactionMarker(
+        topic=log_topic,
+        partition=log_partition,
+        producer_id=driver.producer_id,
+        producer_epoch=driver.producer_epoch + (driver.transaction_version >= 2),
+        committed=True,
+        coordinator_epoch=0,
+        transaction_version=driver.transaction_version,
+    )
+    with NetworkClient(given.client) as client:
+        Admin(client).write_txn_markers([marker], client.clock() + 30_000)
     assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_a_proof_that_a_later_fence_erased_is_not_made_up(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    decided_without_a_marker(kafka, given)
-    with NetworkClient(given.client) as client:  # as a driver that looked before the decision and fences after it
-        Admin(client).init_producer_id(f"{given.write_id}.driver", 60_000, client.clock() + 30_000)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    captured = capsys.readouterr()
-    assert "unproven" in captured.out
-    assert "its coordinator says Empty" in captured.out
-    assert "left alone" in captured.err
-    # Nobody acted on it, so it is undecided: the next run writes the version.
-    write_all(given)
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    found = Counter(int(record.value or b"") for record in read_committed(servers, topic))
+    assert found == Counter(range(2 * ROWS))
+    assert_nothing_open(servers)
 
 
 def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -468,3 +478,41 @@ def test_lost_part_without_abort_marker_is_repaired(
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_lost_part_is_copied_after_its_abort_marker_was_written(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    committed_without_a_marker(any_kafka, given, commits_part=False)
+    assert repair(any_kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert "every row is visible, finished just now" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers)
+
+
+def test_copies_are_visible_once_missing_abort_marker_is_written(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lost transaction blocks readers below its copy, which is committed.
+
+    From version 2 on: below, the abort of a transaction that no decision names any more cannot be told from that of a later one.
+    """
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(kafka, topic)
+    committed_without_a_marker(kafka, given, commits_part=False)
+    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert "blocks read_committed readers there" in caplog.text
+    assert read_committed(servers, topic) == []
+    capsys.readouterr()
+    assert repair(kafka, given.write_id, "--yes") == 0
+    assert "1 markers were written" in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers)
+    write_all(given, 1)
+    assert len(read_committed(servers, topic)) == ROWS
