@@ -61,7 +61,7 @@ def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
     return (
         part.offset >= log_offset
         and part.value is not None
-        and part.value["version"] == version
+        and part.value.get("version") == version
         and part.marker is not None
         and part.marker.type is MarkerType.ABORT
     )

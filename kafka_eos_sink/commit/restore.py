@@ -27,7 +27,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.task import fresh_identity, give_up
 from kafka_eos_sink.commit.transactional_id import parse
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
@@ -102,7 +102,10 @@ def _restore(
             except RecordsGoneError as why:
                 gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {why.message}")
         yield Reached("restore.copied")
-        expires_ms = yield from check_prepared(copies, started, timeout_ms)
+        if not gone:
+            expires_ms = yield from check_prepared(copies, started, timeout_ms)
+            second = _decision_of(settled, copies, driver)
+            found, sequence = yield from append_decision(second, driver.sequence)
     except Exception:
         yield from give_up(opened)
         raise
@@ -113,8 +116,24 @@ def _restore(
             raise refusals.lost_parts(decision, lost, gone)
         yield Warn(refusals.void_warning(decision, gone))
         return None
+    try:
+        after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
+    except (FencedError, TransactionAbortedError):
+        yield from give_up(opened)
+        raise
+    yield Reached("restore.decided")
+    yield Warn(
+        f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
+        f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
+    )
+    return found, after
+
+
+def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
+    """The next decision: the committed transactions, and the copies instead of the lost ones."""
+    decision = settled.found.decision
     copied = {entry.partition: entry for entry in copies}
-    second = replace(
+    return replace(
         decision,
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
@@ -122,14 +141,6 @@ def _restore(
             copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions
         ),
     )
-    found, sequence = yield from append_decision(second, driver.sequence)
-    after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
-    yield Reached("restore.decided")
-    yield Warn(
-        f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
-        f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
-    )
-    return found, after
 
 
 def _identity_for(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[ProducerIdentity]:

@@ -207,12 +207,16 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now."""
+    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now.
+
+    ``passed_over`` is the last offset of the last batch that could not be read, -1 if there was none.
+    """
 
     entries: tuple[ReadRecord | Marker, ...]
     next_offset: int
     log_start_offset: int
     end_offset: int
+    passed_over: int = -1
 
 
 @dataclass(frozen=True, slots=True)

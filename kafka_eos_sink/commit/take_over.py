@@ -67,8 +67,8 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
     )
     yield Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
-    yield Append((barrier_record(request.write_id, request.nonce),))
-    return _plan(request, driver, started, 0, ())
+    barrier: int = yield Append((barrier_record(request.write_id, request.nonce),))
+    return _plan(request, driver, started, barrier, ())
 
 
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:

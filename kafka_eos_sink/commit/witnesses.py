@@ -46,7 +46,7 @@ def ask_witnesses(
 
 def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
     """What the commit log proves of a transaction: ``view`` has read it from the part record on and watches its producer id; ``policy``
-    is the log's cleanup.policy, None where it may not be asked."""
+    is the log's cleanup.policy, None where it may not be asked. OPEN if the part record stands and no marker follows it."""
     identity = prepared.identity
     marker = view.first_marker(identity.producer_id, prepared.part_offset)
     query = view.query(decision.query_id)
@@ -56,6 +56,8 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         identity.producer_epoch,
     ):
         return Outcome.UNRESOLVED  # the topic was deleted and created anew: the offset is somebody else's now
+    if marker is None and part is not None:
+        return Outcome.OPEN
     if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
         return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
     # The record or its marker is gone. The cleaner keeps committed records, unless a newer committed one of that key stands, and
@@ -66,6 +68,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         and policy.replace(" ", "") == "compact"
         and view.log_start_offset <= prepared.part_offset < view.next_offset
         and not query.newer_committed_part(prepared.partition, prepared.part_offset)
+        and view.passed_over < prepared.part_offset
     )
     if gone and removed_by_compaction:
         if marker is None:

@@ -29,7 +29,7 @@ FETCH_WAIT_MS = 500
 
 
 class RecordCopier:
-    """Performs `CopyRecords`. Holds at most buffer.memory and one Fetch response.
+    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses.
 
     Args:
         where: The partition of the commit log for the part record.
@@ -82,8 +82,12 @@ class RecordCopier:
             records, next_offset = self._fetch(part, offset)
             for header, block in records:
                 own = (header.producer_id, header.producer_epoch) == (source.producer_id, source.producer_epoch)
-                if own and offset <= header.base_offset and header.last_offset <= part.last_offset:
-                    yield block
+                inside = offset <= header.base_offset and header.last_offset <= part.last_offset
+                # The cleaner can remove records from a batch and leave the others, or an empty batch.
+                whole = header.record_count == header.last_offset_delta + 1
+                if own and inside and whole and not header.is_control:
+                    # A view would keep the whole response in memory until the batch is acknowledged.
+                    yield replace(block, records=bytes(block.records))
             now = self._client.clock()
             waiting_since = now if waiting_since is None else waiting_since
             if next_offset > offset:

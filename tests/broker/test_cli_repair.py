@@ -18,7 +18,7 @@ from kafka.admin import AbortTransactionSpec
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
@@ -33,7 +33,7 @@ from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.operator import OperatorSettings, recover
-from kafka_testing import assert_nothing_open, change_config, create_topic, delete_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
@@ -41,6 +41,26 @@ SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
     return main(["repair", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
+
+
+def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
+    """Do what the printed commands of ``kafka-transactions.sh abort`` do, with another client."""
+    commands = [line.split() for line in printed.splitlines() if "kafka-transactions.sh" in line]
+    assert commands
+    for command in commands:
+        assert command[:4] == ["kafka-transactions.sh", "--bootstrap-server", kafka.bootstrap_servers, "abort"]
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        where, start = (given["--topic"], int(given["--partition"])), int(given["--start-offset"])
+        with connected(kafka.bootstrap_servers) as admin:
+            producers = admin.describe_producers([where], admin.client.clock() + 30_000)[where]
+        (held,) = (each for each in producers if each.current_txn_start_offset == start)
+        person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        try:
+            person.abort_transaction(
+                AbortTransactionSpec(kafka_python.TopicPartition(*where), held.producer_id, held.producer_epoch)
+            )
+        finally:
+            person.close()
 
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
@@ -224,15 +244,13 @@ def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, caps
     """Its driver, too, would have read the marker before it acts on it."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    first = write_settings(any_kafka, topic)
-    write_all(first)
-    given = replace(first, version=first.version + 1)
+    given = write_settings(any_kafka, topic)
     decided_without_a_marker(any_kafka, given)
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert capsys.readouterr().out.startswith("Nothing to repair")
     messages = write_all(given)
     assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
-    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers)
 
 
@@ -349,98 +367,39 @@ def ended_without_a_marker(
         return identity
 
 
-def test_aborted_attempt_blocking_readers_gets_its_abort_marker(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The batch is decided without it, its ABORT was left out on a data partition, and nobody asks for its id again.
-
-    From version 2 on: below, the abort of this transaction cannot be told from that of a later one of the id.
-    """
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    write_all(given, 1)
-    loser = ended_without_a_marker(kafka, given, b"lost", commit=False)
-    write_all(replace(given, version=given.version + 1), 1)
-    assert len(read_committed(servers, topic)) == ROWS  # the second version is committed, and nobody sees it
-
-    assert repair(kafka, given.write_id, "--yes") == 0
-    shown = capsys.readouterr().out
-    assert f"{loser.transactional_id}" in shown
-    assert "named by no decision" in " ".join(shown.split())
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
 @pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
-def test_missing_marker_is_found_with_any_newest_decision(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
+def test_aborted_attempt_blocking_readers_is_reported(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
 ) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=2)
-    given = write_settings(kafka, topic)
+    """The batch is decided without it, its ABORT was omitted on a data partition, and nobody uses its id again."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
     write_all(given, 1)
-    loser = ended_without_a_marker(kafka, given, b"lost", commit=False, task=57)
+    loser = ended_without_a_marker(any_kafka, given, b"lost", commit=False, task=57)
     later = replace(given, version=given.version + 1)
     if newest == "empty":
         plan = session.plan(later)
         nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
         session.commit(later, plan, [session.write_task(later, plan, nobody, iter([]))])
     elif newest == "an operator's answer":
-        assert resolve_as_committed(kafka, given) == 0
+        assert resolve_as_committed(any_kafka, given) == 0
     else:
         write_all(later, 1)
+    assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
-    assert repair(kafka, given.write_id, "--yes") == 0
-    shown = capsys.readouterr().out
-    assert "1 markers were written" in shown
-    assert f"{loser.transactional_id}" in shown
-    assert f"on {topic}-0, an attempt" in shown
+
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert loser.transactional_id in shown.out
+    assert f"on {topic}-0, an attempt" in shown.out
+    assert "CompleteAbort" in shown.out
+    assert len(read_committed(servers, topic)) == ROWS
+
+    abort_as_printed(any_kafka, shown.err)
+    assert repair(any_kafka, given.write_id, "--yes") == 0
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
-
-
-def test_unlocatable_attempt_is_reported_as_not_checked(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing was decided yet, and the commit log does not know the topic before that."""
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    session.plan(given)
-    ended_without_a_marker(kafka, given, b"lost", commit=False)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    captured = capsys.readouterr()
-    assert "Nothing to repair" not in captured.out
-    assert "Not checked: attempts of query id batch" in captured.err
-    write_all(given, 1)
-    assert repair(kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_attempt_joined_to_older_transaction_gets_no_marker(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose rows were committed, and which no newest decision names any more: an ABORT would discard them."""
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    write_all(given, 1)
-    ended_without_a_marker(kafka, given, b"kept", commit=True)
-    identity = ended_without_a_marker(kafka, given, b"joined", commit=False)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    assert "it has joined an older open transaction" in " ".join(capsys.readouterr().out.split())
-    with NetworkClient(given.client) as client:
-        (held,) = (
-            each
-            for each in Admin(client).describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
-            if each.producer_id == identity.producer_id
-        )
-    assert held.current_txn_start_offset >= 0
-    # It stays open for good, and other tests look for what is open.
-    delete_topic(servers, topic)
 
 
 def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -460,7 +419,7 @@ def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, caps
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
-def test_lost_part_without_abort_marker_is_repaired(
+def test_lost_part_without_abort_marker_is_reported(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -472,46 +431,33 @@ def test_lost_part_without_abort_marker_is_repaired(
             Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
     monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
     assert resolve_as_committed(any_kafka, given) == 1
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    capsys.readouterr()
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert f"on {topic}-0, version {given.version}" in shown.out
+    abort_as_printed(any_kafka, shown.err)
     assert resolve_as_committed(any_kafka, given) == 0
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
 
 
-def test_lost_part_is_copied_after_its_abort_marker_was_written(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+def test_copies_are_visible_once_blocking_transaction_is_aborted(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The lost transaction blocks readers below its copy, which is committed."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given, commits_part=False)
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
-    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
-    assert "every row is visible, finished just now" in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers)
-
-
-def test_copies_are_visible_once_missing_abort_marker_is_written(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The lost transaction blocks readers below its copy, which is committed.
-
-    From version 2 on: below, the abort of a transaction that no decision names any more cannot be told from that of a later one.
-    """
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    committed_without_a_marker(kafka, given, commits_part=False)
     assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
     capsys.readouterr()
-    assert repair(kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert f"on {topic}-0, an attempt" in shown.out
+    abort_as_printed(any_kafka, shown.err)
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers)
     write_all(given, 1)

@@ -130,7 +130,7 @@ CASES = (
         ("plan:EndTxn NONE", "plan:finished"),
     ),
     Case("4.2", "INVALID_TXN_STATE asks the witness", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
-    Case("4.2", "PRODUCER_FENCED asks the witness", "speculation", ("plan:EndTxn PRODUCER_FENCED",)),
+    Case("4.2", "PRODUCER_FENCED asks the witness", "speculation", ("commit:EndTxn PRODUCER_FENCED",)),
     Case(
         "4.2",
         "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides",

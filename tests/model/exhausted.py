@@ -159,7 +159,7 @@ EXHAUSTED = named(
             restart="failed",
             attempts=1,
             loud=UNRESOLVABLE,
-            faults=faults(skip_marker=2),
+            faults=faults(skip_marker=2, pause=2),
             **SOME,
             **ONE,
         ),

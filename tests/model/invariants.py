@@ -275,6 +275,17 @@ def committed_rows(cluster: Cluster) -> set[Any]:
     return seen
 
 
+def hanging_ids(cluster: Cluster, write_ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Transactional ids of ours that a partition holds open although their coordinator has ended them."""
+    ended = {
+        found.producer_id: name
+        for name, found in cluster.transactions
+        if found.state not in (kafka.ONGOING, *kafka.PREPARING) and owner_of(name, write_ids) is not None
+    }
+    held = {each for partition in range(len(cluster.logs)) for each in kafka.open_transactions(cluster, partition)}
+    return tuple(sorted(ended[producer_id] for producer_id in held & ended.keys()))
+
+
 def open_ids(cluster: Cluster, write_ids: tuple[str, ...]) -> tuple[str, ...]:
     """Transactional ids of ours that carry a transaction."""
     return tuple(

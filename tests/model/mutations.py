@@ -130,6 +130,35 @@ NO_FENCE = Edit(
 )
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
+
+def _epoch_reused(version: int) -> Mutation:
+    return Mutation(
+        name="producer epoch reused",
+        what="an attempt goes on under the producer id and epoch that it finds",
+        edits=(
+            Edit(
+                task.fresh_identity,
+                "            try:\n",
+                "            known = described.get(free[0])\n"
+                "            if known is not None:\n"
+                "                return ProducerIdentity(transactional_id=free[0], producer_id=known.producer_id, "
+                f"producer_epoch=known.producer_epoch, transaction_version={version})\n"
+                "            try:\n",
+            ),
+        ),
+        setting=_small(
+            "epoch reused",
+            attempts=2,
+            batches=2,
+            faults=faults(speculate=1, unavailable=1),
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("at most once", "I7", "I3"),
+        versions=(version,),
+    )
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="decide after the first EndTxn",
@@ -410,7 +439,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of the copies names the copies only",
         edits=(
             Edit(
-                restore._restore,
+                restore._decision_of,
                 "copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
@@ -424,10 +453,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._restore,
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
                 "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
             ),
         ),
         setting=_small("copies committed early", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
@@ -459,7 +488,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="some parts copied and others given up",
         what="a decision of copies names transactions as committed whose records are gone",
-        edits=(Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),),
+        edits=(
+            Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
+            Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),
+        ),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
@@ -489,25 +521,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("at most once",),
     ),
     Mutation(
-        name="producer epoch reused",
-        what="an attempt goes on under the producer id and epoch that it finds",
-        edits=(
-            Edit(
-                task.write_attempt,
-                '    yield Reached("task.initialised")\n',
-                "    identity = replace(identity, producer_epoch=max(0, identity.producer_epoch - 1))\n",
-            ),
-        ),
-        setting=_small(
-            "epoch reused",
-            attempts=2,
-            batches=2,
-            faults=faults(speculate=1, unavailable=1),
-            recover_from_every=0,
-            **ONE_ROW,
-        ),
-        caught=("at most once", "I7", "I3"),
+        name="a leader that does not verify",
+        what="before Kafka 3.6 an attempt writes on behind its exact abort, and its partition stays open for ever",
+        edits=(),
+        setting=replace(LOSING, name="a leader that does not verify", verifies=False),
+        caught=("I8",),
+        versions=(0,),
     ),
+    _epoch_reused(2),
+    _epoch_reused(0),
     Mutation(
         name="part record outside the transaction",
         what="the witness is there whether the data is committed or not",
@@ -611,7 +633,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # What the search itself found, and how it was before.
     Mutation(
         name="a later transaction's marker taken for a lost one's",
-        what="a part that was lost twice stays unresolved once the cleaner has passed",
+        what="a lost part stays unresolved once the cleaner has passed and another attempt has ended under its id",
         edits=(
             Edit(
                 witnesses.witness_of,
@@ -620,11 +642,14 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "",
             ),
         ),
-        setting=Setting(
-            name="lost twice", drivers=3, eager_markers=True, faults=faults(timeout=2, compact=2), **ONE_ROW
+        setting=_small(
+            "a later attempt under the lost one's id",
+            attempts=2,
+            eager_markers=True,
+            faults=faults(timeout=1, compact=1, speculate=1),
+            **ONE_ROW,
         ),
         caught=("recovery: a further driver ends with UNRESOLVED",),
-        by_walks=True,
     ),
     Mutation(
         name="partitions of the open transaction not compared",

@@ -67,6 +67,8 @@ class Setting:
     """Whether a commit is followed by a sweep, which lives on beside the next batches."""
     same_slot: bool = True
     """Attempts of a partition begin at the same slot, as they do at the ninth attempt or in another application."""
+    verifies: bool = True
+    """Whether leaders verify transactional appends (Kafka 3.6)."""
     eager_markers: bool = False
     """Markers are written with the EndTxn that asks for them: fewer states, for what does not turn on the time between."""
     rows: Callable[[int, int], Rows] = field(default=lambda driver, version: ((0,), (1,)))

@@ -95,6 +95,8 @@ class Cluster(NamedTuple):
     transactions: tuple[tuple[str, Transaction], ...]
     logs: tuple[tuple[Data | Control, ...], ...]
     expired: tuple[tuple[str, int], ...] = ()
+    verifies: bool = True
+    """Whether leaders ask the coordinator before they begin a transaction (KIP-890 part 1, Kafka 3.6); they always do from version 2."""
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         return next((found for name, found in self.transactions if name == transactional_id), None)
@@ -111,8 +113,8 @@ class Cluster(NamedTuple):
         return self._replace(logs=tuple(logs))
 
 
-def empty_cluster(version: int, data_partitions: int) -> Cluster:
-    return Cluster(version, (), ((),) * (1 + data_partitions))
+def empty_cluster(version: int, data_partitions: int, verifies: bool = True) -> Cluster:
+    return Cluster(version, (), ((),) * (1 + data_partitions), verifies=verifies)
 
 
 _TASK_ID = re.compile(r"^(.*)\.(\d+)\.(\d+)$")
@@ -273,7 +275,8 @@ def produce(
     producer_id, epoch = identity.producer_id, identity.producer_epoch
     transactional = bool(identity.transactional_id)
     opened = open_transactions(cluster, partition).get(producer_id)
-    if transactional and (opened is None or opened[1] != epoch):
+    begins = opened is None or opened[1] != epoch
+    if transactional and begins and (identity.version >= 2 or cluster.verifies):
         error = _check_add(cluster, identity)
         if error == BLOCKED:
             return cluster, BLOCKED

@@ -116,7 +116,7 @@ class World:
 
     def initial(self) -> State:
         setting = self.setting
-        cluster = kafka.empty_cluster(setting.version, setting.data_partitions)
+        cluster = kafka.empty_cluster(setting.version, setting.data_partitions, setting.verifies)
         if setting.foreign:
             cluster = with_foreign_writer(cluster, f"{setting.write_id(0)}.v2")
         state = State(
@@ -516,6 +516,10 @@ class World:
             return self._left_open(state)
         if any(setting.fault(name) for name in WAITS_FOR_A_DEADLINE):
             return None
+        if setting.fault("timeout") and setting.fault("compact"):
+            return (
+                None  # W.driver timed out before its EndTxn, and the cleaner took the decision before its driver looked
+            )
         for label, after in found:
             if after != state and (label[1] in ("do", "marker", "late", "record") or label == ("spark", "restart")):
                 return None
@@ -537,7 +541,10 @@ class World:
             for name in invariants.open_ids(cluster, self.setting.write_ids)
             if (found := cluster.transaction(name)) is not None and found.state == kafka.ONGOING
         ]
-        return f"I8: everything has ended, and {still} are open" if still else None
+        if still:
+            return f"I8: everything has ended, and {still} are open"
+        hanging = invariants.hanging_ids(cluster, self.setting.write_ids)
+        return f"I8: everything has ended, and partitions hold {hanging} open" if hanging else None
 
     def _of_spark(self, state: State) -> Iterator[tuple[Label, State]]:
         setting = self.setting
@@ -736,6 +743,9 @@ class World:
             still = ()
         if still:
             return f"I8: after a further driver ended well, {still} are still open"
+        hanging = () if setting.fault("skip_marker") else invariants.hanging_ids(cluster, setting.write_ids)
+        if hanging:
+            return f"I8: after a further driver ended well, partitions hold {hanging} open"
         visible = invariants.visible_rows(cluster, self._foreign_producers(cluster))
         if setting.fault("skip_marker"):
             visible = dict.fromkeys(invariants.committed_rows(cluster), 1)  # a missing marker stops all readers

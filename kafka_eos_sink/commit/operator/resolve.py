@@ -220,8 +220,8 @@ def _is_being_decided(query: QueryState, described: TransactionDescription | Non
 def _what_is_there(query: QueryState, request: ResolveRequest, decision: Decision | None, known: Sequence[str]) -> str:
     undecided = query.undecided
     begun = (
-        f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: kafka-eos "
-        "repair shows whether one is missing, else the next run writes its version anew"
+        f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
+        "run writes its version anew"
         if undecided
         else ""
     )

@@ -10,7 +10,7 @@ import pytest
 from kafka_eos_sink.commit import commit_log
 from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -29,7 +29,6 @@ def prepared(partition: int) -> PreparedTransaction:
         identity=identity,
         part_offset=5 + partition,
         rows=10,
-        digest=2**127 + partition,
         offsets=offsets,
     )
 
@@ -171,11 +170,47 @@ def test_records_of_another_write_id_are_ignored() -> None:
     assert view.queries("decision") == ()
 
 
-def test_a_newer_format_is_refused() -> None:
+@pytest.mark.parametrize("version", [0, commit_log.FORMAT_VERSION + 1, "1", None])
+def test_another_format_is_refused(version: object) -> None:
     key = commit_log.done_key(W, Q)
-    value = json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode()
+    value = json.dumps({"format": version}).encode()
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*upgrade"):
         view_of(read(LogRecord(key, value), 3, None))
+
+
+def test_records_are_written_in_format_2() -> None:
+    written = [
+        *decision_records(decision()),
+        commit_log.part_record(W, Q, 0, 4, 7),
+        commit_log.done_record(decision(), 1_000),
+        commit_log.barrier_record(W, "n"),
+    ]
+    assert [json.loads(record.value or b"")["format"] for record in written] == [2, 2, 2, 2]
+
+
+def test_decision_of_format_1_is_read_without_its_digests() -> None:
+    """A driver of the version before may have decided it and died, and this one finishes it."""
+    (record,) = decision_records(decision())
+    fields = json.loads(record.value or b"")
+    body = json.loads(fields["body"])
+    for number, entry in enumerate(body["transactions"]):
+        entry["digest"] = None if number else f"{2**127:032x}"
+    old = json.dumps(fields | {"format": 1, "body": json.dumps(body)}).encode()
+    found = view_of(read(LogRecord(record.key, old), 20, DRIVER), marker(21, 7, 4)).query(Q).newest
+    assert found is not None
+    assert found.decision == decision()
+
+
+@pytest.mark.parametrize(("nonce", "plan", "copies"), [("n1", "n1", 0), ("n1~1", "n1", 1), ("n1~12", "n1", 12)])
+def test_a_nonce_holds_the_plan_and_the_number_of_copies(nonce: str, plan: str, copies: int) -> None:
+    assert (plan_nonce(nonce), decision(nonce=nonce).copies) == (plan, copies)
+
+
+def test_decision_of_copies_stands_for_the_plan_that_it_finishes() -> None:
+    """So the abort of a task's failed driver leaves alone what another has copied meanwhile."""
+    (record,) = decision_records(decision(nonce="n1~2"))
+    view = view_of(read(record, 20, DRIVER), marker(21, 7, 4))
+    assert view.query(Q).nonces_not_aborted == {"n1"}
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])

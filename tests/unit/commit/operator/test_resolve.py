@@ -90,9 +90,7 @@ class World:
         offset = self.record(part_record(W, query_id, task, 3, 0), by)
         self.open(by)
         where = OffsetRange(topic="orders", partition=task, first_offset=0, last_offset=9)
-        return PreparedTransaction(
-            partition=task, identity=by, part_offset=offset, rows=10, digest=None, offsets=(where,)
-        )
+        return PreparedTransaction(partition=task, identity=by, part_offset=offset, rows=10, offsets=(where,))
 
     def decide(self, *named: PreparedTransaction, query_id: str = Q, version: int = 3) -> Decision:
         decision = Decision(
@@ -392,7 +390,9 @@ def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     assert world.resolve("committed", 7, STREAM).decision.version == 7
 
 
-def test_query_does_not_resume_above_an_undecided_decision() -> None:
+@pytest.mark.parametrize("state", ["CompleteAbort", "CompleteCommit"])
+def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
+    """A driver acts on a decision only after it has read its marker, so one without a marker counts for nothing."""
     world = finished()
     driver = replace(OLD_DRIVER, producer_epoch=5)
     decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
@@ -402,11 +402,7 @@ def test_query_does_not_resume_above_an_undecided_decision() -> None:
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
         world.resolve("committed", 7, STREAM)
     assert not world.fenced
-    world.open(driver, "CompleteCommit", epoch=1)  # committed, and its marker was passed over
-    with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
-        world.resolve("committed", 7, STREAM)
-    assert not world.fenced
-    world.open(driver, "CompleteAbort", epoch=1)
+    world.open(driver, state, epoch=1)  # KAFKA-20734: its marker was left out
     assert world.resolve("committed", 7, STREAM).decision.version == 7
 
 
@@ -439,13 +435,23 @@ def test_query_id_is_required_when_ambiguous() -> None:
     assert not world.fenced
 
 
-def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
+@pytest.mark.parametrize("answer", ["aborted", "rewrite"])
+def test_decision_without_marker_is_rejected_and_fences_nothing(answer: Answer) -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10), query_id="q")
     world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
-    with pytest.raises(KafkaEosError, match=r"DECISION_WITHOUT_MARKER.*kafka-eos repair"):
-        world.resolve("committed", decision.version, "q")
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*no marker, so it counts for nothing"):
+        world.resolve(answer, decision.version, "q")
     assert not world.fenced
+
+
+def test_committed_ends_what_a_decision_without_marker_left_open() -> None:
+    """The operator says where the query continues, as above a log that knows nothing of it."""
+    world = World()
+    decision = world.decide(world.prepare(0, 10), query_id="q")
+    world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
+    assert world.resolve("committed", decision.version, "q").superseded is None
+    assert world.ends == [(f"{W}.0.0", False)]
 
 
 def undecided(world: World) -> Decision:
