@@ -242,8 +242,10 @@ def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
     return replace(identity, transaction_version=0)
 
 
-def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:
-    """Record the operator's decision for one version, as `resolve`."""
+def resolve_version(
+    settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
+) -> Resolved:
+    """Record the operator's answer about one version, as `resolve`."""
     with _connected(settings) as (admin, executor):
         transaction_version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
         request = ResolveRequest(
@@ -251,6 +253,7 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
             query_id=query_id,
             version=version,
             answer=answer,
+            allow_duplicates=allow_duplicates,
             nonce=uuid.uuid4().hex,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
         )

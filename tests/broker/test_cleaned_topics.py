@@ -213,7 +213,7 @@ def test_aborted_rows_deleted_by_cleaner_are_not_called_visible(
     others.next = replace(others.next, version=2_000)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["resolve", *where, "--version", "1000", "--as", "aborted"]) == 0, capsys.readouterr().err
+    assert main(["resolve", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
     writes.next = given
     writes.commit()
     assert numbers(cleaning_kafka, topic)[-len(KEYS) :] == [1_000] * len(KEYS)

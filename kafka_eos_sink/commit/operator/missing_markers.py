@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
