@@ -304,8 +304,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task.fresh_identity,
-                "if (found := described.get(transactional_id)) is None or found.is_free",
-                "",
+                "if found is None or found.is_free:",
+                "if True:",
             ),
         ),
         setting=_small("slot unchecked", attempts=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW),
@@ -494,8 +494,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task.write_attempt,
-                '    yield Reached("task.initialised")\n',
-                "    identity = replace(identity, producer_epoch=max(0, identity.producer_epoch - 1))\n",
+                "    identity = yield from fresh_identity(\n",
+                "    from kafka_eos_sink.commit.transactional_id import task_transactional_id\n"
+                "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
+                "    name = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))\n"
+                "    known = (yield DescribeTransactions((name,)))[name]\n"
+                "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
+                "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
+                "    else: identity = yield from fresh_identity(\n",
             ),
         ),
         setting=_small(
