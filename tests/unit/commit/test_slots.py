@@ -61,7 +61,7 @@ class Coordinators:
                 if took > most:
                     raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
                 known = self.states.items()
-                return {name: None for name in step.transactional_ids} | {
+                return dict.fromkeys(step.transactional_ids) | {
                     name: description(state) for name, state in known if name in step.transactional_ids
                 }
             case steps.InitProducerId():
