@@ -752,9 +752,6 @@ CASES = [case for group in GROUPS for case in group()]
 def test_error_code_triggers_its_protocol_reaction(
     bench_of: Callable[[int], Bench], case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # How long a task looks for a free id is no setting: a minute.
-    if "delivery_timeout_ms" in case.settings:
-        monkeypatch.setattr(task, "SLOT_DEADLINE_MS", 0)
     bench = bench_of(case.version)
     topic = bench.topic()
     settings = bench.write_settings(topic, **case.settings)
@@ -777,7 +774,10 @@ def test_error_code_triggers_its_protocol_reaction(
             bench.assert_exactly_once(topic)
         bench.assert_nothing_open(topic)
         return
-    with pytest.raises(KafkaEosError) as raised:
+    with monkeypatch.context() as patched, pytest.raises(KafkaEosError) as raised:
+        if "delivery_timeout_ms" in case.settings:
+            # How long a task looks for a free id is no setting: a minute.
+            patched.setattr(task, "SLOT_DEADLINE_MS", 0)
         drive()
     assert raised.value.code == case.ends, str(raised.value)
     assert re.search(case.says.replace("TOPIC", topic), raised.value.message), raised.value.message
