@@ -12,6 +12,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     PreparedTransaction,
 )
+from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -95,6 +96,14 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
 
 
 # before the decision
+
+
+def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "NO_FREE_TRANSACTIONAL_ID",
+        f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions; see: "
+        f"kafka-eos transactions --prefix '{write_id}'",
+    )
 
 
 def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedError:

@@ -19,10 +19,10 @@ from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
 from kafka_eos_sink.commit.steps import (
     Copied,
     CopyRecords,
-    Now,
     Procedure,
     Reached,
     RecordsGoneError,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.commit.task import fresh_identity, give_up
@@ -89,7 +89,7 @@ def _restore(
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction] | None]:
     """Copy the lost transactions, and decide the copies together with the committed rest; None if nothing of it may be decided."""
     decision, lost = settled.found.decision, settled.lost
-    started: int = yield Now()
+    started: int = yield WallClock()
     opened: list[ProducerIdentity] = []
     copies: list[PreparedTransaction] = []
     gone: list[str] = []

@@ -269,7 +269,12 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Result: wall clock of this process, milliseconds."""
+    """Result: ms of a clock that only this process can read and nobody can set. For deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Result: ms since 1970, to compare with the clocks of other processes and of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +363,7 @@ Step = (
     | DescribeProducers
     | AbortedTransactions
     | Now
+    | WallClock
     | Wait
     | Warn
     | Reached

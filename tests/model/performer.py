@@ -21,8 +21,6 @@ Request = tuple[Any, ...]
 TOPIC = "t"
 LOG_TOPIC = "__kafka_eos_commits"
 
-LOCAL_STEPS = (steps.Now, steps.Wait, steps.Warn, steps.Reached, steps.HasRows)
-
 UNORDERED = steps.EndTransactions
 """The one step whose requests go to several coordinators at once: they are processed in any order."""
 
