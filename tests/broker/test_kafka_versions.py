@@ -1,4 +1,4 @@
-"""The Kafkas that the other tests do not run: 3.9, whose transactions are of version 0, and 4.3.
+"""The Kafkas that the other tests do not run: 3.6, the oldest that verifies transactional appends, 3.9, and 4.3.
 
 `transaction.version` 1 differs from 0 only in how the coordinator keeps its records. A write is killed at each of its steps.
 """
@@ -33,6 +33,7 @@ class Release:
 
 
 RELEASES = [
+    Release(version="3.6.2", transaction_version=0),
     Release(version="3.9.2", transaction_version=0),
     Release(version="4.3.1", transaction_version=2),
     Release(version="4.2.1", asked_for=1, transaction_version=1),
