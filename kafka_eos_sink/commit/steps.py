@@ -29,7 +29,11 @@ class DataTopicGoneError(BrokerRefusedError):
 
 
 class RecordsGoneError(BrokerRefusedError):
-    """``LOST_PARTS``: records of an aborted transaction that are gone or may not be read, so they cannot be copied."""
+    """``LOST_PARTS``: records of an aborted transaction are gone, so they cannot be copied."""
+
+
+class RecordsHiddenError(RecordsGoneError):
+    """They may be there, but the right to Read them is missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,9 @@ class RecordCopier:
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise _gone(part, "the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
-        except (AuthorizationError, ProtocolError) as failure:
+        except AuthorizationError as failure:
+            raise steps.RecordsHiddenError(*_gone(part, failure.message).args) from failure
+        except ProtocolError as failure:
             raise _gone(part, failure.message) from failure
         except steps.DataTopicGoneError as gone:
             self._gone[part.topic] = gone.message
@@ -161,12 +163,12 @@ def _require_untainted(producer: Producer) -> None:
     if producer.tainted:
         raise TransactionAbortedError(
             "REQUEST_ABANDONED",
-            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; Spark's "
-            "next attempt writes the rows again",
+            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
+            "transaction is aborted, and the rows are written again",
         )
 
 
 def _offset_unknown(what: str) -> KafkaEosError:
     return TransactionAbortedError(
-        "OFFSET_UNKNOWN", f"{what}, so the attempt cannot be proven; Spark's next attempt writes the rows again"
+        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
     )

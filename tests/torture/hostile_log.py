@@ -314,7 +314,9 @@ def hostile_record(kind: str, decision: Decision, chance: random.Random) -> step
 def bombs() -> list[tuple[str, Codec, int, bytes]]:
     """Batches that are small in the log and large in memory: name, codec, number of records, records section."""
     zeros = encode_rows([(b"k", bytes(65 << 20), ())], 1).records
-    found = [(f"{codec.name.lower()} of 65 MiB", codec, 1, bytes(compress(codec, None, zeros))) for codec in Codec if codec]
+    found = [
+        (f"{codec.name.lower()} of 65 MiB", codec, 1, bytes(compress(codec, None, zeros))) for codec in Codec if codec
+    ]
     headers = b"\0\0\0\x02k\x01" + encode_varint(500_000) + bytes(1_000_000)
     headers = encode_varint(len(headers)) + headers
     found.append(("headers", Codec.ZSTD, 1, bytes(compress(Codec.ZSTD, None, headers))))
@@ -403,7 +405,11 @@ class Fuzz:
     def _append_section(self, log: HostileLog, codec: Codec, count: int, section: bytes) -> None:
         chance = self.chance
         producer_id, epoch = HOSTILE if chance.random() < 0.8 else (-1, -1)
-        attributes = codec | (0x10 if producer_id >= 0 else 0) | (chance.choice((0x08, 0x40, 5)) if chance.random() < 0.02 else 0)
+        attributes = (
+            codec
+            | (0x10 if producer_id >= 0 else 0)
+            | (chance.choice((0x08, 0x40, 5)) if chance.random() < 0.02 else 0)
+        )
         header = bytearray(61)
         header[16] = 2
         struct.pack_into(
@@ -476,7 +482,10 @@ class Fuzz:
                 )
                 topic = m.FetchRequest.Topic(topic=part.topic, partitions=(where,))
                 encode_request(
-                    m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, isolation_level=0, topics=(topic,)), 12, 0, "fuzz"
+                    m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, isolation_level=0, topics=(topic,)),
+                    12,
+                    0,
+                    "fuzz",
                 )
         return decision.write_id == write_id
 

@@ -385,6 +385,19 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert "the version may be written anew" in cluster.warnings[-1]
 
 
+def hidden(_: Any) -> Any:
+    raise steps.RecordsHiddenError("LOST_PARTS", "t-0 [100..109]: grant Read")
+
+
+def test_rows_that_may_not_be_read_are_not_given_up() -> None:
+    """Nothing is visible, but whoever grants Read gets the original rows."""
+    cluster = Cluster(0, 1, CopyRecords=hidden)
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*2 of its 2 transactions.*grant Read"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
 def unreachable(_: Any) -> Any:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
 

@@ -11,7 +11,7 @@ import pytest
 
 from hand_driven import HandDrivenClient
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.commit.steps import Copied, CopyRecords, LogRecord, RecordsGoneError
+from kafka_eos_sink.commit.steps import Copied, CopyRecords, LogRecord, RecordsGoneError, RecordsHiddenError
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -298,6 +298,13 @@ def test_missing_right_and_deleted_topic_are_reported(refusal: KafkaEosError) ->
     cluster = Cluster()
     cluster.refusal = refusal
     assert gone(cluster) == f"t-0 [100..104]: {refusal.message}"
+
+
+def test_missing_right_does_not_mean_that_records_are_gone() -> None:
+    cluster = Cluster()
+    cluster.refusal = AuthorizationError("AUTHORIZATION_FAILED", "grant Read")
+    with pytest.raises(RecordsHiddenError):
+        cluster.copy(where(100, 104))
 
 
 def test_damaged_batch_is_reported_and_nothing_of_it_copied() -> None:
