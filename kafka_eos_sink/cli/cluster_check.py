@@ -12,7 +12,7 @@ from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
@@ -96,7 +96,7 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
     operations = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, f"topic {topic}", topic, deadline)
-        if topic == commit_log_topic:
+        if topic in (commit_log_topic, DEFAULT_TOPIC):
             meaning = "it must hold only records of the sink: choose another topic"
             found.append(Finding(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, operations)
