@@ -111,6 +111,12 @@ def of_driver(request: Any) -> bool:
     return (request.transactional_id or "").endswith(".driver")
 
 
+def of_slot(request: m.DescribeTransactionsRequest) -> bool:
+    """Whether the id that an attempt wants is free."""
+    (transactional_id, *others) = request.transactional_ids
+    return not others and not transactional_id.endswith(".driver")
+
+
 LOSSES: tuple[Action, ...] = (LoseRequest(close=False), LoseResponse(), Cut("response"))
 MORE_LOSSES: tuple[Action, ...] = (
     LoseRequest(),
@@ -126,11 +132,7 @@ ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
     "DescribeConfigs": (m.DescribeConfigsRequest, lambda _: True, (2,)),
     "ListTransactions": (m.ListTransactionsRequest, lambda _: True, (2,)),
     "FindCoordinator": (m.FindCoordinatorRequest, lambda _: True, (2,)),
-    "DescribeTransactions-of-the-slots": (
-        m.DescribeTransactionsRequest,
-        lambda request: len(request.transactional_ids) == 8,
-        (2,),
-    ),
+    "DescribeTransactions-of-a-slot": (m.DescribeTransactionsRequest, of_slot, (2,)),
     "DescribeTransactions-of-the-check": (
         m.DescribeTransactionsRequest,
         lambda request: 1 < len(request.transactional_ids) < 8,
@@ -143,7 +145,7 @@ ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
     ),
     "DescribeTransactions-of-the-driver": (
         m.DescribeTransactionsRequest,
-        lambda request: len(request.transactional_ids) == 1,
+        lambda request: request.transactional_ids[0].endswith(".driver"),
         (2,),
     ),
     "InitProducerId-of-the-driver": (m.InitProducerIdRequest, of_driver, (2, 0)),
