@@ -18,6 +18,13 @@ from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transa
 from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
+from kafka_eos_sink.runtime.requirements import (
+    MAX_TIMEOUT,
+    UNVERIFIED,
+    broker_settings,
+    verifies_appends,
+    way_to_verify,
+)
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.topics import MAX_REPLICATION_FACTOR
 
@@ -138,19 +145,25 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         "transaction.version=2"
     )
     yield _cluster_rule("transaction.version", (version < 2, str(version), _OK, upgrade), otherwise=str(version))
-    name = "transaction.max.timeout.ms"
-    try:
-        value = admin.describe_configs("broker", None, (name,), deadline).get(name)
-    except AuthorizationError:
-        value = None
-    limit = int(value or 0)
-    unread = "the sink tries 900000 and then smaller values; grant DescribeConfigs on the cluster to check it"
-    short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
-    brief = "a batch must be decided, and a dead driver restarted, within this time"
-    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no part of a batch can be lost"
+    settings = broker_settings(admin, deadline)
+    verifies = verifies_appends(settings, admin.client.versions(admin.client.any_node(deadline)))
+    unread = "grant DescribeConfigs on the cluster to check it"
     yield _cluster_rule(
-        name,
-        (value is None, "missing DescribeConfigs permission", _UNKNOWN, unread),
+        "verified appends",
+        (version >= 2, "part of transaction.version 2", _OK, ""),
+        (verifies is None, "not shown", _UNKNOWN, f"{unread}; without it, {UNVERIFIED}"),
+        (not verifies, "no", _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
+        otherwise="yes",
+    )
+    value = settings.get(MAX_TIMEOUT)
+    limit = int(value or 0)
+    smaller = f"the sink tries 900000 and then smaller values; {unread}"
+    short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
+    brief = "a batch must be decided within this time"
+    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
+    yield _cluster_rule(
+        MAX_TIMEOUT,
+        (value is None, "not shown", _UNKNOWN, smaller),
         (limit < DRIVER_TRANSACTION_TIMEOUT_MS, str(limit), _FAILS, short),
         (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, str(limit), _WARN, brief),
         (limit == _NEVER_MS, str(limit), _OK, never),

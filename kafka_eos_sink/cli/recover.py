@@ -42,9 +42,10 @@ def recover(
     """Finish the decided version of a dead write and abort the rest.
 
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
-    of the write id. Use it if the driver is gone and will not start soon: the next run of the same write id does the same.
-    A job or query that still runs under the write id is fenced, and its batch fails. Exit status 1 if a transaction may
-    still be open; the table names it with the reason.
+    of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
+    gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
+    write id is fenced, and its batch fails. Exit status 1 if a transaction may still be open; the table names it with the
+    reason.
     """
     from kafka_eos_sink.runtime import operator
 

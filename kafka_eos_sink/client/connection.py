@@ -132,6 +132,10 @@ class BrokerVersions:
             features_epoch=response.finalized_features_epoch,
         )
 
+    def highest(self, request: type[Request[Any]]) -> int:
+        """Return the broker's highest version of a request, -1 if it has none."""
+        return self.api_versions.get(request.API_KEY, (0, -1))[1]
+
     def negotiate(
         self,
         request: type[Request[Any]],

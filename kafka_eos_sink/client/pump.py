@@ -89,6 +89,12 @@ class Pump:
         """Learn a broker's address from a FindCoordinator response."""
         self._updater.learn_broker(Broker(node_id=node_id, host=host, port=port))
 
+    def versions(self, node_id: int) -> BrokerVersions:
+        """Return what a connected node offers."""
+        connection = self._connected(node_id).connection
+        assert connection is not None
+        return connection.versions
+
     def finalized_features(self, node_id: int | None = None) -> Mapping[str, int]:
         """Return feature name -> finalized level as this node knows it, by default the newest of all nodes."""
         if node_id is None:
@@ -163,9 +169,8 @@ class Pump:
 
     def api_version(self, node_id: int, request: type[Request[Any]], max_version: int | None = None) -> int:
         """Return the version that ``send`` would use for this request class; the node must be connected."""
-        node = self._connected(node_id)
-        assert node.connection is not None
-        return node.connection.versions.negotiate(request, str(node.broker), max_version=max_version)
+        broker = str(self._connected(node_id).broker)
+        return self.versions(node_id).negotiate(request, broker, max_version=max_version)
 
     def _connected(self, node_id: int) -> Node:
         node = self._nodes.get(node_id)

@@ -22,7 +22,7 @@ _NAMED_PARTITIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """One EndTxn. ``version`` is the API version of every try: 5 in transaction version 2, else 3 or 4."""
+    """One EndTxn. ``version`` is the API version of every try: 5 in transaction version 2, else 3."""
 
     transactional_id: str
     producer_id: int

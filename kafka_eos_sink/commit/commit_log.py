@@ -24,8 +24,8 @@ from kafka_eos_sink.commit.steps import (
     EndResult,
     EndTransactions,
     LogRecord,
-    Now,
     Procedure,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
@@ -253,7 +253,7 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
 def write_done(decision: Decision) -> Procedure[None]:
     """Append the done record of a finished decision; warn if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
-    now: int = yield Now()
+    now: int = yield WallClock()
     try:
         yield Append((done_record(decision, now),))
     except KafkaEosError as failure:

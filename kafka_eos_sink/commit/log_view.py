@@ -56,6 +56,8 @@ class LoggedRecord:
     producer_epoch: int
     value: dict[str, Any] | None
     marker: Marker | None = None
+    decision: Decision | None = None
+    """Parsed once: a planner keeps its view, and a large decision takes longer to parse than to read."""
 
     @property
     def carrier(self) -> ProducerIdAndEpoch:
@@ -109,9 +111,10 @@ class QueryState:
             WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing, COMMIT_LOG_FORMAT if a newer version of the sink wrote it.
         """
         while (first := _newest_committed(self._of("decision", 0))) is not None and first.value is not None:
-            decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
-            if decision is not None:
-                return LoggedDecision(decision, first.offset)
+            if first.decision is None:
+                first.decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
+            if first.decision is not None:
+                return LoggedDecision(first.decision, first.offset)
             self._of("decision", 0).remove(first)
             self._records.setdefault(("foreign",), []).append(first)
             warn_once(

@@ -19,10 +19,11 @@ from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
 from kafka_eos_sink.commit.steps import (
     Copied,
     CopyRecords,
-    Now,
     Procedure,
     Reached,
     RecordsGoneError,
+    RecordsHiddenError,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.commit.task import fresh_identity, give_up
@@ -59,7 +60,8 @@ def finish(
         it is visible and it cannot be copied, so that it may run anew.
 
     Raises:
-        DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible.
+        DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible, or
+            if Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for _ in range(MOST_COPIES):
@@ -89,10 +91,11 @@ def _restore(
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction] | None]:
     """Copy the lost transactions, and decide the copies together with the committed rest; None if nothing of it may be decided."""
     decision, lost = settled.found.decision, settled.lost
-    started: int = yield Now()
+    started: int = yield WallClock()
     opened: list[ProducerIdentity] = []
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
+    hidden = False
     try:
         for entry in lost:
             identity = yield from _identity_for(decision, entry, timeout_ms)
@@ -100,6 +103,7 @@ def _restore(
             try:
                 copies.append((yield from _copy(decision, entry, identity)))
             except RecordsGoneError as why:
+                hidden = hidden or isinstance(why, RecordsHiddenError)
                 gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {why.message}")
         yield Reached("restore.copied")
         if not gone:
@@ -112,7 +116,7 @@ def _restore(
     if gone:
         # All or nothing: a decision that lacks some of the rows would hide that they are missing.
         yield from give_up(opened)
-        if len(lost) < len(decision.transactions):
+        if hidden or len(lost) < len(decision.transactions):
             raise refusals.lost_parts(decision, lost, gone)
         yield Warn(refusals.void_warning(decision, gone))
         return None

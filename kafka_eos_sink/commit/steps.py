@@ -29,7 +29,11 @@ class DataTopicGoneError(BrokerRefusedError):
 
 
 class RecordsGoneError(BrokerRefusedError):
-    """``LOST_PARTS``: records of an aborted transaction that are gone or may not be read, so they cannot be copied."""
+    """``LOST_PARTS``: records of an aborted transaction are gone, so they cannot be copied."""
+
+
+class RecordsHiddenError(RecordsGoneError):
+    """They may be there, but the right to Read them is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +273,12 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Result: wall clock of this process, milliseconds."""
+    """Result: ms of a clock that only this process can read and nobody can set. For deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Result: ms since 1970, to compare with the clocks of other processes and of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +367,7 @@ Step = (
     | DescribeProducers
     | AbortedTransactions
     | Now
+    | WallClock
     | Wait
     | Warn
     | Reached

@@ -62,6 +62,10 @@ class BatchHeader(NamedTuple):
         """Offset of the last record before compaction."""
         return self.base_offset + self.last_offset_delta
 
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBlock:
@@ -212,7 +216,7 @@ def read_record_batches(
 
 
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
-    """Read batches without their records, to append them elsewhere; control batches are left out.
+    """Read batches without reading their records, to append them elsewhere.
 
     Yields:
         The header, and the records as they lie in the log, still compressed and not copied.
@@ -222,19 +226,16 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     """
     for view in _batches(data):
         header = _read_header(view)
-        if not header.attributes & _CONTROL:
-            records = view[BATCH_OVERHEAD:]
-            yield (
-                header,
-                RecordsBlock(
-                    records=records,
-                    record_count=header.record_count,
-                    compression=_codec_of(header),
-                    base_timestamp=header.base_timestamp,
-                    max_timestamp=header.max_timestamp,
-                    uncompressed_bytes=len(records),
-                ),
-            )
+        records = view[BATCH_OVERHEAD:]
+        block = RecordsBlock(
+            records=records,
+            record_count=header.record_count,
+            compression=_codec_of(header),
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+            uncompressed_bytes=len(records),
+        )
+        yield header, block
 
 
 def read_each_batch(
@@ -326,7 +327,6 @@ def _read_batch(
 ) -> tuple[RecordBatch, int]:
     """Read the records of a batch; also return the decompressed bytes, at most ``budget``."""
     where = f"the batch at offset {header.base_offset}"
-    control = bool(header.attributes & _CONTROL)
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
     section: Buffer = b""
@@ -343,14 +343,14 @@ def _read_batch(
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         transactional=bool(header.attributes & _TRANSACTIONAL),
-        control=control,
+        control=header.is_control,
         compression=_codec_of(header),
         log_append_time=log_append_time,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         size_in_bytes=len(view),
-        records=() if control else records,
-        control_records=tuple(_control_record(record, where) for record in records) if control else (),
+        records=() if header.is_control else records,
+        control_records=tuple(_control_record(record, where) for record in records) if header.is_control else (),
     )
     return batch, len(section)
 

@@ -49,9 +49,9 @@ MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 def end_txn_version(identity: ProducerIdentity) -> int:
     """Return the API version for every try of an EndTxn.
 
-    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2.
+    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2. Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8.
     """
-    return 5 if identity.transaction_version >= 2 else 4
+    return 5 if identity.transaction_version >= 2 else 3
 
 
 class Executor:
@@ -87,7 +87,8 @@ class Executor:
             steps.DescribeProducers: proofs.describe_producers,
             steps.AbortedTransactions: proofs.aborted_transactions,
             steps.CopyRecords: RecordCopier(admin, where, config).copy,
-            steps.Now: lambda _: time.time_ns() // 1_000_000,
+            steps.Now: lambda _: admin.client.clock(),
+            steps.WallClock: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
             steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
             steps.Reached: lambda step: failpoints.reached(step.point),

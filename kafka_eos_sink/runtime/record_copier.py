@@ -29,7 +29,7 @@ FETCH_WAIT_MS = 500
 
 
 class RecordCopier:
-    """Performs `CopyRecords`. Holds at most buffer.memory and one Fetch response.
+    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses.
 
     Args:
         where: The partition of the commit log for the part record.
@@ -82,8 +82,12 @@ class RecordCopier:
             records, next_offset = self._fetch(part, offset)
             for header, block in records:
                 own = (header.producer_id, header.producer_epoch) == (source.producer_id, source.producer_epoch)
-                if own and offset <= header.base_offset and header.last_offset <= part.last_offset:
-                    yield block
+                inside = offset <= header.base_offset and header.last_offset <= part.last_offset
+                # The cleaner can remove records from a batch and leave the others, or an empty batch.
+                whole = header.record_count == header.last_offset_delta + 1
+                if own and inside and whole and not header.is_control:
+                    # A view would keep the whole response in memory until the batch is acknowledged.
+                    yield replace(block, records=bytes(block.records))
             now = self._client.clock()
             waiting_since = now if waiting_since is None else waiting_since
             if next_offset > offset:
@@ -108,7 +112,9 @@ class RecordCopier:
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise _gone(part, "the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
-        except (AuthorizationError, ProtocolError) as failure:
+        except AuthorizationError as failure:
+            raise steps.RecordsHiddenError(*_gone(part, failure.message).args) from failure
+        except ProtocolError as failure:
             raise _gone(part, failure.message) from failure
         except steps.DataTopicGoneError as gone:
             self._gone[part.topic] = gone.message
@@ -157,12 +163,12 @@ def _require_untainted(producer: Producer) -> None:
     if producer.tainted:
         raise TransactionAbortedError(
             "REQUEST_ABANDONED",
-            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; Spark's "
-            "next attempt writes the rows again",
+            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
+            "transaction is aborted, and the rows are written again",
         )
 
 
 def _offset_unknown(what: str) -> KafkaEosError:
     return TransactionAbortedError(
-        "OFFSET_UNKNOWN", f"{what}, so the attempt cannot be proven; Spark's next attempt writes the rows again"
+        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,7 +24,7 @@ from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Decision, 
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError
+from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -32,6 +32,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_verified_appends
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 
@@ -179,16 +180,18 @@ def plan(settings: WriteSettings) -> Plan:
 
 
 def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
-    """Check the topics and read the transaction timeout."""
+    """Check the topics and the brokers' settings."""
     # View and plan are of no use if the commit log was deleted and created again.
     deadline = admin.client.clock() + settings.producer.max_block_ms
+    found = broker_settings(admin, deadline)
+    require_verified_appends(admin, found, deadline)
     if settings.topic is not None and settings.producer.dead_letter_topic is None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
     log_topic_id = ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
     same_log = known is not None and known.log_topic_id == log_topic_id
     return _Remembered(
         checked_at=admin.client.clock(),
-        transaction_timeout_ms=_transaction_timeout(settings, admin, deadline),
+        transaction_timeout_ms=_transaction_timeout(settings, found),
         log_topic_id=log_topic_id,
         view=known.view if known is not None and same_log else LogView(settings.write_id),
         listed_at=0 if known is None else known.listed_at,
@@ -275,31 +278,25 @@ def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int
         return _executor(settings, admin).run(aborting.sweep(plan, decision))
 
 
-def _transaction_timeout(settings: WriteSettings, admin: Admin, deadline: int) -> int:
+def _transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> int:
     """Return the configured transaction.timeout.ms, else the broker's maximum.
 
     It is at most 15 minutes if none is configured, or if the write id is random.
     """
     configured = settings.producer.transaction_timeout_ms
-    maximum: int | None = None
-    try:
-        found = admin.describe_configs("broker", None, ("transaction.max.timeout.ms",), deadline)
-        maximum = int(found["transaction.max.timeout.ms"])
-    except AuthorizationError:
-        if configured is None:
-            warn_once(
-                "the brokers' transaction.max.timeout.ms may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
-                f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
-                "or set kafka.transaction.timeout.ms"
-            )
-    except KeyError:
-        log.debug("the brokers return no transaction.max.timeout.ms")
+    maximum = int(found[MAX_TIMEOUT]) if MAX_TIMEOUT in found else None
+    if configured is None and maximum is None:
+        warn_once(
+            f"the brokers' {MAX_TIMEOUT} may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
+            f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
+            "or set kafka.transaction.timeout.ms"
+        )
     if configured is not None:
         if maximum is not None and configured > maximum:
             raise ConfigurationError(
                 "INVALID_TRANSACTION_TIMEOUT",
                 f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
-                "transaction.max.timeout.ms on the brokers",
+                f"{MAX_TIMEOUT} on the brokers",
             )
         # Nobody uses a random id again. Only the timeout ends its open transaction, so the sink keeps the timeout short.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured

@@ -73,6 +73,9 @@ class World:
     def Now(self, _: steps.Now) -> int:  # noqa: N802
         return self.now
 
+    def WallClock(self, _: steps.WallClock) -> int:  # noqa: N802
+        return self.now
+
     def Wait(self, step: steps.Wait) -> None:  # noqa: N802
         self.now += step.ms
 

@@ -351,7 +351,8 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     assert "2 of its 3 transactions, with 20 rows" in message
     assert "t-2 [100..109]: the partition does not hold these offsets any more" in message
     assert "t-1" not in message, "its records can be copied"
-    assert "kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 1 --as committed|rewrite" in message
+    assert "kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 1 --as committed" in message
+    assert "--as rewrite --allow-duplicates" in message
     assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
     assert (cluster.newest(), cluster.open) == (cluster.decision, {})
 
@@ -382,6 +383,19 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert cluster.newest() == cluster.decision
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
     assert "the version may be written anew" in cluster.warnings[-1]
+
+
+def hidden(_: Any) -> Any:
+    raise steps.RecordsHiddenError("LOST_PARTS", "t-0 [100..109]: grant Read")
+
+
+def test_rows_that_may_not_be_read_are_not_given_up() -> None:
+    """Nothing is visible, but whoever grants Read gets the original rows."""
+    cluster = Cluster(0, 1, CopyRecords=hidden)
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*2 of its 2 transactions.*grant Read"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
 
 
 def unreachable(_: Any) -> Any:
@@ -419,7 +433,32 @@ def test_copy_that_took_too_long_is_not_decided() -> None:
     cluster.own = {"AppendInTransaction": slow}
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*TRANSACTION_TOO_OLD"):
         cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
     assert cluster.newest() == cluster.decision
+
+
+def test_copies_of_a_fenced_driver_are_ended_at_once() -> None:
+    """The marker of their decision is an ABORT, so no driver will ever commit them."""
+    cluster = Cluster(1)
+
+    def fenced(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if step.ends[0].identity == NEXT_DRIVER:
+            cluster.mark(NEXT_DRIVER, MarkerType.ABORT)
+            return (steps.EndResult(error=ErrorCode.PRODUCER_FENCED),)
+        return Cluster.EndTransactions(cluster, step)
+
+    cluster.own = {"EndTransactions": fenced}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*FENCED"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def test_copies_whose_decision_is_rejected_are_ended_at_once() -> None:
+    cluster = Cluster(1, AppendInTransaction=lambda _: steps.Appended(error=ErrorCode.MESSAGE_TOO_LARGE))
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*NOT_DECIDED.*MESSAGE_TOO_LARGE"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
 
 
 def test_second_decision_without_its_marker_is_unknown_and_ends_nothing() -> None:
@@ -495,3 +534,50 @@ def test_take_over_returns_a_void_version() -> None:
     assert decision.status is DecisionStatus.VOID
     assert len([step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]) == 1
     assert cluster.records("done") == []
+
+
+def with_second_query(cluster: Cluster) -> None:
+    """Another query id of the write, whose only transaction was aborted as well."""
+    driver = replace(DRIVER, producer_epoch=8)
+    entry = prepared(5)
+    entry = replace(entry, part_offset=cluster.append(part_record("w", "q2", 5, 1, 0), entry.identity))
+    cluster.aborted.add(entry.identity)
+    cluster.mark(entry.identity, MarkerType.ABORT)
+    decision = replace(cluster.decision, query_id="q2", nonce="other", driver=driver, transactions=(entry,))
+    (record,) = decision_records(decision)
+    cluster.append(record, driver)
+    cluster.mark(driver, MarkerType.COMMIT)
+
+
+def test_take_over_copies_for_two_queries_under_one_fence() -> None:
+    cluster = Cluster(1)
+    with_second_query(cluster)
+    plan = cluster.run(take_over(TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert {decision.query_id: decision.nonce for decision in plan.decisions} == {"batch": "mine~1", "q2": "other~1"}
+    first, second = cluster.done(steps.AppendInTransaction)
+    assert second.identity == replace(first.identity, producer_epoch=first.identity.producer_epoch + 1)
+    assert (first.base_sequence, second.base_sequence) == (0, 0)
+    kinds = [step for step in cluster.steps if isinstance(step, (steps.InitProducerId, steps.AppendInTransaction))]
+    fences = [at for at, step in enumerate(kinds) if getattr(step, "transactional_id", "") == "w.driver"]
+    assert fences == [0, len(kinds) - 1]
+
+
+def test_copies_of_one_query_stand_if_another_fails() -> None:
+    cluster = Cluster(1, partitions=2)
+    with_second_query(cluster)
+
+    def some(step: steps.CopyRecords) -> steps.Copied:
+        if step.ranges[0].partition == 1:
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
+        return Cluster.CopyRecords(cluster, step)
+
+    cluster.own = {"CopyRecords": some}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*version 1 .*could not be copied"):
+        cluster.run(take_over(TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS), 2))
+    view = LogView("w")
+    view.feed(cluster.log, cluster.end, 0)
+    found = view.query("q2").newest
+    assert found is not None
+    assert (found.decision.nonce, view.query("q2").has_done_record(found.decision)) == ("other~1", True)
+    assert cluster.newest() == cluster.decision
+    assert cluster.open == {}

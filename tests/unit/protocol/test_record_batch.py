@@ -19,6 +19,7 @@ from kafka_eos_sink.protocol.record_batch import (
     RecordsBlock,
     encode_rows,
     first_batch_of,
+    read_blocks,
     read_each_batch,
     read_record_batches,
     seal,
@@ -340,3 +341,56 @@ def test_the_header_of_a_batch_is_read_without_its_records() -> None:
     old = first_batch_of(bytes(data))
     assert old is not None
     assert (old.base_offset, old.producer_id) == (40, -1)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Codec) -> None:
+    """Under another producer, still compressed: what recovery does with an aborted transaction's records."""
+    data = sealed(encode_rows(ROWS, TIME, codec=codec))
+    ((header, block),) = read_blocks(data)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4711, 5, 6)
+    assert bytes(block.records) == data[BATCH_OVERHEAD:]
+    assert (block.record_count, block.compression, block.size_in_bytes) == (len(ROWS), codec, len(data))
+    again = sealed(block, producer_id=4712, producer_epoch=0, base_sequence=40)
+    (old,), (new,) = read_record_batches(data), read_record_batches(again)
+    assert (new.producer_id, new.producer_epoch, new.base_sequence) == (4712, 0, 40)
+    assert (new.records, new.compression) == (old.records, codec)
+    assert (new.base_timestamp, new.max_timestamp) == (old.base_timestamp, old.max_timestamp)
+
+
+def test_blocks_keep_the_times_of_their_records() -> None:
+    data = batch(record(0, time=5) + record(1, time=-9), 2, max_timestamp=TIME + 5)
+    ((_, block),) = read_blocks(data)
+    (read,) = read_record_batches(sealed(block))
+    assert [one.timestamp for one in read.records] == [TIME + 5, TIME - 9]
+    assert read.max_timestamp == TIME + 5
+
+
+def test_markers_are_read_as_blocks_that_say_so() -> None:
+    data = batch(record(), 1, base_offset=54) + control(1, struct.pack(">hi", 0, 17))
+    assert [(header.last_offset, header.is_control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
+
+
+def test_a_block_is_read_without_its_records() -> None:
+    """What a decompressor or a record reader would refuse is copied as it is."""
+    ((_, block),) = read_blocks(batch(b"not compressed", 3, attributes=Codec.ZSTD))
+    assert (bytes(block.records), block.compression) == (b"not compressed", Codec.ZSTD)
+
+
+def test_a_damaged_block_is_refused_and_the_last_may_be_cut() -> None:
+    whole = sealed(encode_rows(ROWS[:2], TIME))
+    for cut in range(len(whole)):
+        assert len(list(read_blocks(whole + whole[:cut]))) == 1
+    for place in range(17, len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x40
+        with pytest.raises(ProtocolError, match="offset 0 is damaged: its CRC-32C"):
+            list(read_blocks(damaged))
+
+
+@pytest.mark.parametrize(
+    "name", ["length below the header", "negative last offset", "negative base offset", "unknown codec"]
+)
+def test_a_header_that_contradicts_itself_is_no_block(name: str) -> None:
+    with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
+        list(read_blocks(WRONG[name]))

@@ -11,7 +11,7 @@ from kafka_eos_sink.runtime.record_copier import part_offset, written_by
 
 def test_attempt_fails_when_a_request_was_abandoned() -> None:
     producer: Any = SimpleNamespace(tainted=True, flush=lambda: None)
-    abandoned = r"REQUEST_ABANDONED\].*Spark's next attempt writes the rows again"
+    abandoned = r"REQUEST_ABANDONED\].*its transaction is aborted, and the rows are written again"
     with pytest.raises(TransactionAbortedError, match=abandoned):
         written_by(producer)
     with pytest.raises(TransactionAbortedError, match=abandoned):
