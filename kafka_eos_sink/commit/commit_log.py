@@ -10,7 +10,7 @@ bytes become known entries. They raise nothing.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -227,21 +227,22 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
 
 def _typed(kind: Any, value: Any, name: str = "") -> Any:
     """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `_UNREADABLE` if it is none."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        fields = _fields_of(kind)
-        if type(value) is list:
-            value = dict(zip(fields, value, strict=True))
-        return kind(**{name: _typed(of, value[name], name) for name, of in fields.items()})
+    if type(value) not in (dict, list) or kind in (int, str, bool):
+        return _plain(kind, value, name)
     if get_origin(kind) is tuple:
-        return tuple(_typed(get_args(kind)[0], each) for each in _plain(list, value))
-    return _plain(kind, value, name)
+        (of, _) = get_args(kind)
+        return tuple([_typed(of, each) for each in _plain(list, value)])
+    fields = _fields_of(kind)
+    if type(value) is list:
+        value = dict(zip(fields, value, strict=True))
+    return kind(**{name: _typed(of, value[name], name) for name, of in fields.items()})
 
 
 _fields_of = cache(get_type_hints)
 
 
 def _plain(kind: Any, value: Any, name: str = "") -> Any:
-    if type(value) not in (get_args(kind) or (kind,)):
+    if type(value) is not kind and type(value) not in get_args(kind):
         raise TypeError(name)
     size = len(value.encode()) if type(value) is str else value
     if type(size) is int and not -1 <= size <= _LARGEST.get(name, 2**63 - 1):
