@@ -1,22 +1,11 @@
-"""Time in the simulation stands still unless a trace lets it pass; and what was searched is told at the end."""
+"""What was searched is told at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-
-from kafka_eos_sink.commit import abort
 
 LINES: list[str] = []
 """One line per search, for the summary."""
-
-
-@pytest.fixture(autouse=True)
-def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Abort ends after two empty listings some seconds apart; in the simulation those seconds never pass by themselves."""
-    monkeypatch.setattr(abort, "ABORT_QUIET_MS", 0)
-    return
 
 
 @pytest.fixture
