@@ -128,7 +128,7 @@ def test_list_of_a_new_write_waits_for_all_brokers() -> None:
     assert listing.within_ms is None
 
 
-def test_sweep_of_a_random_write_id_does_not_ask_who_holds_it() -> None:
+def test_sweep_of_a_random_write_id_needs_no_driver() -> None:
     """Decision and tombstones bump the epoch of W.driver twice, and nobody else ever takes the id over."""
     write_id = "kafka-eos/01234567-89ab-cdef-0123-456789abcdef"
     planned = replace(DRIVER, transactional_id=f"{write_id}.driver")
