@@ -214,6 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
+    Rule("faults/test_stopped_broker.py", ALL),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),

@@ -258,22 +258,25 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         return decision
 
 
-def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> None:
+def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> Plan | None:
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Args:
         plan: None if no task's message brought it to this process.
+
+    Returns:
+        The plan for `sweep`; None if a newer driver has taken over.
     """
     with lease_admin(settings.client) as admin:
         deadline = admin.client.clock() + settings.producer.max_block_ms
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         request = _take_over_request(settings, timeout_ms)
-        _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
+        return _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
-    """Abort what losing attempts opened after the commit; return how many there were."""
+    """Abort what losing or killed attempts opened after the commit or abort; return how many there were."""
     with lease_admin(settings.client) as admin:
         return _executor(settings, admin).run(aborting.sweep(plan, decision))
 

@@ -774,10 +774,10 @@ def test_error_code_triggers_its_protocol_reaction(
             bench.assert_exactly_once(topic)
         bench.assert_nothing_open(topic)
         return
+    # How long a task looks for a free id is no setting: a minute.
+    slot_deadline_ms = 0 if "delivery_timeout_ms" in case.settings else task.SLOT_DEADLINE_MS
     with monkeypatch.context() as patched:
-        if "delivery_timeout_ms" in case.settings:
-            # How long a task looks for a free id is no setting: a minute.
-            patched.setattr(task, "SLOT_DEADLINE_MS", 0)
+        patched.setattr(task, "SLOT_DEADLINE_MS", slot_deadline_ms)
         with pytest.raises(KafkaEosError) as raised:
             drive()
     assert raised.value.code == case.ends, str(raised.value)
