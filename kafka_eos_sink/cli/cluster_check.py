@@ -15,7 +15,7 @@ from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
@@ -26,7 +26,7 @@ from kafka_eos_sink.runtime.requirements import (
     way_to_verify,
 )
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
-from kafka_eos_sink.runtime.topics import MAX_REPLICATION_FACTOR
+from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
 
 _NEVER_MS = 2**31 - 1
 _BROKER_TIMEOUT_MS = 10_000
@@ -45,7 +45,6 @@ class _Operation(IntEnum):
 
     READ = 3
     WRITE = 4
-    CREATE = 5
     ALTER = 7
     DESCRIBE = 8
     CLUSTER_ACTION = 9
@@ -106,7 +105,7 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
         if topic == commit_log_topic:
             meaning = "it must hold only records of the sink: choose another topic"
             found.append(Finding(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
-    found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, operations)
+    found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     return [*found, *_rights(admin, deadline, operations)]
 
 
@@ -181,13 +180,8 @@ def _cluster_operations(admin: Admin, deadline: int) -> int:
     return _UNKNOWN_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
-def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | None = None) -> Iterator[Finding]:
-    """Check a topic.
-
-    Args:
-        cluster: For the commit log, the operations that the cluster allows: the first write creates a missing log.
-    """
-    client, is_commit_log = admin.client, cluster is not None
+def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[Finding]:
+    client = admin.client
     # Without automatic creation: the command must change nothing.
     request = MetadataRequest(
         topics=(MetadataRequest.Topic(name=name),),
@@ -196,15 +190,8 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
     )
     (response,) = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
     error = response.error_code
-    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and cluster is not None:
-        factor = min(MAX_REPLICATION_FACTOR, len(client.metadata.brokers))
-        size = f"{LOG_PARTITIONS} partitions, replication factor {factor}"
-        created = f"does not exist yet, the first write creates it with {size}"
-        # An ACL can also grant Create on the topic's name, which brokers do not report for a missing topic.
-        denied = "missing Create on the cluster: grant Create on this topic, or create it yourself"
-        unknown = (cluster == _UNKNOWN_OPERATIONS, created, _UNKNOWN, "")
-        cannot_create = (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, denied)
-        yield _rule(about, "topic", unknown, cannot_create, otherwise=created)
+    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_commit_log:
+        yield _created_log(admin, about, name, deadline)
         return
     if error:
         found, meaning = ErrorCode.of(error).name, ""
@@ -222,6 +209,21 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
         configs = {}
     yield from _configs(about, topic, configs, is_commit_log)
     yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
+
+
+def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
+    """Let the cluster check the request by which the first write creates the commit log."""
+    brokers = broker_count(admin, deadline)
+    try:
+        made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
+    except ConfigurationError as rejected:
+        return Finding(about, "topic", "does not exist", _FAILS, rejected.message)
+    replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
+    size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
+    created = f"does not exist yet, the first write creates it with {size}"
+    weak = weaknesses(replicas, brokers, configs)
+    meaning = f"{weak}: the loss of a broker can lose decisions; create it yourself"
+    return _rule(about, "topic", (bool(weak), created, _WARN, meaning), otherwise=created)
 
 
 def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[Finding]:

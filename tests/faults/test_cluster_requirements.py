@@ -56,7 +56,7 @@ BEFORE_36 = offering(m.AddPartitionsToTxnRequest, 3)
 
 
 @pytest.mark.parametrize("hidden", [ALL_HIDDEN, VERIFICATION_HIDDEN, NONE_SHOWN], ids=["all", "verification", "empty"])
-def test_release_shows_verified_appends_where_settings_are_hidden(
+def test_api_versions_prove_verification_if_settings_are_hidden(
     bench_of: Callable[[int], Bench], hidden: Rule, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(0)
@@ -91,7 +91,7 @@ def test_plan_fails_where_brokers_do_not_know_the_setting(bench_of: Callable[[in
     assert m.InitProducerIdRequest not in {seen.api for seen in bench.proxy.requests}
 
 
-def test_nothing_is_asked_of_verification_from_transaction_version_2_on(
+def test_transaction_version_2_needs_no_verification(
     bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(2)
