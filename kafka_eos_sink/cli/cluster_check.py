@@ -11,6 +11,7 @@ from enum import Enum, IntEnum
 from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
@@ -20,8 +21,12 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
+    NEEDED,
+    OPTIONAL,
+    OTHER_SERVICES,
     UNVERIFIED,
     broker_settings,
+    missing_apis,
     verifies_appends,
     way_to_verify,
 )
@@ -96,7 +101,9 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
         BrokerUnavailableError: No broker can be reached. Every other problem is a finding.
     """
     deadline = admin.client.clock() + timeout_ms
-    admin.client.any_node(deadline)
+    versions = admin.client.versions(admin.client.any_node(deadline))
+    if missing_apis(versions, [MetadataRequest]):
+        return [_offers("connection", admin.client.config.bootstrap_servers_text, versions)]
     admin.client.wait_for_metadata(deadline)
     found = [*_brokers(admin, deadline), *_transactions(admin, deadline)]
     operations = _cluster_operations(admin, deadline)
@@ -121,20 +128,31 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
         # A limit per broker: one that does not respond must not use up the time of the others.
         limit = min(deadline, client.clock() + _BROKER_TIMEOUT_MS)
         try:
-            features = client.call(broker.node_id, request, deadline_ms=limit).supported_features
+            response = client.call(broker.node_id, request, deadline_ms=limit)
         except KafkaEosError as failure:
             meaning = f"check its advertised listener; {failure.message}"
             yield Finding("", what, f"{address} cannot be reached from here", _FAILS, meaning)
             continue
-        level = next((each.max_version for each in features if each.name == "metadata.version"), 0)
+        level = next((each.max_version for each in response.supported_features if each.name == "metadata.version"), 0)
         release = next(release for first, release in _RELEASES.items() if level >= first)
         releases.add(release)
-        yield Finding("", what, f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}")
+        shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
+        yield _offers(what, shown, BrokerVersions.from_response(response))
     skips = "4.3.0 and 4.3.1 can skip a transaction marker if a partition has no leader"
     repair = f"{skips}; the write then fails with an error, and `kafka-eos repair` writes the marker"
     affected = ("4.3" in releases, "Kafka 4.3, patch level not visible", _WARN, repair)
     unsure = (None in releases or not releases, "release not known", _UNKNOWN, skips)
     yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
+
+
+def _offers(what: str, found: str, versions: BrokerVersions) -> Finding:
+    needed, optional = missing_apis(versions, NEEDED), missing_apis(versions, OPTIONAL)
+    return _cluster_rule(
+        what,
+        (bool(needed), found, _FAILS, f"does not offer {needed}. {OTHER_SERVICES}"),
+        (bool(optional), found, _WARN, f"does not offer {optional}"),
+        otherwise=found,
+    )
 
 
 def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:

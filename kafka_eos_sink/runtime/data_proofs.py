@@ -10,7 +10,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, MissingApiError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import first_batch_of
@@ -53,12 +53,12 @@ class DataProofs:
         self, step: steps.DescribeProducers
     ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
         found: dict[TopicPartition, dict[int, tuple[int, int]] | None] = {}
-        # One query per topic: a missing right on one topic must not hide the others.
+        # One query per topic: a missing right on one topic must not hide the others. A missing API is like the right.
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:
                 producers = self._query(partial(self._admin.describe_producers, where))
-            except AuthorizationError:
+            except (AuthorizationError, MissingApiError):
                 found.update(dict.fromkeys(where))
                 continue
             for partition, remembered in producers.items():

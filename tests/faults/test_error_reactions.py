@@ -710,7 +710,7 @@ def handshake() -> Iterator[Case]:
         return replace(answer, api_keys=keys)
 
     rules = (Rule(api, Change(without_flexible_produce), count=None),)
-    yield Case(name="ApiVersions-a-broker-too-old", rules=rules, ends="BROKER_TOO_OLD")
+    yield Case(name="ApiVersions-a-broker-too-old", rules=rules, ends="MISSING_API")
 
 
 def commands() -> Iterator[Case]:
