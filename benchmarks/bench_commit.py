@@ -1,9 +1,10 @@
 """The cost of a commit without Spark, in micro-batches and of many transactions.
 
-    python -m benchmarks.bench_commit [--tasks 8] [--batches 40] [--many 1000] [--transaction-version 2]
+    python -m benchmarks.bench_commit [--tasks 8] [--batches 40] [--many 1000] [--transaction-version 2] [--grid]
 
 Writes batches one after the other in one process, as a streaming query does, and prints the median milliseconds of each
-step. Then prints the seconds that one commit of ``--many`` prepared transactions takes.
+step. Then prints the seconds that one commit of ``--many`` prepared transactions takes. With ``--grid`` prints instead what plan and
+commit take for 10 to 1,000 tasks that each write to 1 to 100 partitions.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ def settings(servers: str, topic: str, write_id: str, version: int) -> session.W
     )
 
 
-def rows(topic: str) -> Iterator[Rows]:
-    value = pa.array([b"x" * 100] * ROWS)
-    yield Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
+def rows(topic: str, partitions: int = 0) -> Iterator[Rows]:
+    """Yield some rows, or one for each of so many partitions."""
+    value = pa.array([b"x" * 100] * (partitions or ROWS))
+    where = pa.array(range(partitions), type=pa.int32()) if partitions else None
+    yield Rows(topic=topic, partition=where, columns=RecordColumns(value=value))
 
 
 @contextmanager
@@ -69,7 +72,7 @@ def marks() -> Iterator[dict[str, float]]:
         failpoints.reached = original
 
 
-def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> dict[str, float]:
+def batch(servers: str, topic: str, write_id: str, version: int, tasks: int, partitions: int = 0) -> dict[str, float]:
     """Write one batch; return the seconds of each step."""
     given = settings(servers, topic, write_id, version)
     began = time.perf_counter()
@@ -81,7 +84,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
             given,
             plan,
             TaskIdentity(partition=task, attempt_number=0, task_attempt_id=version * tasks + task),
-            rows(topic),
+            rows(topic, partitions),
         )
         for task in range(tasks)
     ]
@@ -100,10 +103,30 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int) -> 
     }
 
 
-def main(tasks: int = 8, batches: int = 40, many: int = 1_000, transaction_version: int = 2) -> None:
+def measure_grid(servers: str) -> None:
+    """Print the driver's seconds of the third batch of each size, and its microseconds per transaction and partition."""
+    for partitions in (1, 10, 100):
+        topic = make_topic(servers, f"bench-{partitions}", partitions)
+        for tasks in (10, 100, 1_000):
+            name = f"bench-{partitions}-{tasks}"
+            found = [batch(servers, topic, name, version, tasks, partitions) for version in range(3)][-1]
+            seconds = found["plan + commit"]
+            print(
+                f"{tasks:5} tasks, {partitions:3} partitions: {seconds:7.3f} s, {1e6 * seconds / tasks:9.0f} us per transaction, "
+                f"{1e6 * seconds / tasks / (partitions + 1):8.0f} us per marker",
+                flush=True,
+            )
+
+
+def main(
+    tasks: int = 8, batches: int = 40, many: int = 1_000, transaction_version: int = 2, grid: bool = False
+) -> None:
     """Measure the driver's part of a commit without Spark."""
     with EmbeddedKafka(transaction_version=transaction_version) as kafka:
         servers = kafka.bootstrap_servers
+        if grid:
+            measure_grid(servers)
+            return
         topic = make_topic(servers, "bench", PARTITIONS)
         # The first batches load code and create the internal topics.
         warm = [batch(servers, topic, "bench", version, tasks) for version in range(batches)][WARM_UP:]

@@ -1,4 +1,4 @@
-"""CPU time per record of encoding, digesting, compressing and partitioning.
+"""CPU time per record of encoding, compressing and partitioning.
 
     python -m benchmarks.bench_encoder
 
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from kafka_eos_sink.commit.row_digest import row_digest
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.murmur2 import murmur2
 from kafka_eos_sink.protocol.record_columns import (
@@ -74,9 +73,6 @@ def main() -> None:
     # The fixed cost of a call, which counts if many partitions get few records each.
     few = columns.slice(0, 10)
     report("records section of 10 records", lambda: encode_records(few, NOW), 10)
-    print()
-    for name, columns in tables.items():
-        report(f"digest: {name}", partial(row_digest, "flights", None, columns))
     print()
     _, offsets, data = key.buffers()
     murmur_offsets, murmur_data = np.frombuffer(offsets, np.int32), np.frombuffer(data, np.uint8)

@@ -85,7 +85,7 @@ class DecisionPendingError(KafkaEosError):
 
 
 class WriteRefusedError(KafkaEosError):
-    """The commit log forbids this write: a rolled back checkpoint, or an unresolved, lost or foreign decision."""
+    """The commit log forbids this write: a rolled back checkpoint, or an unresolved, void or foreign decision."""
 
 
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")

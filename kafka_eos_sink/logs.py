@@ -43,14 +43,14 @@ def configure() -> None:
             )
 
 
-def warn_once(warning: str) -> None:
-    """Log a warning that this process has not logged yet.
+def warn_once(warning: str, about: str | None = None) -> None:
+    """Log a warning that this process has not logged yet; nor another one ``about`` the same.
 
     A stream's planner process would repeat it with every batch. The prefix names the package, because Spark mixes the logs of
     Python workers with its own lines.
     """
-    if warning not in _warned:
-        _warned.add(warning)
+    if (about or warning) not in _warned:
+        _warned.add(about or warning)
         log.warning("kafka-eos: %s", warning)
 
 

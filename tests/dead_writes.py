@@ -10,8 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
+import confluent_kafka
+import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
@@ -19,7 +22,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -28,7 +32,7 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_eos_sink.runtime.failpoints import VARIABLE
-from kafka_testing import unique_topic
+from kafka_testing import unique_topic, wait_until
 
 ROWS = 10
 POINTS = (
@@ -48,6 +52,8 @@ POINTS = (
     "commit.finished",
 )
 """The named steps of plan, task and commit at which tests kill a write (`failpoints`)."""
+RESTORE_POINTS = ("restore.initialised", "restore.copying", "restore.copied", "restore.decided")
+"""Those of a recovery, or a commit, that copies aborted transactions."""
 _TESTS = Path(__file__).parent
 _PROGRAM = """
 import sys
@@ -123,26 +129,56 @@ def die_at(
             session.commit(given, plan, messages)
 
 
-def be_killed_at(point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2) -> None:
-    """`write_all` in a process of its own, of which nothing is left once it has reached the point."""
-    finished = subprocess.run(
+def be_killed_at(
+    point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2, *, losing: Path | None = None
+) -> None:
+    """`write_all` in a process of its own, of which nothing is left once it has reached the point.
+
+    Args:
+        losing: A file by which it stops behind its decision, until its transactions have been aborted.
+    """
+    hold = f";commit.decided=wait:{losing}" if losing else ""
+    writer = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.topic or "", given.write_id, str(count)],
         env={
             **os.environ,
-            VARIABLE: f"{point}=kill",
+            VARIABLE: f"{point}=kill{hold}",
             "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)]),
         },
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
-    assert finished.returncode == -signal.SIGKILL, f"{point} was not reached: {finished.stderr[-2000:]}"
+    try:
+        if losing is not None:
+            wait_until(lambda: losing.exists() or writer.poll() is not None, "the decision")
+            abort_open(given)
+            losing.unlink(missing_ok=True)
+        _, said = writer.communicate(timeout=120)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert writer.returncode == -signal.SIGKILL, f"{point} was not reached: {said[-2000:]}"
+
+
+def prepared_by(messages: Sequence[session.TaskMessage]) -> list[PreparedTransaction]:
+    return [message.prepared for message in messages if message.prepared is not None]
+
+
+def delete_rows(kafka: EmbeddedKafka, messages: Sequence[session.TaskMessage]) -> None:
+    """Delete the records up to the last ones of some tasks, as retention does."""
+    ends: dict[tuple[str, int], int] = {}
+    for part in chain.from_iterable(prepared.offsets for prepared in prepared_by(messages)):
+        ends[part.topic, part.partition] = max(ends.get((part.topic, part.partition), 0), part.last_offset + 1)
+    where = [confluent_kafka.TopicPartition(*partition, end) for partition, end in ends.items()]
+    deleter = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for deleted in deleter.delete_records(where).values():
+        deleted.result(30)
 
 
 def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
     """End prepared transactions as the coordinator's timeout would: behind the back of their driver."""
-    identities = [message.prepared.identity for message in messages if message.prepared is not None]
+    identities = [prepared.identity for prepared in prepared_by(messages)]
     with NetworkClient(given.client) as client:
         results = Admin(client).end_transactions(
             [
@@ -158,3 +194,12 @@ def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskM
             client.clock() + 30_000,
         )
     assert [result.error_code for result in results] == [0] * len(identities)
+
+
+def abort_open(given: session.WriteSettings) -> None:
+    """The same for every open transaction of a write's tasks, by somebody else's InitProducerId."""
+    with NetworkClient(given.client) as client:
+        admin, deadline = Admin(client), client.clock() + 30_000
+        for listed in admin.list_transactions(states=("Ongoing",), deadline_ms=deadline):
+            if parse(listed.transactional_id, given.write_id) is not None:
+                admin.init_producer_id(listed.transactional_id, 60_000, deadline)

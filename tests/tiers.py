@@ -206,18 +206,23 @@ RULES: tuple[Rule, ...] = (
         "faults/test_lost_answers.py::test_a_write_outlives_a_loss_anywhere_on_its_way",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
+    Rule(
+        "faults/test_restore.py::test_restore_outlives_a_loss_anywhere_on_its_way",
+        Sample(of_class=in_both_versions("stage", "version")),
+    ),
     Rule("faults/test_produce_answers.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
+    Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),
     # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
     Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),
     Rule(
         "broker/test_kafka_versions.py",
         EXHAUSTIVE,
-        lambda params: params.get("point") not in (None, "commit.between_ends"),
+        lambda params: params.get("point") not in (None, "commit.between_ends", "restore.copying"),
     ),
     Rule("broker/test_kafka_versions.py", ALL),
     Rule("broker/test_differential.py", ALL, one_of("written", 0)),
@@ -225,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "broker/test_transaction_version_changes.py",
         ALL,
-        one_of("point", "task.initialised", "commit.decision_written", "commit.decided"),
+        one_of("point", "task.initialised", "commit.decision_written", "commit.decided", "restore.copying"),
     ),
     Rule("broker/test_transaction_version_changes.py", EXHAUSTIVE),
     Rule("broker/test_embedded_kafka.py::test_failed_start_shows_the_reason_and_leaves_nothing", TEST),
@@ -268,6 +273,11 @@ RULES: tuple[Rule, ...] = (
         TEST,
         one_of("point", "task.prepared", "commit.decision_written", "commit.decided", "commit.between_ends"),
     ),
+    Rule(
+        "broker/test_write_deaths.py::test_recover_finishes_a_restore_that_was_killed",
+        Sample(of_class=lambda params: params["point"]),
+    ),
+    Rule("broker/test_lost_parts.py::test_recover_restores_aborted_rows_without_spark", ALL, one_of("lose", "timeout")),
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.

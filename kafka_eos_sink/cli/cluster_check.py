@@ -13,7 +13,7 @@ from functools import partial
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
@@ -109,7 +109,7 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
     operations = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, f"topic {topic}", topic, deadline)
-        if topic == commit_log_topic:
+        if topic in (commit_log_topic, DEFAULT_TOPIC):
             meaning = "it must hold only records of the sink: choose another topic"
             found.append(Finding(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
@@ -176,8 +176,8 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
     limit = int(value or 0)
     smaller = f"the sink tries 900000 and then smaller values; {unread}"
     short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
-    brief = "a batch must be decided, and a dead driver restarted, within this time"
-    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no part of a batch can be lost"
+    brief = "a batch must be decided within this time"
+    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
     yield _cluster_rule(
         MAX_TIMEOUT,
         (value is None, "not shown", _UNKNOWN, smaller),

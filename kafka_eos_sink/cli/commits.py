@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 _SHOWN_RANGES = 12
-_STYLES = {"finished": "green", "decided": "bold yellow", "undecided": "bold yellow", "prepared": "yellow"}
+_PROBLEM_WIDTH = 48
+_STYLES = {
+    "finished": "green",
+    "decided": "bold yellow",
+    "undecided": "bold yellow",
+    "prepared": "yellow",
+    "unreadable": "bold red",
+}
 
 
 def commits(
@@ -30,7 +38,8 @@ def commits(
     """Show the commit log: versions, rows, times and offsets.
 
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
-    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. Writes without txnAppId leave no entry.
+    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: somebody else wrote into its
+    records, or a piece is gone. Writes without txnAppId leave no entry.
     """
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.commit_history import read_commit_history
@@ -66,7 +75,7 @@ def _row(write: CommittedWrite) -> console.Row:
         "" if write.finished_at is None else write.finished_at[:19].replace("T", " "),
         "" if write.rows is None else f"{write.rows:,}",
         transactions,
-        _offsets(write),
+        textwrap.fill(write.problem, _PROBLEM_WIDTH) if write.problem else _offsets(write),
     )
 
 

@@ -97,8 +97,13 @@ def table(
         made.add_column(name, overflow="fold", justify="right" if name in right else "left", no_wrap=name in unwrapped)
     for row in rows:
         # As Text, because Rich would read "[...]" in a topic name or an id as markup.
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text(_printable(cell)) for cell in row))
     return made
+
+
+def _printable(text: str) -> str:
+    """Replace what a terminal would act on: any program may choose its ids, and write the commit log."""
+    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def fields(value: Any, *names: str) -> dict[str, Any]:

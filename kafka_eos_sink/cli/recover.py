@@ -42,9 +42,10 @@ def recover(
     """Finish the decided version of a dead write and abort the rest.
 
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
-    of the write id. Use it if the driver is gone and will not start soon: the next run of the same write id does the same.
-    A job or query that still runs under the write id is fenced, and its batch fails. Exit status 1 if a transaction may
-    still be open; the table names it with the reason.
+    of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
+    gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
+    write id is fenced, and its batch fails. Exit status 1 if a transaction may still be open; the table names it with the
+    reason.
     """
     from kafka_eos_sink.runtime import operator
 
@@ -119,12 +120,9 @@ def _result(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the whole result for ``--json``.
-
-    ``committed`` and ``lost`` are numbers of Spark partitions. ``over`` is true if the transaction is known not to be open.
-    """
+    """Build the whole result for ``--json``; ``over`` is true if the transaction is known not to be open."""
     decisions = [
-        console.fields(decision, "query_id", "version", "resolution", "proven", "committed", "lost")
+        console.fields(decision, "query_id", "version", "resolution", "proven")
         | {
             "state": "resolved" if decision.resolution else decision.status.value,
             "finished_now": decision.query_id in done.finished_now,

@@ -1,8 +1,9 @@
-"""``kafka-eos repair``: write the transaction markers that a broker failed to write (KAFKA-20734)."""
+"""``kafka-eos repair``: write the COMMIT markers that a broker failed to write (KAFKA-20734)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +12,12 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
-    from kafka_eos_sink.commit.operator.missing_markers import Finding, Part
-    from kafka_eos_sink.runtime.operator import Repaired
+    from kafka_eos_sink.commit.operator.missing_markers import Finding
+    from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
 
@@ -26,12 +29,11 @@ def repair(
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Write the missing transaction markers of a committed write.
+    """Write the missing COMMIT markers of a committed write.
 
-    Kafka 4.3.0 and 4.3.1 can skip a marker (KAFKA-20734). The command writes a marker only if the partition leader still
-    holds the transaction open and its end is proven. COMMIT: the transaction is decided, and its coordinator or its marker in
-    the commit log proves that it is committed. ABORT: they prove that this decided part was lost, or the coordinator proves
-    that an undecided attempt was aborted.
+    Kafka 4.3.0 and 4.3.1 can omit a marker (KAFKA-20734). The command writes a marker only if the partition leader still holds
+    the transaction open, the transaction is decided, and its coordinator or its marker in the commit log proves that it is
+    committed. For other open transactions it prints the command of Kafka's own tool that aborts them.
 
     Without --yes the command only shows what it would write. It fences nobody. Needs Read on the topics, and Alter or
     ClusterAction on the cluster. Exit status 1 if something is not proven or could not be checked.
@@ -43,11 +45,9 @@ def repair(
     if done.findings:
         console.output_console().print(findings_table(done.findings))
         typer.echo("")
-    parts = {
-        verdict: [finding.part for finding in done.findings if finding.verdict.value == verdict] for verdict in _STYLES
-    }
-    missing, running = len(parts["missing"]), len(parts["running"])
-    warnings = [*_unproven(parts["unproven"]), *_unchecked(done, missing=bool(missing))]
+    found = {verdict: [each for each in done.findings if each.verdict.value == verdict] for verdict in _STYLES}
+    missing, running, unproven = len(found["missing"]), len(found["running"]), found["unproven"]
+    warnings = [*_unchecked(done)]
     if done.written:
         typer.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
     elif missing:
@@ -57,59 +57,58 @@ def repair(
             f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
             "about to end them. Run the command again if they stay."
         )
-    elif not warnings:
+    elif not warnings and not unproven:
+        examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
         unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
-        typer.echo(f"Nothing to repair under {write_id}{'' if done.knows_decisions else unknown}.")
+        typer.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
     # After the result, because a warning limits what the result covers.
     for warning in warnings:
         typer.echo(warning, err=True)
-    if warnings:
+    if unproven:
+        typer.echo(_about_unproven(unproven, settings, properties), err=True)
+    if warnings or unproven:
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _unproven(parts: list[Part]) -> Iterator[str]:
-    """Warn about open transactions whose end nothing proves."""
-    # A marker without proof could hide committed rows or show aborted ones, so the user decides about these.
-    if any(part.version is not None and not part.finished for part in parts):
-        yield (
-            "Unproven transactions were left alone: nothing proves whether they are committed. Run kafka-eos recover first. If it "
-            "fails, decide yourself: kafka-eos resolve --as rewrite writes the whole version again, and the topic then holds its "
-            "visible rows twice."
-        )
-    # Writing a version again would not end these: they belong to no version that is still to be finished.
-    if any(part.version is None or part.finished for part in parts):
-        yield (
-            "Unproven transactions of no unfinished version were left alone. They block the readers of their partitions. Run the write "
-            "again, or kafka-eos recover. If they stay, find out whose records they hold and end them with Kafka's own "
-            "kafka-transactions.sh."
-        )
+def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, properties: Path | None) -> str:
+    """Say what to do about transactions that are not proven committed."""
+    tool = ["kafka-transactions.sh", "--bootstrap-server", settings.client.bootstrap_servers_text]
+    if properties is not None:
+        tool += ["--command-config", str(properties)]
+    aborts = []
+    for finding in unproven:
+        (topic, partition), start = finding.where, finding.start_offset
+        where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
+        # An ABORT marker behind a decided part in the commit log would look like the coordinator's. That part blocks no reader.
+        if finding.version is None or finding.where != settings.commit_log:
+            aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
+    how = (
+        " If they still block readers then, abort them with Kafka's own tool. That discards their records on the partition, so read them "
+        f"first:{''.join(aborts)}"
+    )
+    return (
+        f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed. First run kafka-eos recover: "
+        f"it finishes what is decided, or names what to do.{how if aborts else ''}"
+    )
 
 
-def _unchecked(done: Repaired, *, missing: bool) -> Iterator[str]:
-    """Warn about partitions, topics and attempts that could not be checked."""
+def _unchecked(done: Repaired) -> Iterator[str]:
+    """Warn about partitions and topics that could not be checked."""
     if done.unasked:
         silent = f"{', '.join(done.unasked)} (no response from the leader)"
         yield f"Not checked: {silent}. Run the command again when the leaders are back."
     if done.unreadable:
         hidden = f"{', '.join(done.unreadable)} (missing Read permission)"
         yield f"Not checked: {hidden}. Grant Read and run the command again."
-    if done.nowhere and not missing:
-        yield (
-            f"Not checked: attempts of query id {', '.join(done.nowhere)}. Its newest version names no partition and no topic: it wrote "
-            "no row, an operator resolved it, or it is not decided yet. To find transactions that block the readers of a topic, run "
-            "Kafka's own kafka-transactions.sh find-hanging."
-        )
 
 
 def findings_table(findings: tuple[Finding, ...]) -> Table:
     """Build a table with one row per transaction and partition that is still open."""
 
     def row(finding: Finding) -> console.Row:
-        part, verdict = finding.part, finding.verdict.value
-        topic, partition = part.where
-        decision = "a decision" if part.version is None else f"version {part.version}"
-        owner = "an attempt" if part.query_id is None else decision
-        where = f"{part.identity.transactional_id}\non {topic}-{partition}, {owner}"
+        (topic, partition), verdict = finding.where, finding.verdict.value
+        owner = "an attempt" if finding.version is None else f"version {finding.version}"
+        where = f"{finding.transactional_id}\non {topic}-{partition}, {owner}"
         return Text(verdict, style=_STYLES[verdict]), where, finding.reason
 
     return console.table(("marker", "transaction and partition", "why"), map(row, findings))

@@ -204,35 +204,64 @@ class TopicsAdmin(Requests):
             BrokerRefusedError: UNKNOWN_TOPIC.
             AuthorizationError, BrokerUnavailableError.
         """
-        topic, partition = where
+        return self.fetch_each(
+            {where: offset}, deadline_ms, isolation=isolation, max_wait_ms=max_wait_ms, max_bytes=max_bytes
+        )[where]
 
-        def request(_keys: Sequence[TopicPartition], _node: int) -> m.FetchRequest:
-            wanted = m.FetchRequest.Topic.Partition(
-                partition=partition,
-                current_leader_epoch=self._leader_epoch(topic, partition),
-                fetch_offset=offset,
-                partition_max_bytes=max_bytes,
+    def fetch_each(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        deadline_ms: int,
+        *,
+        isolation: Isolation,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int | None = None,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Fetch records of several partitions, with one request per leader. As `fetch`, but only the first partition with records
+        gets a batch that is larger than ``partition_max_bytes`` (KIP-74); others then have no records."""
+
+        def topic_of(name: str, indexes: Sequence[int]) -> m.FetchRequest.Topic:
+            return m.FetchRequest.Topic(
+                topic=name,
+                partitions=tuple(
+                    m.FetchRequest.Topic.Partition(
+                        partition=index,
+                        current_leader_epoch=self._leader_epoch(name, index),
+                        fetch_offset=offsets[name, index],
+                        partition_max_bytes=partition_max_bytes or max_bytes,
+                    )
+                    for index in indexes
+                ),
             )
+
+        def request(of_node: Sequence[TopicPartition], _node: int) -> m.FetchRequest:
             return m.FetchRequest(
                 max_wait_ms=max(0, min(max_wait_ms, deadline_ms - self.client.clock())),
                 min_bytes=1,
                 max_bytes=max_bytes,
                 isolation_level=_ISOLATION_LEVELS[isolation],
-                topics=(m.FetchRequest.Topic(topic=topic, partitions=(wanted,)),),
+                topics=_by_topic(of_node, topic_of),
             )
 
-        def read(response: m.FetchResponse, _keys: Any) -> Iterator[Result[TopicPartition, FetchedPartition]]:
+        def read(
+            response: m.FetchResponse, of_node: Sequence[TopicPartition]
+        ) -> Iterator[Result[TopicPartition, FetchedPartition]]:
             if response.error_code:
-                yield where, response.error_code, None, _NOTHING_FETCHED
+                for where in of_node:
+                    yield where, response.error_code, None, _NOTHING_FETCHED
                 return
-            (found,) = response.responses[0].partitions
-            leader = found.current_leader
-            # The response names the new leader (KIP-951), which saves a Metadata request.
-            if leader.leader_id >= 0:
-                self.client.learn_leader(topic, partition, leader.leader_id, leader.leader_epoch)
-            yield where, found.error_code, None, found
+            for topic in response.responses:
+                for found in topic.partitions:
+                    leader = found.current_leader
+                    # The response names the new leader (KIP-951), which saves a Metadata request.
+                    if leader.leader_id >= 0:
+                        self.client.learn_leader(
+                            topic.topic, found.partition_index, leader.leader_id, leader.leader_epoch
+                        )
+                    yield (topic.topic, found.partition_index), found.error_code, None, found
 
-        return self._from_leaders(m.FetchRequest, request, read, [where], deadline_ms)[where]
+        return self._from_leaders(m.FetchRequest, request, read, offsets, deadline_ms)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int

@@ -1,16 +1,20 @@
-"""The records of the commit log, and how the driver appends them.
+"""The records of the commit log: how they are written, and what is believed when they are read.
 
-Keys are JSON arrays (kind, write id, query id, ...), so two different things never share a key. Values carry a format version; a
-newer one is rejected. All records of a write id lie in one partition, ``murmur2(W) mod 16``, which never changes (I13).
+Keys are JSON arrays (kind, write id, query id, ...), so two different things never share a key. Values carry a format version; a decision
+in a newer one is rejected. All records of a write id lie in one partition, ``murmur2(W) mod 16``, which never changes (I13).
+
+Anybody with the right to Write may append to the log. So `parse_key`, `parse_value` and `parse_decision` are the only places where its
+bytes become known entries. They raise nothing.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
 
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import (
     AddPartition,
     Append,
@@ -20,11 +24,12 @@ from kafka_eos_sink.commit.steps import (
     EndResult,
     EndTransactions,
     LogRecord,
-    Now,
     Procedure,
+    WallClock,
     Warn,
 )
-from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
+from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -34,6 +39,18 @@ DEFAULT_TOPIC = "__kafka_eos_commits"
 LOG_PARTITIONS = 16
 MAX_RECORD_BYTES = 500_000
 """A decision larger than this is cut into numbered records of one transaction; below every usual max.message.bytes."""
+LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
+"""No batch of ours holds more, of any version of the sink. Readers pass over a larger one."""
+
+_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
+_LARGEST = {
+    "partition": 2**31 - 1,
+    "producer_epoch": 2**15 - 1,
+    "transaction_version": 2**7 - 1,
+    "finished_ms": 253_402_300_799_999,  # the year 9999
+    "topic": 249,
+}
+"""Of a number, or the bytes of a text; what is larger fits into no request."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "compact",
@@ -90,19 +107,16 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
         "finished_ms": finished_ms,
         "rows": sum(prepared.rows for prepared in decision.transactions),
         "transactions": len(decision.transactions),
-        "offsets": ranges,
+        "offsets": ranges if len(_dump(ranges)) <= MAX_RECORD_BYTES else {},
     }
     return LogRecord(done_key(decision.write_id, decision.query_id), _value(fields))
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
     """Return the decision as one record, or as numbered records of one transaction that each hold their count."""
-    body = json.dumps(_decision_fields(decision), ensure_ascii=False, separators=(",", ":"))
-    # Cut by characters, bounded by bytes: a character takes at most four.
-    size = MAX_RECORD_BYTES // 4
-    pieces = (
-        [body] if len(body.encode()) <= MAX_RECORD_BYTES else [body[i : i + size] for i in range(0, len(body), size)]
-    )
+    # In ASCII a character is a byte, and each piece is one Produce request, one after the other.
+    body = json.dumps(_decision_fields(decision), separators=(",", ":"))
+    pieces = [body[i : i + MAX_RECORD_BYTES] for i in range(0, len(body), MAX_RECORD_BYTES)]
     return tuple(
         LogRecord(
             decision_key(decision.write_id, decision.query_id, number),
@@ -137,30 +151,6 @@ def _decision_fields(decision: Decision) -> dict[str, Any]:
     return fields
 
 
-def parse_decision(fields: dict[str, Any]) -> Decision:
-    transactions = tuple(
-        PreparedTransaction(
-            partition=entry["partition"],
-            identity=ProducerIdentity(**entry["identity"]),
-            part_offset=entry["part_offset"],
-            rows=entry["rows"],
-            offsets=tuple(
-                OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-                for topic, partition, first, last in entry["offsets"]
-            ),
-            proven=entry["proven"],
-        )
-        for entry in fields["transactions"]
-    )
-    return Decision(
-        **{
-            **fields,
-            "driver": ProducerIdentity(**fields["driver"]),
-            "transactions": transactions,
-        }
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LogKey:
     """A parsed key; ``rest`` is () for done and barrier, (number,) for decision, (partition,) for part."""
@@ -175,45 +165,94 @@ def parse_key(key: bytes) -> LogKey | None:
     """Parse the key of one of our records; return None for any other record in the topic."""
     try:
         fields = json.loads(key)
-    except (ValueError, UnicodeDecodeError):
-        return None
-    match fields:
-        case ["barrier", str(write_id)]:
-            return LogKey("barrier", write_id, "", ())
-        case ["done", str(write_id), str(query_id)]:
-            return LogKey("done", write_id, query_id, ())
-        case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)]:
-            return LogKey(kind, write_id, query_id, (number,))
+        # Compaction compares bytes, so each key has one spelling only.
+        if _dump(fields) != key:
+            return None
+        match fields:
+            case ["barrier", str(write_id)]:
+                return LogKey("barrier", write_id, "", ())
+            case ["done", str(write_id), str(query_id)]:
+                return LogKey("done", write_id, query_id, ())
+            case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if number >= 0:
+                return LogKey(kind, write_id, query_id, (_plain(int, number, "partition"),))
+    except _UNREADABLE:
+        pass
     return None
 
 
-def parse_value(value: bytes, offset: int) -> dict[str, Any]:
-    """Parse a record's value.
+_VALUES: dict[str, dict[str, type]] = {
+    "barrier": {"nonce": str},
+    "part": {"version": int, "attempt": int},
+    "done": {"version": int, "nonce": str, "finished_ms": int},
+    "decision": {"nonce": str, "transaction_version": int, "count": int, "body": str},
+}
 
-    Raises:
-        WriteRefusedError: COMMIT_LOG_FORMAT for a newer format, COMMIT_LOG_CORRUPT for a value that is not ours.
-    """
+
+def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
+    """Parse a record's value; return its format alone if that is unknown, and None if the sink did not write it."""
     try:
         fields = json.loads(value)
-        version = fields["format"]
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise WriteRefusedError(
-            "COMMIT_LOG_CORRUPT",
-            f"the commit log holds a record at offset {offset} that this sink did not write; use a commit.log.topic of its own",
-        ) from None
-    if version not in (1, FORMAT_VERSION):
-        raise WriteRefusedError(
-            "COMMIT_LOG_FORMAT",
-            f"the commit log record at offset {offset} has format {version}, this version reads 1 to {FORMAT_VERSION}; "
-            "upgrade kafka-eos-sink on this driver",
+        version: int = _plain(int, fields["format"], "format")
+        if version not in (1, FORMAT_VERSION):
+            return {"format": version}
+        return {"format": version} | {name: _plain(of, fields[name], name) for name, of in _VALUES[key.kind].items()}
+    except _UNREADABLE:
+        return None
+
+
+def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision | None:
+    """Parse a decision; return None if the driver of its write id did not write it.
+
+    Args:
+        carrier: Producer id and epoch of the batch that holds it.
+    """
+    try:
+        decision: Decision = _typed(Decision, json.loads(body))
+        driver = decision.driver
+        is_own = (
+            (decision.write_id, decision.query_id) == (key.write_id, key.query_id)
+            and (driver.producer_id, driver.producer_epoch) == carrier
+            and driver.transactional_id == driver_transactional_id(key.write_id)
+            # An id of another writer would have the next driver commit that one's transaction.
+            and all(
+                (found := parse(each.identity.transactional_id, key.write_id)) and found.partition == each.partition
+                for each in decision.transactions
+            )
+            and decision.copies >= 0
         )
-    return dict(fields)
+    except _UNREADABLE:
+        return None
+    return decision if is_own else None
+
+
+def _typed(kind: Any, value: Any, name: str = "") -> Any:
+    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `_UNREADABLE` if it is none."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        fields = _fields_of(kind)
+        if type(value) is list:
+            value = dict(zip(fields, value, strict=True))
+        return kind(**{name: _typed(of, value[name], name) for name, of in fields.items()})
+    if get_origin(kind) is tuple:
+        return tuple(_typed(get_args(kind)[0], each) for each in _plain(list, value))
+    return _plain(kind, value, name)
+
+
+_fields_of = cache(get_type_hints)
+
+
+def _plain(kind: Any, value: Any, name: str = "") -> Any:
+    if type(value) not in (get_args(kind) or (kind,)):
+        raise TypeError(name)
+    size = len(value.encode()) if type(value) is str else value
+    if type(size) is int and not -1 <= size <= _LARGEST.get(name, 2**63 - 1):
+        raise ValueError(name)
+    return value
 
 
 def write_done(decision: Decision) -> Procedure[None]:
     """Append the done record of a finished decision; warn if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
-    now: int = yield Now()
+    now: int = yield WallClock()
     try:
         yield Append((done_record(decision, now),))
     except KafkaEosError as failure:

@@ -12,7 +12,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
 from kafka_eos_sink.commit.prepared_transaction import Plan
-from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, Now, Procedure, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, Procedure, TransactionDescription, WallClock
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
@@ -32,7 +32,7 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
     a transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
     """
     timeout = plan.transaction_timeout_ms
-    now: int = yield Now()
+    now: int = yield WallClock()
     elapsed = now - plan.started_ms
     if timeout == NEVER_TIMES_OUT_MS or elapsed <= timeout:
         return
@@ -61,7 +61,7 @@ def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
     return (
         part.offset >= log_offset
         and part.value is not None
-        and part.value["version"] == version
+        and part.value.get("version") == version
         and part.marker is not None
         and part.marker.type is MarkerType.ABORT
     )

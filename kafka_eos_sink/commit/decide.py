@@ -27,6 +27,7 @@ from kafka_eos_sink.commit.steps import (
     Procedure,
     Reached,
     TransactionDescription,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
@@ -55,15 +56,16 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
     """Every prepared transaction is open under its own identity and lives long enough.
 
     Args:
-        started_ms: None of them began before, by this driver's clock.
+        started_ms: None of them began before, by this driver's wall clock.
         timeout: Their transaction.timeout.ms.
 
     Returns:
-        Until when (this driver's clock, ms) the decision must be made, None for ever.
+        Until when (`Now`) the decision must be made, None for ever.
     """
     described: Mapping[str, TransactionDescription | None] = {}
     if prepared:
         described = yield DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
+    wall: int = yield WallClock()
     now: int = yield Now()
     expires: list[int] = []
     for entry in prepared:
@@ -73,7 +75,7 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is not open any more (its coordinator "
-                f"says {found.state if found else 'unknown id'}), {(now - started_ms) / 1000:.1f} s after the batch began, with "
+                f"says {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
                 f"transaction.timeout.ms {timeout}; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         assert found is not None
@@ -89,10 +91,10 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
         limit = min(timeout, found.timeout_ms)  # a task may have had to ask for less than was planned
         if limit == NEVER_TIMES_OUT_MS:
             continue
-        # By the driver's own clock since the plan, before which no task began; where that is not enough, by the broker's start time.
-        margin, age = timeout_margin_ms(limit), now - started_ms
+        # By the driver's wall clock since the plan, before which no task began; where that is not enough, by the broker's start time.
+        margin, age = timeout_margin_ms(limit), wall - started_ms
         if age + margin >= limit:
-            age = now - found.start_time_ms
+            age = wall - found.start_time_ms
         if age + margin >= limit:
             raise TransactionAbortedError(
                 "TRANSACTION_TOO_OLD",

@@ -9,26 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kafka_eos_sink.commit.prepared_transaction import Plan
-from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, Now, Procedure, TransactionDescription, Wait
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 """Of every transaction of W.driver. It lasts for milliseconds, and a longer one would block the readers of the commit log."""
-
-
-def describe_driver(driver_id: str, deadline: int) -> Procedure[TransactionDescription | None]:
-    """Describe W.driver before the fence, and wait while its coordinator is ending a transaction."""
-    # The fence waits for such an end as well, and erases what the coordinator knows of it.
-    while True:
-        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-        found = described.get(driver_id)
-        if found is None or not found.is_ending:
-            return found
-        now: int = yield Now()
-        if now > deadline:
-            return found
-        yield Wait(POLL_MS)
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:

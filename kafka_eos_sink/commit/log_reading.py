@@ -99,6 +99,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     """Feed the view the next chunk."""
     chunk: LogChunk = yield ReadLog(view.next_offset, wait=wait)
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
+    view.passed_over = max(view.passed_over, chunk.passed_over)
     return chunk
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from kafka_eos_sink.commit.commit_log import LogKey, parse_decision, parse_key, parse_value
+from kafka_eos_sink.commit.commit_log import FORMAT_VERSION, LogKey, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.prepared_transaction import Decision, plan_nonce
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 
 
 class Outcome(Enum):
@@ -54,14 +55,17 @@ class LoggedRecord:
     producer_id: int
     producer_epoch: int
     value: dict[str, Any] | None
-    transactional: bool
     marker: Marker | None = None
+    decision: Decision | None = None
+    """Parsed once: a planner keeps its view, and a large decision takes longer to parse than to read."""
+
+    @property
+    def carrier(self) -> ProducerIdAndEpoch:
+        """Producer id and epoch of its batch."""
+        return self.producer_id, self.producer_epoch
 
     @property
     def outcome(self) -> Outcome:
-        if not self.transactional:
-            # The sink writes decisions and parts in transactions only, so somebody else wrote this one.
-            return Outcome.UNRESOLVED
         if self.key.kind == "decision" and self._is_aborted_by_hand:
             return Outcome.ABORTED
         version = None if self.value is None else self.value.get("transaction_version")
@@ -84,45 +88,68 @@ class LoggedDecision:
     offset: int
 
 
+_Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
+"""Of one query id, by kind and number. Of the kind "foreign" are those under our keys that somebody else wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueryState:
     """The records of one query id of one write id, as far as a view has read them."""
 
     write_id: str
     query_id: str
-    _records: Mapping[LogKey, Sequence[LoggedRecord]]
+    _records: _Records
 
-    def _of(self, kind: str, *rest: int) -> Sequence[LoggedRecord]:
-        return self._records.get(LogKey(kind, self.write_id, self.query_id, rest), ())
+    def _of(self, kind: str, *rest: int) -> list[LoggedRecord]:
+        return self._records.get((kind, *rest), [])
 
     @property
     def newest(self) -> LoggedDecision | None:
         """The newest decision with a COMMIT marker, None without one or below a tombstone.
 
         Raises:
-            WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing.
+            WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing, COMMIT_LOG_FORMAT if a newer version of the sink wrote it.
         """
-        first = _newest_committed(self._of("decision", 0))
-        if first is None or first.value is None:
-            return None
-        count, nonce = first.value["count"], first.value["nonce"]
-        pieces = [first.value["body"]]
-        for number in range(1, count):
+        while (first := _newest_committed(self._of("decision", 0))) is not None and first.value is not None:
+            if first.decision is None:
+                first.decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
+            if first.decision is not None:
+                return LoggedDecision(first.decision, first.offset)
+            self._of("decision", 0).remove(first)
+            self._records.setdefault(("foreign",), []).append(first)
+            warn_once(
+                f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
+                "It counts for nothing. Find out who else may Write the commit log: everyone who may can decide for every write in it",
+                about=f"{self.write_id} {first.offset}",
+            )
+        return None
+
+    def _body(self, first: LoggedRecord, value: dict[str, Any]) -> str:
+        """Join the pieces of a committed decision."""
+        if "body" not in value:
+            raise WriteRefusedError(
+                "COMMIT_LOG_FORMAT",
+                f"the decision of write id {self.write_id!r} at offset {first.offset} of the commit log has format {value['format']}, "
+                f"this version reads 1 to {FORMAT_VERSION}; upgrade kafka-eos-sink on this driver",
+            )
+        pieces: list[str] = [value["body"]]
+        for number in range(1, value["count"]):
             # Pieces of an older, longer decision may stand under the same keys. The nonce keeps them apart.
             matching = [
-                record
+                record.value["body"]
                 for record in self._of("decision", number)
-                if record.value is not None and record.value["nonce"] == nonce and record.outcome is Outcome.COMMITTED
+                if record.value is not None
+                and (record.value.get("nonce"), record.carrier) == (value["nonce"], first.carrier)
+                and record.outcome is Outcome.COMMITTED
             ]
             if not matching:
                 raise WriteRefusedError(
                     "COMMIT_LOG_CORRUPT",
-                    f"piece {number + 1} of {count} of the decision at offset {first.offset} for write id {self.write_id!r} "
+                    f"piece {number + 1} of {value['count']} of the decision at offset {first.offset} for write id {self.write_id!r} "
                     "is missing from the commit log; somebody deleted it",
                 )
-            assert matching[-1].value is not None
-            pieces.append(matching[-1].value["body"])
-        return LoggedDecision(parse_decision(json.loads("".join(pieces))), first.offset)
+            pieces.append(matching[-1])
+        return "".join(pieces)
 
     @property
     def undecided(self) -> Sequence[LoggedRecord]:
@@ -140,10 +167,15 @@ class QueryState:
         ]
 
     @property
+    def foreign(self) -> Sequence[LoggedRecord]:
+        """The records that somebody else wrote under our keys; a forged decision once `newest` was read. They count for nothing."""
+        return self._of("foreign")
+
+    @property
     def nonces_not_aborted(self) -> frozenset[str]:
         """The plans' nonces of the decisions that are committed or not proven aborted."""
         return frozenset(
-            plan_nonce(str(record.value["nonce"]))
+            plan_nonce(str(record.value.get("nonce")))
             for record in self._of("decision", 0)
             if record.value is not None and record.outcome is not Outcome.ABORTED
         )
@@ -169,26 +201,35 @@ class QueryState:
     @property
     def newest_parts(self) -> dict[int, LoggedRecord]:
         """Spark partition to its newest part record, whatever its outcome."""
-        return {
-            key.rest[0]: records[-1]
-            for key, records in self._records.items()
-            if key.kind == "part" and (key.write_id, key.query_id) == (self.write_id, self.query_id)
-        }
+        return {rest[0]: records[-1] for (kind, *rest), records in self._records.items() if kind == "part"}
 
     def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
         return next((record for record in self._of("part", partition) if record.offset == offset), None)
 
     def newer_committed_part(self, partition: int, offset: int) -> bool:
-        """Whether a newer committed part let compaction remove a committed one at ``offset``."""
-        # Any COMMIT marker counts, whatever its epoch: then the older part stays unresolved, which a person notices.
-        return any(
-            record.offset > offset and record.marker is not None and record.marker.type is MarkerType.COMMIT
+        """Whether a newer record let compaction remove a committed part at ``offset``."""
+        # Any COMMIT marker counts, whatever its epoch: then the older part stays unresolved, which a person notices. So does any record of
+        # somebody else, because compaction goes by keys alone.
+        newer = [
+            record
             for record in self._of("part", partition)
-        )
+            if record.marker and record.marker.type is MarkerType.COMMIT
+        ]
+        newer += [record for record in self.foreign if (record.key.kind, *record.key.rest) == ("part", partition)]
+        return any(record.offset > offset for record in newer)
 
 
 def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
     return next((record for record in reversed(records) if record.outcome is Outcome.COMMITTED), None)
+
+
+def _not_superseded(records: _Records) -> _Records:
+    newest = _newest_committed(records.get(("decision", 0), ()))
+    kept = {name: found[-1:] for name, found in records.items() if name[0] == "done"}
+    for name, found in records.items():
+        if name[0] == "decision":
+            kept[name] = [record for record in found if newest is None or record.offset >= newest.offset]
+    return {name: found for name, found in kept.items() if found}
 
 
 @dataclass(slots=True)
@@ -203,8 +244,10 @@ class LogView:
     next_offset: int = 0
     watched: frozenset[int] = frozenset()
     log_start_offset: int = 0
-    markers: list[Marker] = field(default_factory=list)
-    _records: dict[LogKey, list[LoggedRecord]] = field(default_factory=dict)
+    passed_over: int = -1
+    """Last offset of the last batch that could not be read. Compaction may have removed records of ours for it."""
+    _markers: dict[int, list[Marker]] = field(default_factory=dict)
+    _queries: dict[tuple[str, str], _Records] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
 
     def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
@@ -216,7 +259,7 @@ class LogView:
                 for record in self._pending.pop(entry.producer_id, ()):
                     record.marker = entry
                 if entry.producer_id in self.watched:
-                    self.markers.append(entry)
+                    self._markers.setdefault(entry.producer_id, []).append(entry)
             else:
                 self._add(entry)
         self.next_offset = max(self.next_offset, next_offset)
@@ -226,45 +269,27 @@ class LogView:
         key = parse_key(entry.key)
         if key is None or (self.write_id is not None and key.write_id != self.write_id):
             return
-        record = LoggedRecord(
-            key=key,
-            offset=entry.offset,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            value=None if entry.value is None else parse_value(entry.value, entry.offset),
-            transactional=entry.transactional,
-        )
-        self._records.setdefault(key, []).append(record)
+        value = None if entry.value is None else parse_value(key, entry.value)
+        record = LoggedRecord(key, entry.offset, entry.producer_id, entry.producer_epoch, value)
+        is_unreadable = value is None and entry.value is not None
+        # The sink writes decisions and parts in transactions only.
+        is_foreign = is_unreadable or (key.kind in ("decision", "part") and not entry.transactional)
+        records = self._queries.setdefault((key.write_id, key.query_id), {})
+        records.setdefault(("foreign",) if is_foreign else (key.kind, *key.rest), []).append(record)
         if entry.transactional:
             self._pending.setdefault(entry.producer_id, []).append(record)
 
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
-        self.next_offset, self.log_start_offset = 0, 0
-        self.markers.clear()
-        self._records.clear()
+        self.next_offset, self.log_start_offset, self.passed_over = 0, 0, -1
+        self._markers.clear()
+        self._queries.clear()
         self._pending.clear()
 
     def forget_superseded(self) -> None:
-        """Keep only the decisions and done records that compaction would keep."""
+        """Keep only the decisions and done records that compaction would keep. Call it after `QueryState.newest` of every query id."""
         # A planner of a stream keeps its view for weeks.
-        newest: dict[tuple[str, str], int] = {}
-        for key in self._records:
-            if key.kind == "decision" and key.rest == (0,):
-                committed = _newest_committed(self._records[key])
-                newest[key.write_id, key.query_id] = -1 if committed is None else committed.offset
-        kept: dict[LogKey, list[LoggedRecord]] = {}
-        for key, records in self._records.items():
-            if key.kind == "decision":
-                floor = newest.get((key.write_id, key.query_id), -1)
-                records = [record for record in records if record.offset >= floor]
-            elif key.kind == "done":
-                records = records[-1:]
-            else:
-                continue
-            if records:
-                kept[key] = records
-        self._records = kept
+        self._queries = {ids: kept for ids, records in self._queries.items() if (kept := _not_superseded(records))}
         self._pending = {
             producer_id: decisions
             for producer_id, records in self._pending.items()
@@ -274,21 +299,29 @@ class LogView:
     @property
     def is_empty(self) -> bool:
         """Whether no record was found. Every plan appends a barrier, so a write id that was ever planned has one."""
-        return not self._records
+        return not self._queries
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""
         assert self.write_id is not None
-        return QueryState(self.write_id, query_id, self._records)
+        return QueryState(self.write_id, query_id, self._queries.get((self.write_id, query_id), {}))
 
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:
-        """The query ids with records of these kinds, in the order of their first ones."""
-        ids = dict.fromkeys((key.write_id, key.query_id) for key in self._records if key.kind in kinds)
-        return tuple(QueryState(*each, self._records) for each in ids)
+        """The query ids with records of these kinds."""
+        return tuple(
+            QueryState(*ids, records)
+            for ids, records in self._queries.items()
+            if any(kind in kinds for kind, *_ in records)
+        )
+
+    @property
+    def all_markers(self) -> Iterator[Marker]:
+        """The control batches of the watched producer ids."""
+        return (marker for markers in self._markers.values() for marker in markers)
 
     def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
         """The first control batch of a watched producer id after an offset."""
         return next(
-            (marker for marker in self.markers if marker.producer_id == producer_id and marker.offset > after_offset),
+            (marker for marker in self._markers.get(producer_id, ()) if marker.offset > after_offset),
             None,
         )

@@ -29,6 +29,9 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 Written = tuple[ProducerIdentity, OffsetRange]
 """What a transaction has in one data partition."""
 
+HOLDERS_AFTER_MS = 1_000
+"""How long to wait before asking who blocks readers, and between such requests: usually a marker is on its way, and a leader describes all
+producers of a day."""
 HIDDEN_READERS_MS = 10_000
 """How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
 
@@ -42,10 +45,11 @@ def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction],
         next_offset=min(prepared.part_offset for prepared in committed),
         watched=frozenset(prepared.identity.producer_id for prepared in committed),
     )
+    missing = list(committed)
     while True:
         yield from read_on(view)
-        missing = []
-        for prepared in committed:
+        asked, missing = missing, []
+        for prepared in asked:
             marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)
             outcome = outcome_of(prepared.identity.producer_epoch, prepared.identity.transaction_version, marker)
             if outcome is Outcome.OPEN:
@@ -84,6 +88,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     waiting = _last_offsets(committed)
     started: int = yield Now()
     looks = 0
+    asks_at = started + HOLDERS_AFTER_MS
     while waiting:
         stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
         waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
@@ -91,7 +96,8 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
             return True
         looks += 1
         now: int = yield Now()
-        if looks > 1:  # the first time the marker is usually just on its way
+        if looks > 1 and now >= asks_at:
+            asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)
             for (topic, partition), producer_id in sorted(others.items()):
                 yield Warn(

@@ -12,6 +12,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     PreparedTransaction,
 )
+from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -97,6 +98,14 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
 # before the decision
 
 
+def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "NO_FREE_TRANSACTIONAL_ID",
+        f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions; see: "
+        f"kafka-eos transactions --prefix '{write_id}'",
+    )
+
+
 def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "TRANSACTION_TOO_OLD",
@@ -140,7 +149,7 @@ def unresolved(decision: Decision, what: str) -> DecisionPendingError:
         "UNRESOLVED",
         f"{version_of(decision.version, decision.write_id)}: {what}. Whether its rows are visible cannot be proven, so "
         "nothing was written; look at the topic and answer with: "
-        + resolve_command(decision.write_id, decision.version, "committed|aborted|rewrite"),
+        + resolve_command(decision.write_id, decision.version, "committed|rewrite"),
     )
 
 
@@ -149,7 +158,7 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
         f"leave it as it is: {resolve_command(decision.write_id, decision.version, 'committed')}; or create the topic, and write all its "
-        "rows again, those in other topics a second time: --as rewrite",
+        "rows again, those in other topics a second time: --as rewrite --allow-duplicates",
     )
 
 
@@ -187,6 +196,7 @@ def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Seq
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
         f"with {sum(entry.rows for entry in lost)} rows, were aborted before they could be committed (by the transaction timeout, or by "
         f"hand), and their rows cannot be copied from the log: {'; '.join(why)}. Nothing was copied. Once the rows can be read again, the "
-        "next run copies them. If they are gone for good, leave the version as it is, or write it anew, the visible rows a second time: "
-        + resolve_command(decision.write_id, decision.version, "committed|rewrite"),
+        "next run copies them. If they are gone for good, leave the version as it is: "
+        f"{resolve_command(decision.write_id, decision.version, 'committed')}; or write it again, the visible rows a second time: --as "
+        "rewrite --allow-duplicates",
     )

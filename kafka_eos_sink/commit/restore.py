@@ -19,15 +19,16 @@ from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
 from kafka_eos_sink.commit.steps import (
     Copied,
     CopyRecords,
-    Now,
     Procedure,
     Reached,
     RecordsGoneError,
+    RecordsHiddenError,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.commit.task import fresh_identity, give_up
 from kafka_eos_sink.commit.transactional_id import parse
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
@@ -59,7 +60,8 @@ def finish(
         it is visible and it cannot be copied, so that it may run anew.
 
     Raises:
-        DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible.
+        DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible, or
+            if Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for _ in range(MOST_COPIES):
@@ -89,10 +91,11 @@ def _restore(
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction] | None]:
     """Copy the lost transactions, and decide the copies together with the committed rest; None if nothing of it may be decided."""
     decision, lost = settled.found.decision, settled.lost
-    started: int = yield Now()
+    started: int = yield WallClock()
     opened: list[ProducerIdentity] = []
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
+    hidden = False
     try:
         for entry in lost:
             identity = yield from _identity_for(decision, entry, timeout_ms)
@@ -100,21 +103,41 @@ def _restore(
             try:
                 copies.append((yield from _copy(decision, entry, identity)))
             except RecordsGoneError as why:
-                gone.append(why.message)
+                hidden = hidden or isinstance(why, RecordsHiddenError)
+                gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {why.message}")
         yield Reached("restore.copied")
-        expires_ms = yield from check_prepared(copies, started, timeout_ms)
+        if not gone:
+            expires_ms = yield from check_prepared(copies, started, timeout_ms)
+            second = _decision_of(settled, copies, driver)
+            found, sequence = yield from append_decision(second, driver.sequence)
     except Exception:
         yield from give_up(opened)
         raise
     if gone:
         # All or nothing: a decision that lacks some of the rows would hide that they are missing.
         yield from give_up(opened)
-        if len(lost) < len(decision.transactions):
+        if hidden or len(lost) < len(decision.transactions):
             raise refusals.lost_parts(decision, lost, gone)
         yield Warn(refusals.void_warning(decision, gone))
         return None
+    try:
+        after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
+    except (FencedError, TransactionAbortedError):
+        yield from give_up(opened)
+        raise
+    yield Reached("restore.decided")
+    yield Warn(
+        f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
+        f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
+    )
+    return found, after
+
+
+def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
+    """The next decision: the committed transactions, and the copies instead of the lost ones."""
+    decision = settled.found.decision
     copied = {entry.partition: entry for entry in copies}
-    second = replace(
+    return replace(
         decision,
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
@@ -122,14 +145,6 @@ def _restore(
             copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions
         ),
     )
-    found, sequence = yield from append_decision(second, driver.sequence)
-    after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
-    yield Reached("restore.decided")
-    yield Warn(
-        f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
-        f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
-    )
-    return found, after
 
 
 def _identity_for(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[ProducerIdentity]:

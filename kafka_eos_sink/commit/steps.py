@@ -29,7 +29,11 @@ class DataTopicGoneError(BrokerRefusedError):
 
 
 class RecordsGoneError(BrokerRefusedError):
-    """``LOST_PARTS``: records of an aborted transaction that are gone or may not be read, so they cannot be copied."""
+    """``LOST_PARTS``: records of an aborted transaction are gone, so they cannot be copied."""
+
+
+class RecordsHiddenError(RecordsGoneError):
+    """They may be there, but the right to Read them is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +211,16 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now."""
+    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now.
+
+    ``passed_over`` is the last offset of the last batch that could not be read, -1 if there was none.
+    """
 
     entries: tuple[ReadRecord | Marker, ...]
     next_offset: int
     log_start_offset: int
     end_offset: int
+    passed_over: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +273,12 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Result: wall clock of this process, milliseconds."""
+    """Result: ms of a clock that only this process can read and nobody can set. For deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """Result: ms since 1970, to compare with the clocks of other processes and of brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +367,7 @@ Step = (
     | DescribeProducers
     | AbortedTransactions
     | Now
+    | WallClock
     | Wait
     | Warn
     | Reached

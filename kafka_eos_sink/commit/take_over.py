@@ -22,7 +22,7 @@ from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import Append, InitProducerId, Now, Procedure, Reached
+from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -61,14 +61,14 @@ class TakeOver:
 
 def fence_only(request: TakeOver) -> Procedure[Plan]:
     """Return the plan of a write with a random id, under which nothing can be open or decided."""
-    started: int = yield Now()
+    started: int = yield WallClock()
     driver: ProducerIdentity = yield InitProducerId(
         driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
     )
     yield Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
-    yield Append((barrier_record(request.write_id, request.nonce),))
-    return _plan(request, driver, started, 0, ())
+    barrier: int = yield Append((barrier_record(request.write_id, request.nonce),))
+    return _plan(request, driver, started, barrier, ())
 
 
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
@@ -91,7 +91,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
 def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
     """Return the plan, or None if lost transactions were copied."""
     write_id, predecessor = request.write_id, request.predecessor
-    started: int = yield Now()
+    started: int = yield WallClock()
     driver_id = driver_transactional_id(write_id)
     is_first_look = view.next_offset == 0
     yield from read_to_end(view)

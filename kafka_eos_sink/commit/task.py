@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
@@ -35,16 +35,14 @@ from kafka_eos_sink.commit.steps import (
     Written,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
-from kafka_eos_sink.errors import BrokerUnavailableError, TransactionAbortedError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
-log = logging.getLogger(__name__)
-
-SLOT_DESCRIPTION_VALID_MS = 1_000
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
-INIT_WITHIN_MS = 3_000
-"""For how long InitProducerId is retried before the id is described again."""
+SLOT_WITHIN_MS = 3_000
+"""For how long an attempt waits for a slot's coordinator before it tries the next slot. So old may a description be when InitProducerId
+follows. It includes the second for which a broker may throttle the client before a request (KIP-219)."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
@@ -120,33 +118,25 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
 def fresh_identity(write_id: str, partition: int, first: int, timeout_ms: int) -> Procedure[ProducerIdentity]:
     """InitProducerId of the first slot without an open transaction, beginning at slot ``first``.
 
-    An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it.
+    An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it. A slot is passed over
+    as well if its coordinator does not respond: another slot has another coordinator.
     """
     ids = tuple(task_transactional_id(write_id, partition, (first + step) % SLOTS) for step in range(SLOTS))
     started: int = yield Now()
     while True:
-        described_at: int = yield Now()
-        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
-        free = [
-            transactional_id
-            for transactional_id in ids
-            if (found := described.get(transactional_id)) is None or found.is_free
-        ]
-        log.debug("slot of partition %d: %s of %d, %d free", partition, free[0] if free else "none", SLOTS, len(free))
-        now: int = yield Now()
-        if free and now - described_at <= SLOT_DESCRIPTION_VALID_MS:
+        for transactional_id in ids:
+            failure: KafkaEosError = refusals.no_free_id(write_id, partition)
             try:
-                identity: ProducerIdentity = yield InitProducerId(free[0], timeout_ms, INIT_WITHIN_MS)
-                return identity
-            except BrokerUnavailableError:
-                # Not repeated blindly: by the time it arrives, a sibling may have taken this id and been decided.
-                if now - started > SLOT_DEADLINE_MS:
-                    raise
-        elif not free:
+                described: Mapping[str, TransactionDescription | None]
+                described = yield DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
+                found = described[transactional_id]
+                if found is None or found.is_free:
+                    identity: ProducerIdentity = yield InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS)
+                    return identity
+            except BrokerUnavailableError as unavailable:
+                # InitProducerId is not resent: by the time it arrives, a sibling may have taken this id and been decided.
+                failure = unavailable
+            now: int = yield Now()
             if now - started > SLOT_DEADLINE_MS:
-                raise TransactionAbortedError(
-                    "NO_FREE_TRANSACTIONAL_ID",
-                    f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open "
-                    f"transactions; see: kafka-eos transactions --prefix '{write_id}'",
-                )
-            yield Wait(SLOT_POLL_MS)
+                raise failure
+        yield Wait(SLOT_POLL_MS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
@@ -22,6 +23,7 @@ from kafka_eos_sink.commit.steps import (
     TransactionDescription,
     Wait,
 )
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 def ask_witnesses(
@@ -41,12 +43,34 @@ def ask_witnesses(
     )
     yield from read_to_barrier(view, nonce)
     policy: str | None = yield LogPolicy()
-    return [witness_of(decision, prepared, view, policy) for prepared in doubtful]
+    outcomes = [witness_of(decision, prepared, view, policy) for prepared in doubtful]
+    if Outcome.OPEN not in outcomes:
+        return outcomes
+    # A marker was omitted in the commit log (KAFKA-20734). The coordinator may still know how exactly this transaction ended.
+    ids = tuple(prepared.identity.transactional_id for prepared in doubtful)
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+    return [
+        _reported(described.get(prepared.identity.transactional_id), prepared.identity)
+        if outcome is Outcome.OPEN
+        else outcome
+        for prepared, outcome in zip(doubtful, outcomes, strict=True)
+    ]
+
+
+def _reported(described: TransactionDescription | None, identity: ProducerIdentity) -> Outcome:
+    """What a coordinator proves of a transaction whose marker is missing in the commit log."""
+    match verdict_on(described, identity):
+        case CoordinatorVerdict.COMMITTED:
+            return Outcome.COMMITTED
+        # Below version 2 it can be the abort of a later transaction of the same epoch.
+        case CoordinatorVerdict.ABORTED if identity.transaction_version >= 2:
+            return Outcome.ABORTED
+    return Outcome.OPEN
 
 
 def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
     """What the commit log proves of a transaction: ``view`` has read it from the part record on and watches its producer id; ``policy``
-    is the log's cleanup.policy, None where it may not be asked."""
+    is the log's cleanup.policy, None where it may not be asked. OPEN if the part record stands and no marker follows it."""
     identity = prepared.identity
     marker = view.first_marker(identity.producer_id, prepared.part_offset)
     query = view.query(decision.query_id)
@@ -56,6 +80,8 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         identity.producer_epoch,
     ):
         return Outcome.UNRESOLVED  # the topic was deleted and created anew: the offset is somebody else's now
+    if marker is None and part is not None:
+        return Outcome.OPEN
     if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
         return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
     # The record or its marker is gone. The cleaner keeps committed records, unless a newer committed one of that key stands, and
@@ -66,6 +92,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         and policy.replace(" ", "") == "compact"
         and view.log_start_offset <= prepared.part_offset < view.next_offset
         and not query.newer_committed_part(prepared.partition, prepared.part_offset)
+        and view.passed_over < prepared.part_offset
     )
     if gone and removed_by_compaction:
         if marker is None:

@@ -31,7 +31,8 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 64 * 1024
 
-_READ_CHUNK_BYTES = 1 << 20
+_FEED_BYTES = 1 << 14
+_READ_CHUNK_BYTES = 1 << 18
 _SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
 
 
@@ -172,20 +173,22 @@ def _cut_off(codec: Codec) -> ProtocolError:
     return ProtocolError(f"the {codec.name.lower()} data of a record batch ends early")
 
 
-def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytes:
+def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytearray:
     """Decompress consecutive frames with decompressors like ``bz2.BZ2Decompressor``."""
-    out = bytearray()
-    rest: Buffer = data
-    while len(rest):
+    view, at, out = memoryview(data), 0, bytearray()
+    while at < len(view):
         frame = new_decompressor()
-        # One byte above the limit is enough to detect an excess.
-        out += frame.decompress(rest, limit - len(out) + 1)
-        if len(out) > limit:
-            raise _too_large(limit)
+        while not frame.eof and at < len(view):
+            # In pieces: a decompressor copies what lies behind its frame, and frames can be ten bytes small.
+            piece = view[at : at + _FEED_BYTES]
+            # One byte above the limit is enough to detect an excess.
+            out += frame.decompress(piece, limit - len(out) + 1)
+            if len(out) > limit:
+                raise _too_large(limit)
+            at += len(piece) - len(frame.unused_data or b"")
         if not frame.eof:
             raise _cut_off(codec)
-        rest = frame.unused_data or b""
-    return bytes(out)
+    return out
 
 
 def _decompress_snappy(data: Buffer, limit: int) -> bytes:
@@ -227,11 +230,13 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
     return out
 
 
-def _decompress_zstd(data: Buffer, limit: int) -> bytes:
+def _decompress_zstd(data: Buffer, limit: int) -> bytearray:
     out = bytearray()
+    # A buffer of ours: pyarrow never frees its own if the data is damaged.
+    piece = memoryview(bytearray(min(_READ_CHUNK_BYTES, limit + 1)))
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        while chunk := stream.read(min(_READ_CHUNK_BYTES, limit - len(out) + 1)):
-            out += chunk
+        while size := stream.readinto(piece[: limit - len(out) + 1]):
+            out += piece[:size]
             if len(out) > limit:
                 raise _too_large(limit)
-    return bytes(out)
+    return out

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
+from kafka_eos_sink.protocol.record_reader import Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
@@ -32,14 +33,11 @@ _LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21
 _MAX_BATCH_BYTES = 2**31 - 1
-_MIN_RECORD_BYTES = 7
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-
-Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
@@ -63,6 +61,10 @@ class BatchHeader(NamedTuple):
     def last_offset(self) -> int:
         """Offset of the last record before compaction."""
         return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +160,6 @@ def _append_bytes(out: bytearray, content: bytes | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One record as a consumer receives it; ``timestamp`` in ms."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRecord:
     """A control record; ``type`` 0 is an ABORT marker, 1 a COMMIT marker.
 
@@ -218,14 +209,14 @@ def read_record_batches(
     batches: list[RecordBatch] = []
     budget = max_decompressed_bytes
     for view in _batches(data):
-        batch, used = _read_batch(view, budget)
+        batch, used = _read_batch(view, _read_header(view), budget)
         budget -= used
         batches.append(batch)
     return tuple(batches)
 
 
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
-    """Read batches without their records, to append them elsewhere; control batches are left out.
+    """Read batches without reading their records, to append them elsewhere.
 
     Yields:
         The header, and the records as they lie in the log, still compressed and not copied.
@@ -234,20 +225,42 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
     """
     for view in _batches(data):
-        header, codec = _read_header(view)
-        if not header.attributes & _CONTROL:
-            records = view[BATCH_OVERHEAD:]
-            yield (
-                header,
-                RecordsBlock(
-                    records=records,
-                    record_count=header.record_count,
-                    compression=codec,
-                    base_timestamp=header.base_timestamp,
-                    max_timestamp=header.max_timestamp,
-                    uncompressed_bytes=len(records),
-                ),
-            )
+        header = _read_header(view)
+        records = view[BATCH_OVERHEAD:]
+        block = RecordsBlock(
+            records=records,
+            record_count=header.record_count,
+            compression=_codec_of(header),
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+            uncompressed_bytes=len(records),
+        )
+        yield header, block
+
+
+def read_each_batch(
+    data: Buffer, *, max_bytes: int, max_records: int
+) -> Iterator[tuple[BatchHeader, RecordBatch | ProtocolError]]:
+    """Read the batches of a log to which others may write, one at a time and without the records' headers.
+
+    Yields:
+        The header, and the batch; or, although its CRC is right, why its records cannot be read.
+
+    Raises:
+        ProtocolError: As `read_record_batches`. A control batch always raises, because only brokers write one.
+    """
+    for view in _batches(data):
+        header = _read_header(view)
+        found: RecordBatch | ProtocolError
+        try:
+            if len(view) - BATCH_OVERHEAD > max_bytes or header.record_count > max_records:
+                raise ProtocolError(f"{len(view)} bytes with {header.record_count} records are more than the limit")
+            found, _ = _read_batch(view, header, max_bytes, with_headers=False)
+        except ProtocolError as unreadable:
+            if header.attributes & _CONTROL:
+                raise
+            found = unreadable
+        yield header, found
 
 
 def _batches(data: Buffer) -> Iterator[memoryview]:
@@ -283,7 +296,7 @@ def first_batch_of(data: Buffer) -> BatchHeader | None:
     return BatchHeader._make(_HEADER.unpack_from(view))
 
 
-def _read_header(view: memoryview) -> tuple[BatchHeader, Codec]:
+def _read_header(view: memoryview) -> BatchHeader:
     """Check one batch by its CRC, and read its header."""
     header = BatchHeader._make(_HEADER.unpack_from(view))
     where = f"the batch at offset {header.base_offset}"
@@ -297,25 +310,31 @@ def _read_header(view: memoryview) -> tuple[BatchHeader, Codec]:
             f"{where} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
             "neither can be negative"
         )
+    return header
+
+
+def _codec_of(header: BatchHeader) -> Codec:
     try:
-        codec = Codec(header.attributes & _CODEC_MASK)
+        return Codec(header.attributes & _CODEC_MASK)
     except ValueError:
-        raise ProtocolError(f"{where} has the unknown compression codec {header.attributes & _CODEC_MASK}") from None
-    return header, codec
+        raise ProtocolError(
+            f"the batch at offset {header.base_offset} has the unknown compression codec {header.attributes & _CODEC_MASK}"
+        ) from None
 
 
-def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
-    """Read one batch; also return the decompressed bytes, at most ``budget``."""
-    header, codec = _read_header(view)
+def _read_batch(
+    view: memoryview, header: BatchHeader, budget: int, with_headers: bool = True
+) -> tuple[RecordBatch, int]:
+    """Read the records of a batch; also return the decompressed bytes, at most ``budget``."""
     where = f"the batch at offset {header.base_offset}"
-    control = bool(header.attributes & _CONTROL)
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
     section: Buffer = b""
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if header.record_count or len(view) > BATCH_OVERHEAD:
-        section = decompress(codec, view[BATCH_OVERHEAD:], budget)
-        records = _RecordReader(section, where).read(header, header.max_timestamp if log_append_time else None)
+        section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], budget)
+        fixed = header.max_timestamp if log_append_time else None
+        records = RecordReader(section, where).read(header, fixed, with_headers)
     batch = RecordBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
@@ -324,14 +343,14 @@ def _read_batch(view: memoryview, budget: int) -> tuple[RecordBatch, int]:
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         transactional=bool(header.attributes & _TRANSACTIONAL),
-        control=control,
-        compression=codec,
+        control=header.is_control,
+        compression=_codec_of(header),
         log_append_time=log_append_time,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         size_in_bytes=len(view),
-        records=() if control else records,
-        control_records=tuple(_control_record(record, where) for record in records) if control else (),
+        records=() if header.is_control else records,
+        control_records=tuple(_control_record(record, where) for record in records) if header.is_control else (),
     )
     return batch, len(section)
 
@@ -351,99 +370,3 @@ def _control_record(record: Record, where: str) -> ControlRecord:
         raise ProtocolError(f"{where} has a marker at offset {record.offset} without a coordinator epoch")
     _, coordinator_epoch = struct.unpack_from(">hi", record.value)
     return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=coordinator_epoch)
-
-
-class _RecordReader:
-    """A cursor over one records section that never reads beyond it."""
-
-    __slots__ = ("_at", "_data", "_where")
-
-    def __init__(self, data: Buffer, where: str) -> None:
-        self._data = bytes(data)
-        self._at = 0
-        self._where = where
-
-    def read(self, header: BatchHeader, fixed_timestamp: int | None) -> tuple[Record, ...]:
-        # The peer chose this count, so the loop below must not run longer than the bytes justify.
-        if header.record_count * _MIN_RECORD_BYTES > len(self._data):
-            raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
-        base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
-        records = []
-        previous_delta = -1
-        for _ in range(header.record_count):
-            length = self._varint()
-            end = self._at + length
-            if length < 0 or end > len(self._data):
-                raise self._error(f"has a record of length {length}")
-            self._at += 1  # attributes, which Kafka does not use
-            timestamp_delta = self._varint()
-            offset_delta = self._varint()
-            # Compaction leaves gaps between the deltas, but keeps their order.
-            if not previous_delta < offset_delta <= last_delta:
-                raise self._error(f"has offset delta {offset_delta} after {previous_delta}")
-            key = self._bytes()
-            value = self._bytes()
-            headers = self._headers()
-            if self._at != end:
-                raise self._error("has a record whose length contradicts its content")
-            records.append(
-                Record(
-                    offset=base_offset + offset_delta,
-                    timestamp=base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp,
-                    key=key,
-                    value=value,
-                    headers=headers,
-                )
-            )
-            previous_delta = offset_delta
-        if self._at != len(self._data):
-            raise self._error(f"has {len(self._data) - self._at} bytes after its last record")
-        return tuple(records)
-
-    def _headers(self) -> tuple[Header, ...]:
-        count = self._varint()
-        if count < 0 or 2 * count > len(self._data) - self._at:
-            raise self._error(f"has a record with {count} headers")
-        headers = []
-        for _ in range(count):
-            key = self._bytes()
-            if key is None:
-                raise self._error("has a header without a key")
-            try:
-                name = key.decode()
-            except UnicodeDecodeError:
-                raise self._error("has a header key that is not UTF-8") from None
-            headers.append((name, self._bytes()))
-        return tuple(headers)
-
-    def _bytes(self) -> bytes | None:
-        length = self._varint()
-        if length == -1:
-            return None
-        start = self._at
-        if not 0 <= length <= len(self._data) - start:
-            raise self._error(f"has a field of {length} bytes")
-        self._at = start + length
-        return self._data[start : self._at]
-
-    def _varint(self) -> int:
-        data, at = self._data, self._at
-        result = shift = 0
-        try:
-            while True:
-                byte = data[at]
-                at += 1
-                result |= (byte & 0x7F) << shift
-                if byte < 0x80:
-                    break
-                shift += 7
-                if shift > 63:
-                    raise self._error("has a varint longer than ten bytes")
-        except IndexError:
-            raise self._error("ends within a record") from None
-        self._at = at
-        result &= 0xFFFFFFFFFFFFFFFF
-        return result >> 1 ^ -(result & 1)
-
-    def _error(self, what: str) -> ProtocolError:
-        return ProtocolError(f"{self._where} {what}")

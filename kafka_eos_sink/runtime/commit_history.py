@@ -13,17 +13,18 @@ from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
-WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved"]
+WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved", "unreadable"]
 """finished   every row is visible, and a done record stands
 decided    the decision stands without a done record; the next run of the same id or `kafka-eos recover` finishes it
 undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
-resolved   an operator has decided it (`kafka-eos resolve`)"""
+resolved   an operator has decided it (`kafka-eos resolve`)
+unreadable records of it were not written by the sink, or are gone; ``problem`` says which"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class CommittedWrite:
     finished_ms: int | None = None
     offsets: tuple[OffsetRange, ...] = ()
     resolution: str | None = None
+    problem: str | None = None
 
     @property
     def finished_at(self) -> str | None:
@@ -68,20 +70,30 @@ class CommittedWrite:
             "transactions": self.transactions,
             "committed_transactions": self.committed,
             "resolution": self.resolution,
+            "problem": self.problem,
             "offsets": [asdict(part) for part in self.offsets],
         }
 
 
 def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:
     """Return the newest decision of each query id, and what began after it."""
-    return tuple(write for query in view.queries("decision", "part", "done") for write in _writes(query))
+    return tuple(write for query in view.queries("decision", "part", "done", "foreign") for write in _writes(query))
 
 
 def _writes(query: QueryState) -> Iterable[CommittedWrite]:
-    found = query.newest
+    try:
+        found = query.newest
+    except WriteRefusedError as broken:
+        yield _unreadable(query, broken.message)
+        return
     decision = None if found is None else found.decision
     if decision is not None:
         yield _decided(query, decision)
+    if query.foreign:
+        offsets = ", ".join(str(record.offset) for record in query.foreign[:4])
+        yield _unreadable(
+            query, f"the sink did not write {len(query.foreign)} records under its keys, at offsets {offsets} ..."
+        )
     if query.undecided:
         yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")
         return
@@ -89,7 +101,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
     waiting = Counter(
         part.value["version"]
         for part in query.newest_parts.values()
-        if part.outcome is Outcome.OPEN and part.value is not None and part.offset not in named
+        if part.outcome is Outcome.OPEN and part.value and "version" in part.value and part.offset not in named
     )
     for version, transactions in sorted(waiting.items()):
         yield CommittedWrite(
@@ -99,6 +111,12 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
             state="prepared",
             transactions=transactions,
         )
+
+
+def _unreadable(query: QueryState, problem: str) -> CommittedWrite:
+    return CommittedWrite(
+        write_id=query.write_id, query_id=query.query_id, version=None, state="unreadable", problem=problem
+    )
 
 
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -19,8 +20,45 @@ T = TypeVar("T")
 
 TIERED_FETCH_WAIT_MS = 500
 """How long a Fetch waits for records from tiered storage (KIP-405). Without a wait the broker returns none of them."""
+FETCH_BYTES, PARTITION_BYTES = 4 << 20, 32 << 10
+"""Of a round of looks, and of each partition in it: as much as some batches of producers with default settings."""
 CHECK_ENDS_EVERY_MS = 1_000
 """Readers that are blocked for longer than a marker takes may wait for records that are gone."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """Looks for what readers see of one range: of its first batch, or of the first batch of a producer id."""
+
+    part: OffsetRange
+    owner: int | None
+    offset: int
+    wait_ms: int = 0
+    found: steps.Listed | None = None
+
+    def read(self, fetched: FetchedPartition, log_start: int, *, is_late: bool) -> None:
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Or the offset lies behind the end of the log.
+            self._continue_at(log_start if log_start > self.offset else self.part.last_offset + 1)
+            return
+        if fetched.last_stable_offset <= self.offset or is_late:
+            self.found = steps.Unseen.HELD
+            return
+        first = first_batch_of(fetched.records or b"")
+        if first is None:
+            # The cleaner removed all records up to the last stable offset, or they are in tiered storage.
+            if self.wait_ms:
+                self.found = steps.Unseen.HELD
+            self.wait_ms = TIERED_FETCH_WAIT_MS
+        elif self.owner is None or (first.producer_id == self.owner and first.base_offset <= self.part.last_offset):
+            self.found = tuple((each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ())
+        else:
+            self._continue_at(first.last_offset + 1)
+
+    def _continue_at(self, offset: int) -> None:
+        self.offset, self.wait_ms = offset, 0
+        if offset > self.part.last_offset:
+            self.found = steps.Unseen.GONE
 
 
 class DataProofs:
@@ -52,70 +90,71 @@ class DataProofs:
     def describe_producers(
         self, step: steps.DescribeProducers
     ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
-        found: dict[TopicPartition, dict[int, tuple[int, int]] | None] = {}
-        # One query per topic: a missing right on one topic must not hide the others. A missing API is like the right.
+        try:
+            return self._describe_producers(step.partitions)
+        except (AuthorizationError, MissingApiError):
+            found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = {}
+        # A missing right on one topic must not hide the others. A missing API is like the right.
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:
-                producers = self._query(partial(self._admin.describe_producers, where))
+                found.update(self._describe_producers(where))
             except (AuthorizationError, MissingApiError):
                 found.update(dict.fromkeys(where))
-                continue
-            for partition, remembered in producers.items():
-                found[partition] = {
-                    producer.producer_id: (producer.producer_epoch, producer.current_txn_start_offset)
-                    for producer in remembered
-                }
         return found
 
+    def _describe_producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Mapping[int, tuple[int, int]] | None]:
+        described = self._query(partial(self._admin.describe_producers, partitions))
+        return {
+            where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
+            for where, remembered in described.items()
+        }
+
     def aborted_transactions(self, step: steps.AbortedTransactions) -> Mapping[OffsetRange, steps.Listed] | None:
-        found: dict[OffsetRange, steps.Listed] = {}
-        gone: set[str] = set()
         owners: tuple[int | None, ...] = step.producer_ids or (None,) * len(step.ranges)
-        for part, owner in zip(step.ranges, owners, strict=True):
-            found[part] = steps.Unseen.GONE
-            # A deleted topic costs max.block.ms once, not once per range.
-            if part.topic in gone:
-                continue
+        searches = [_Search(part, owner, part.first_offset) for part, owner in zip(step.ranges, owners, strict=True)]
+        for topic in sorted({part.topic for part in step.ranges}):
             try:
-                found[part] = self._aborted_in(part, owner)
+                self._search([search for search in searches if search.part.topic == topic])
             except AuthorizationError:
                 return None
             except steps.DataTopicGoneError:
-                gone.add(part.topic)
-        return found
+                continue
+        return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}
 
-    def _aborted_in(self, part: OffsetRange, owner: int | None) -> steps.Listed:
-        where, offset, wait_ms = (part.topic, part.partition), part.first_offset, 0
+    def _search(self, searches: Sequence[_Search]) -> None:
+        """Look at one range of each partition at a time, with one request per leader and round."""
         give_up_at = self._clock() + self._timeout_ms
-        while offset <= part.last_offset:
-            fetched = self._query(partial(self._fetch_one_batch, where, offset, wait_ms))
-            if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                earliest = partial(self._admin.list_offsets, (where,), isolation="read_uncommitted", timestamp=EARLIEST)
-                start = self._query(earliest)[where]
-                if start <= offset:
-                    # The offset lies behind the end of the log.
-                    return steps.Unseen.GONE
-                offset = start
-                continue
-            if fetched.last_stable_offset <= offset or self._clock() > give_up_at:
-                return steps.Unseen.HELD
-            first = first_batch_of(fetched.records or b"")
-            if first is None:
-                # The cleaner removed all records up to the last stable offset, or they are in tiered storage.
-                if wait_ms:
-                    return steps.Unseen.HELD
-                wait_ms = TIERED_FETCH_WAIT_MS
-                continue
-            if owner is None or (first.producer_id == owner and first.base_offset <= part.last_offset):
-                return tuple((each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ())
-            offset, wait_ms = first.last_offset + 1, 0
-        return steps.Unseen.GONE
+        waiting: dict[TopicPartition, list[_Search]] = {}
+        for search in searches:
+            waiting.setdefault((search.part.topic, search.part.partition), []).append(search)
+        while waiting:
+            looks = {where: of_partition[0] for where, of_partition in waiting.items()}
+            # Beside others a partition may get no batch at all.
+            alone = [where for where, look in looks.items() if look.wait_ms][:1]
+            looks = {where: looks[where] for where in alone or looks}
+            fetched = self._query(partial(self._fetch_batches, looks))
+            behind = [where for where, found in fetched.items() if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE]
+            earliest = partial(self._admin.list_offsets, behind, isolation="read_uncommitted", timestamp=EARLIEST)
+            starts = self._query(earliest) if behind else {}
+            for where, look in looks.items():
+                look.read(fetched[where], starts.get(where, -1), is_late=self._clock() > give_up_at)
+                if look.found is not None:
+                    waiting[where].remove(look)
+            waiting = {where: of_partition for where, of_partition in waiting.items() if of_partition}
 
-    def _fetch_one_batch(self, where: TopicPartition, offset: int, wait_ms: int, deadline_ms: int) -> FetchedPartition:
-        # The first batch always comes whole (KIP-74), and with it the transactions aborted from there on.
-        return self._admin.fetch(
-            where, offset, isolation="read_committed", max_wait_ms=wait_ms, max_bytes=1, deadline_ms=deadline_ms
+    def _fetch_batches(
+        self, looks: Mapping[TopicPartition, _Search], deadline_ms: int
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        return self._admin.fetch_each(
+            {where: look.offset for where, look in looks.items()},
+            deadline_ms,
+            isolation="read_committed",
+            max_wait_ms=max(look.wait_ms for look in looks.values()),
+            max_bytes=FETCH_BYTES,
+            partition_max_bytes=PARTITION_BYTES,
         )
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
@@ -137,20 +176,24 @@ class DataProofs:
                 )
 
     def _query(self, query: Callable[[int], T]) -> T:
-        """Run a query, given its deadline.
+        return query_partitions(query, self._clock, timeout_ms=self._timeout_ms, max_block_ms=self._max_block_ms)
 
-        Raises:
-            DataTopicGoneError: The cluster did not know the topic for max.block.ms.
-        """
-        deadline_ms = self._clock() + self._timeout_ms
-        for until in (min(deadline_ms, self._clock() + self._max_block_ms), deadline_ms):
-            try:
-                return query(until)
-            except BrokerRefusedError as refused:
-                if refused.code != "UNKNOWN_TOPIC":
-                    raise
-                raise steps.DataTopicGoneError(refused.code, refused.message) from None
-            except BrokerUnavailableError:
-                if until == deadline_ms:
-                    raise
-        raise AssertionError("unreachable: the deadline returns or raises")
+
+def query_partitions(query: Callable[[int], T], clock: Callable[[], int], *, timeout_ms: int, max_block_ms: int) -> T:
+    """Run a query of data partitions, given its deadline.
+
+    Raises:
+        DataTopicGoneError: The cluster did not know the topic for max.block.ms.
+    """
+    deadline_ms = clock() + timeout_ms
+    for until in (min(deadline_ms, clock() + max_block_ms), deadline_ms):
+        try:
+            return query(until)
+        except BrokerRefusedError as refused:
+            if refused.code != "UNKNOWN_TOPIC":
+                raise
+            raise steps.DataTopicGoneError(refused.code, refused.message) from None
+        except BrokerUnavailableError:
+            if until == deadline_ms:
+                raise
+    raise AssertionError("unreachable: the deadline returns or raises")

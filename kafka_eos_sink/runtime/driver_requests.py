@@ -13,6 +13,7 @@ from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
+from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -20,7 +21,9 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 
 MAX_BATCH_BYTES = 500_000
-"""Records whose values are larger together go into one batch each: brokers take batches up to about 1 MB by default."""
+"""Of several records together: brokers take batches up to about 1 MB by default."""
+RECORD_OVERHEAD = 20
+"""Bytes of a record beside its key and value, at most."""
 PRODUCE_TIMEOUT_MS = 30_000
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""
@@ -100,8 +103,9 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
     """
     first = -1
     identity, base_sequence, records = step.identity, step.base_sequence, step.records
-    size = sum(len(record.value or b"") for record in records)
-    for batch in [records] if size < MAX_BATCH_BYTES else [(record,) for record in records]:
+    largest = max(len(record.key) + len(record.value or b"") for record in records) + RECORD_OVERHEAD
+    count = max(1, min(LARGEST_BATCH_RECORDS, MAX_BATCH_BYTES // largest))
+    for batch in (records[at : at + count] for at in range(0, len(records), count)):
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
         # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
         max_version = 12 if identity.transaction_version >= 2 else 11

@@ -15,14 +15,22 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    ProtocolError,
+)
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.reactions import refusal
-from kafka_eos_sink.protocol.record_batch import read_record_batches
+from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.data_proofs import DataProofs
 from kafka_eos_sink.runtime.record_copier import RecordCopier
@@ -31,6 +39,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOG_FETCH_WAIT_MS = 100
+LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
+"""A chunk of the commit log takes little more memory; and what a record in it takes beside its key and value."""
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
 """Tried downwards if the broker's maximum may not be read and the user set no timeout."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
@@ -77,7 +87,8 @@ class Executor:
             steps.DescribeProducers: proofs.describe_producers,
             steps.AbortedTransactions: proofs.aborted_transactions,
             steps.CopyRecords: RecordCopier(admin, where, config).copy,
-            steps.Now: lambda _: time.time_ns() // 1_000_000,
+            steps.Now: lambda _: admin.client.clock(),
+            steps.WallClock: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
             steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
             steps.Reached: lambda step: failpoints.reached(step.point),
@@ -253,34 +264,40 @@ class Executor:
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._skip_to_log_start(step.offset, fetched.high_watermark)
         entries: list[ReadRecord | Marker] = []
-        next_offset = step.offset
-        for batch in read_record_batches(fetched.records or b""):
+        next_offset, passed_over, held = step.offset, -1, 0
+        batches = read_each_batch(
+            fetched.records or b"", max_bytes=LARGEST_BATCH_BYTES, max_records=LARGEST_BATCH_RECORDS
+        )
+        for header, batch in batches:
             # A batch whose records compaction removed still moves the position.
-            next_offset = max(next_offset, batch.last_offset + 1)
-            producer = {"producer_id": batch.producer_id, "producer_epoch": batch.producer_epoch}
-            if batch.control:
-                # Compaction may remove a marker and leave its empty batch.
-                kinds = [(control.offset, MARKER_TYPES.get(control.type)) for control in batch.control_records]
-                for offset, kind in kinds or [(batch.last_offset, MarkerType.EMPTY)]:
-                    if kind is not None:
-                        entries.append(Marker(offset=offset, type=kind, **producer))
+            next_offset = max(next_offset, header.last_offset + 1)
+            if isinstance(batch, ProtocolError):
+                passed_over = header.last_offset
+                self._warn_of_foreign_batch(header.base_offset, batch)
                 continue
-            entries += [
-                ReadRecord(
-                    offset=record.offset,
-                    transactional=batch.transactional,
-                    key=record.key,
-                    value=record.value,
-                    **producer,
-                )
-                for record in batch.records
-                if record.key is not None
-            ]
+            found = _entries(batch)
+            entries += found
+            # Batches that are small in the log can be large in memory. The next chunk begins behind this one.
+            held += sum(
+                ENTRY_BYTES + len(one.key) + len(one.value or b"") for one in found if isinstance(one, ReadRecord)
+            )
+            if held > LOG_CHUNK_BYTES:
+                break
         return steps.LogChunk(
             entries=tuple(entries),
             next_offset=next_offset,
             log_start_offset=fetched.log_start_offset,
             end_offset=fetched.high_watermark,
+            passed_over=passed_over,
+        )
+
+    def _warn_of_foreign_batch(self, offset: int, unreadable: ProtocolError) -> None:
+        where = "{}-{}".format(*self.where)
+        # A driver acts on what it has read back, so it has never acted on a batch that cannot be read.
+        warn_once(
+            f"the commit log's partition {where} holds a batch at offset {offset} that the sink did not write ({unreadable.message}). "
+            "It is passed over, as are others like it. Find out who else may Write the commit log",
+            about=f"unreadable {where}",
         )
 
     def _skip_to_log_start(self, offset: int, high_watermark: int) -> steps.LogChunk:
@@ -305,6 +322,26 @@ class Executor:
         except AuthorizationError:
             return None
         return found.get("cleanup.policy")
+
+
+def _entries(batch: RecordBatch) -> list[ReadRecord | Marker]:
+    producer = {"producer_id": batch.producer_id, "producer_epoch": batch.producer_epoch}
+    if batch.control:
+        # Compaction may remove a marker and leave its empty batch.
+        kinds = [(control.offset, MARKER_TYPES.get(control.type)) for control in batch.control_records]
+        ends = kinds or [(batch.last_offset, MarkerType.EMPTY)]
+        return [Marker(offset=offset, type=kind, **producer) for offset, kind in ends if kind is not None]
+    return [
+        ReadRecord(
+            offset=record.offset,
+            transactional=batch.transactional,
+            key=record.key,
+            value=record.value,
+            **producer,
+        )
+        for record in batch.records
+        if record.key is not None
+    ]
 
 
 def _re2_quote(text: str) -> str:

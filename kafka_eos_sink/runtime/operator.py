@@ -12,22 +12,12 @@ from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.operator.missing_markers import (
-    Evidence,
-    Finding,
-    Part,
-    Verdict,
-    gather,
-    holder_of,
-    judge,
-    rounds,
-)
+from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge, rounds
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
-from kafka_eos_sink.commit.proofs import Look, look_at
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
@@ -37,14 +27,12 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
-from kafka_eos_sink.protocol.record_batch import first_batch_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 
 LEADER_MS = 10_000
-PARTITION_MS = 1_000
-"""For how long repair waits for a leader, and for one partition, before it continues without."""
+"""For how long repair waits for a leader before it continues without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,99 +102,67 @@ class Recovered:
 class Repaired:
     """What repair found and did.
 
-    findings     transactions that are open although they are decided
+    findings     transactions of the write id that partitions hold open
     written      whether the missing markers were written and are in effect
+    topics       the topics whose partitions were examined, beside the commit log's
     unasked      partitions (topic-partition) whose leaders did not respond
     unreadable   topics without the Read permission
-    nowhere      query ids whose partitions cannot be determined
     """
 
     findings: tuple[Finding, ...]
     written: bool
     knows_decisions: bool
+    topics: tuple[str, ...] = ()
     unasked: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
-    nowhere: tuple[str, ...] = ()
 
 
-class ProducerQueries:
-    """Describes the producers of partitions whose leaders may be slow, lost, or closed to the principal."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producers:
+    """Responses to DescribeProducers, and what is missing from them: partitions and, without the Read permission, topics."""
 
-    def __init__(self, admin: Admin, timeout_ms: int) -> None:
-        self._admin = admin
-        self._timeout_ms = timeout_ms
-        self.unreadable: set[str] = set()
-        """Topics whose producers may not be described: the Read permission is missing."""
+    found: dict[TopicPartition, tuple[ProducerState, ...]]
+    unasked: tuple[TopicPartition, ...]
+    unreadable: frozenset[str]
 
-    def producers_on(
-        self, partitions: Collection[TopicPartition], topics: Collection[str] = ()
-    ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], tuple[TopicPartition, ...]]:
-        """Describe the producers of partitions and of whole topics that exist.
 
-        A partition that does not respond must neither stop the query of the others nor use up their time.
+def producers_on(
+    admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
+) -> Producers:
+    """Describe the producers of partitions, and of all partitions of ``topics``. Skips what does not exist.
 
-        Returns:
-            The producers per partition, and the partitions that did not respond.
-        """
-        by_leader: dict[int, list[TopicPartition]] = {}
-        unasked: list[TopicPartition] = []
-        for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
-            wanted = [each for each in partitions if each[0] == topic]
-            try:
-                known = self._admin.topic(topic, self._admin.client.clock() + self._timeout_ms)
-            except AuthorizationError:
-                self.unreadable.add(topic)
-                unasked += wanted
-                continue
-            if known is None:
-                continue
-            if topic in topics:
-                wanted = list(dict.fromkeys([*wanted, *((topic, each.partition_index) for each in known.partitions)]))
-            for each in wanted:
-                found = partition_of(known, each[1])
-                if found is not None:
-                    (unasked if found.leader_id < 0 else by_leader.setdefault(found.leader_id, [])).append(each)
-        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-        for of_leader in by_leader.values():
-            producers |= self._of_leader(of_leader)
-            unasked += [each for each in of_leader if each not in producers]
-        return producers, tuple(unasked)
-
-    def _of_leader(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """Query all partitions of a leader at once, or one by one if that fails."""
-        topics = dict.fromkeys(topic for topic, _ in partitions)
+    A leader that does not respond, or a topic that may not be read, must not stop the query of the others.
+    """
+    groups: dict[tuple[int, str], list[TopicPartition]] = {}
+    unreadable: set[str] = set()
+    for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
         try:
-            together = self._asked(partitions, LEADER_MS)
+            known = admin.topic(topic, admin.client.clock() + timeout_ms)
         except AuthorizationError:
-            if len(topics) == 1:
-                self.unreadable.update(topics)
-                return {}
-            each_alone = [self._of_leader([each for each in partitions if each[0] == topic]) for topic in topics]
-            return {where: states for alone in each_alone for where, states in alone.items()}
-        if together is not None:
-            return together
-        found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-        give_up_at = self._admin.client.clock() + LEADER_MS
-        for each in partitions:
-            if self._admin.client.clock() < give_up_at and each[0] not in self.unreadable:
-                try:
-                    found |= self._asked([each], PARTITION_MS) or {}
-                except AuthorizationError:
-                    self.unreadable.add(each[0])
-        return found
-
-    def _asked(
-        self, partitions: Sequence[TopicPartition], within_ms: int
-    ) -> dict[TopicPartition, tuple[ProducerState, ...]] | None:
+            unreadable.add(topic)
+            continue
+        for each in () if known is None else known.partitions:
+            where = (topic, each.partition_index)
+            if topic in topics or where in partitions:
+                groups.setdefault((each.leader_id, topic), []).append(where)
+    found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+    unasked: list[TopicPartition] = []
+    silent = {-1}
+    for (leader, topic), group in groups.items():
         try:
-            return self._admin.describe_producers(partitions, self._admin.client.clock() + within_ms)
+            if leader not in silent:
+                found |= admin.describe_producers(group, admin.client.clock() + LEADER_MS)
+        except AuthorizationError:
+            unreadable.add(topic)
+            continue
         except BrokerUnavailableError:
-            return None
+            silent.add(leader)
         except BrokerRefusedError as refused:
             # The topic may have been deleted since its metadata was read.
             if refused.code != "UNKNOWN_TOPIC":
                 raise
-            return None
+        unasked += [where for where in group if where not in found]
+    return Producers(found=found, unasked=tuple(unasked), unreadable=frozenset(unreadable))
 
 
 @contextmanager
@@ -244,14 +200,14 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
     """
     with _connected(settings) as (admin, executor):
         version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-        # take_over reads the log into the view before it finishes anything.
-        view = LogView(settings.write_id)
+        # take_over writes done records, and reads the log again after it has copied transactions.
+        before = LogView(settings.write_id)
+        executor.run(read_to_end(before))
         request = TakeOver(
             write_id=settings.write_id,
             nonce=uuid.uuid4().hex,
             transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
-            view=view,
             unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
         )
         plan = executor.run(take_over(request, version))
@@ -266,7 +222,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
         return Recovered(
             decisions=plan.decisions,
-            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(view, each)),
+            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             left_open=left_open,
         )
@@ -286,8 +242,10 @@ def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
     return replace(identity, transaction_version=0)
 
 
-def resolve_version(settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer) -> Resolved:
-    """Record the operator's decision for one version, as `resolve`."""
+def resolve_version(
+    settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
+) -> Resolved:
+    """Record the operator's answer about one version, as `resolve`."""
     with _connected(settings) as (admin, executor):
         transaction_version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
         request = ResolveRequest(
@@ -295,6 +253,7 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
             query_id=query_id,
             version=version,
             answer=answer,
+            allow_duplicates=allow_duplicates,
             nonce=uuid.uuid4().hex,
             limits=SettleLimits(deadline_ms=settings.timeout_ms),
         )
@@ -302,129 +261,56 @@ def resolve_version(settings: OperatorSettings, *, query_id: str | None, version
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
-    """Find transactions whose markers are missing.
+    """Find transactions that partitions hold open although they are committed.
 
     Args:
-        write: Write the markers whose outcome is proven.
+        write: Write their missing markers.
 
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
     with _connected(settings) as (admin, executor):
-        version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-        where = settings.commit_log
-        evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, *where, version))
+        evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
-        partitions = dict.fromkeys([*(part.where for part in evidence.parts), *([where] if evidence.described else [])])
-        queries = ProducerQueries(admin, settings.timeout_ms)
-        producers, unasked = queries.producers_on(partitions, evidence.topics)
-        judged = judge(evidence, producers)
-        findings = tuple(_doubted(executor, evidence, judged, finding, producers, unasked) for finding in judged)
+        partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
+        producers = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
+        findings = judge(evidence, producers.found)
         missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
-        found = Repaired(
+        if write and missing:
+            deadline = admin.client.clock() + settings.timeout_ms
+            # At most one marker per partition and request: the response could not be matched to two.
+            for markers in rounds(missing):
+                admin.write_txn_markers(markers, deadline)
+            _await_ends(admin, missing, deadline)
+        return Repaired(
             findings=findings,
-            written=False,
+            written=write and bool(missing),
             knows_decisions=evidence.knows_decisions,
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked if topic not in queries.unreadable),
-            unreadable=tuple(sorted(queries.unreadable)),
-            nowhere=evidence.nowhere,
+            topics=tuple(sorted(evidence.topics)),
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in producers.unasked),
+            unreadable=tuple(sorted(producers.unreadable)),
         )
-        if not write or not missing:
-            return found
-        deadline = admin.client.clock() + settings.timeout_ms
-        # At most one marker per partition and request: the response could not be matched to two.
-        for markers in rounds(missing):
-            admin.write_txn_markers(markers, deadline)
-        _await_ends(admin, [finding.part for finding in missing], deadline)
-        return replace(found, written=True)
 
 
-def _await_ends(admin: Admin, parts: Sequence[Part], deadline: int) -> None:
+def _await_ends(admin: Admin, findings: Sequence[Finding], deadline: int) -> None:
     """Wait until the leaders hold none of the transactions open."""
     # A leader responds to WriteTxnMarkers before the marker is in effect.
     while True:
-        producers = admin.describe_producers(dict.fromkeys(part.where for part in parts), deadline)
-        left = [part for part in parts if holder_of(part, producers[part.where]) is not None]
+        producers = admin.describe_producers({finding.where for finding in findings}, deadline)
+        left = [finding for finding in findings if _holds(producers[finding.where], finding)]
         if not left:
             return
         if admin.client.clock() >= deadline:
             topic, partition = left[0].where
             raise BrokerUnavailableError(
                 "REQUEST_DEADLINE",
-                f"{topic}-{partition} took the marker of {left[0].identity.transactional_id} and still holds its transaction open; check "
-                "the log of its leader",
+                f"{topic}-{partition} accepted the marker of {left[0].transactional_id} and still holds its transaction open; check the "
+                "log of its leader",
             )
         admin.client.wait(POLL_MS, deadline)
 
 
-def _doubted(
-    executor: Executor,
-    evidence: Evidence,
-    judged: Sequence[Finding],
-    finding: Finding,
-    asked: Collection[TopicPartition],
-    unasked: Collection[TopicPartition],
-) -> Finding:
-    """Call a finding unproven if its ABORT could discard committed records."""
-    part = finding.part
-    if finding.marker is None or finding.marker.committed:
-        return finding
-    why = None
-    if part.version is None:
-        try:
-            begins = _begins_here(executor.admin, part, executor.client.clock() + LEADER_MS)
-            if begins is None:
-                why = "its first batch is gone (deleted), so nobody can tell whether it has joined an older open transaction"
-            elif not begins:
-                why = "it has joined an older open transaction"
-        except (AuthorizationError, BrokerUnavailableError, BrokerRefusedError):
-            why = "its leader does not show now whether it has joined an older open transaction"
-    elif part.identity.transaction_version < 2:
-        # Below version 2 the ABORT in the log may belong to a transaction that a late request began again, or to an attempt that
-        # joined it. Then readers see the rows elsewhere. From version 2 on the epoch belongs to exactly one end.
-        held = {each.part.where for each in judged if each.part.identity == part.identity}
-        elsewhere = [
-            each
-            for each in evidence.parts
-            if each.identity == part.identity
-            and each.where[0] != executor.where[0]
-            and each.where not in held
-            # Deleted topics are in neither.
-            and (each.where in asked or each.where in unasked)
-        ]
-        why = _visible_elsewhere(executor, elsewhere, unasked)
-    return finding if why is None else replace(finding, verdict=Verdict.UNPROVEN, marker=None, reason=why)
-
-
-def _visible_elsewhere(executor: Executor, parts: Sequence[Part], unasked: Collection[TopicPartition]) -> str | None:
-    """Return why the transaction may be committed, None if it cannot be."""
-    where = next((each.where for each in parts if each.where in unasked), None)
-    if where is None:
-        written = tuple((each.identity, each.offsets) for each in parts)
-        try:
-            look: Look = executor.run(look_at(written))
-        except BrokerUnavailableError:
-            look = Look(untold=written)
-        if look.seen:
-            return f"the commit log says aborted, but readers see its rows on {look.seen[0][1].topic}-{look.seen[0][1].partition}"
-        if not look.untold:
-            return None
-        where = look.untold[0][1].topic, look.untold[0][1].partition
-    return f"the commit log says aborted, but nobody can tell now whether readers will see its rows on {where[0]}-{where[1]}"
-
-
-def _begins_here(admin: Admin, part: Part, deadline: int) -> bool | None:
-    """Whether the open transaction began with this attempt, None if unknown.
-
-    An attempt that joined an older transaction would discard that one's rows with its ABORT.
-    """
-    where, offset = part.where, part.first_offset
-    fetched = admin.fetch(where, offset, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1, deadline_ms=deadline)
-    if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return None
-    first, identity = first_batch_of(fetched.records or b""), part.identity
-    return first is not None and (first.base_offset, first.producer_id, first.producer_epoch) == (
-        offset,
-        identity.producer_id,
-        identity.producer_epoch,
-    )
+def _holds(producers: Sequence[ProducerState], finding: Finding) -> bool:
+    assert finding.marker is not None
+    held = finding.marker.producer_id, finding.start_offset
+    return any((each.producer_id, each.current_txn_start_offset) == held for each in producers)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import (
     AuthorizationError,
-    BrokerRefusedError,
     KafkaEosError,
     ProtocolError,
     TransactionAbortedError,
@@ -21,6 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import BatchHeader, RecordsBlock, read_blocks
 from kafka_eos_sink.runtime import failpoints
+from kafka_eos_sink.runtime.data_proofs import query_partitions
 
 FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
@@ -28,7 +29,7 @@ FETCH_WAIT_MS = 500
 
 
 class RecordCopier:
-    """Performs `CopyRecords`. Holds at most buffer.memory and one Fetch response.
+    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses.
 
     Args:
         where: The partition of the commit log for the part record.
@@ -38,6 +39,8 @@ class RecordCopier:
         self._admin = admin
         self._client = admin.client
         self._where = where
+        self._gone: dict[str, str] = {}
+        """Topics that the cluster does not know, and its reason. A deleted topic costs max.block.ms once, not once per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
 
@@ -79,8 +82,12 @@ class RecordCopier:
             records, next_offset = self._fetch(part, offset)
             for header, block in records:
                 own = (header.producer_id, header.producer_epoch) == (source.producer_id, source.producer_epoch)
-                if own and offset <= header.base_offset and header.last_offset <= part.last_offset:
-                    yield block
+                inside = offset <= header.base_offset and header.last_offset <= part.last_offset
+                # The cleaner can remove records from a batch and leave the others, or an empty batch.
+                whole = header.record_count == header.last_offset_delta + 1
+                if own and inside and whole and not header.is_control:
+                    # A view would keep the whole response in memory until the batch is acknowledged.
+                    yield replace(block, records=bytes(block.records))
             now = self._client.clock()
             waiting_since = now if waiting_since is None else waiting_since
             if next_offset > offset:
@@ -89,25 +96,29 @@ class RecordCopier:
                 raise _gone(part, f"its leader returns nothing from offset {offset} on")
 
     def _fetch(self, part: OffsetRange, offset: int) -> tuple[list[tuple[BatchHeader, RecordsBlock]], int]:
-        where = (part.topic, part.partition)
+        if part.topic in self._gone:
+            raise _gone(part, self._gone[part.topic])
+        fetch = partial(
+            self._admin.fetch,
+            (part.topic, part.partition),
+            offset,
+            isolation="read_uncommitted",
+            max_wait_ms=FETCH_WAIT_MS,
+            max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
+        )
+        limits = {"timeout_ms": self._config.delivery_timeout_ms, "max_block_ms": self._config.max_block_ms}
         try:
-            fetched = self._admin.fetch(
-                where,
-                offset,
-                self._client.clock() + self._config.delivery_timeout_ms,
-                isolation="read_uncommitted",
-                max_wait_ms=FETCH_WAIT_MS,
-                max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
-            )
+            fetched = query_partitions(lambda deadline_ms: fetch(deadline_ms=deadline_ms), self._client.clock, **limits)
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise _gone(part, "the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
-        except (AuthorizationError, ProtocolError) as failure:
+        except AuthorizationError as failure:
+            raise steps.RecordsHiddenError(*_gone(part, failure.message).args) from failure
+        except ProtocolError as failure:
             raise _gone(part, failure.message) from failure
-        except BrokerRefusedError as refused:
-            if refused.code != "UNKNOWN_TOPIC":
-                raise
-            raise _gone(part, refused.message) from refused
+        except steps.DataTopicGoneError as gone:
+            self._gone[part.topic] = gone.message
+            raise _gone(part, gone.message) from gone
         return found, max([offset, *(header.last_offset + 1 for header, _ in found)])
 
 
@@ -152,12 +163,12 @@ def _require_untainted(producer: Producer) -> None:
     if producer.tainted:
         raise TransactionAbortedError(
             "REQUEST_ABANDONED",
-            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; Spark's "
-            "next attempt writes the rows again",
+            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
+            "transaction is aborted, and the rows are written again",
         )
 
 
 def _offset_unknown(what: str) -> KafkaEosError:
     return TransactionAbortedError(
-        "OFFSET_UNKNOWN", f"{what}, so the attempt cannot be proven; Spark's next attempt writes the rows again"
+        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
     )

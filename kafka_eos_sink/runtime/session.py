@@ -44,7 +44,7 @@ CHECK_EVERY_MS = 60_000
 """How often a planner checks topics and broker settings, at most."""
 LIST_EVERY_MS = 5_000
 """A plan lists open transactions if the last list is older than this. It then aborts what killed attempts opened late."""
-MAX_REMEMBERED = 16
+MAX_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS, TOPIC_CONFIGURATION
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, TOPIC_CONFIGURATION
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -84,10 +84,11 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that mends it.
     """
-    if topic == data_topic:
+    if data_topic in (topic, DEFAULT_TOPIC):
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"topic and commit.log.topic are both {topic!r}; the commit log needs a topic of its own: set another commit.log.topic",
+            f"topic {data_topic!r} is a commit log, which holds only the sink's own records; choose another topic, or set another "
+            "commit.log.topic",
         )
     brokers = broker_count(admin, deadline)
     found = admin.topic(topic, deadline)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -144,11 +145,12 @@ def _problems_together(
         streaming: Whether these are the options of a streaming query.
     """
     found = []
-    if settings["topic"] == settings["commit.log.topic"]:
+    logs = (settings["commit.log.topic"], DEFAULT_TOPIC)
+    if settings["topic"] in logs:
         found.append(
             f"topic {settings['topic']!r} is the commit log, which holds only the sink's own records; choose another topic"
         )
-    if settings["dead.letter.topic"] == settings["commit.log.topic"]:
+    if settings["dead.letter.topic"] in logs:
         found.append("dead.letter.topic is the commit log; choose another topic")
     if ("txnAppId" in own) != ("txnVersion" in own):
         given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")

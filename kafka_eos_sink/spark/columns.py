@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.binary_columns import MAX_COLUMN_BYTES
@@ -199,13 +200,15 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
 
 def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
     # The option is checked at planning. A column can name the commit log too, and a row there could be read as a decision.
-    into_log = pc.equal(topic, commit_log_topic)
-    if pc.any(into_log).as_py():
-        raise InvalidRowError(
-            "COMMIT_LOG_TOPIC",
-            f"row {_first(into_log)} of a batch has the topic {commit_log_topic!r}, which is the commit log and must "
-            "hold only records of the sink; correct the column topic",
-        )
+    # The default log may be that of others, who would believe the row.
+    for log in {commit_log_topic, DEFAULT_TOPIC}:
+        into_log = pc.equal(topic, log)
+        if pc.any(into_log).as_py():
+            raise InvalidRowError(
+                "COMMIT_LOG_TOPIC",
+                f"row {_first(into_log)} of a batch has the topic {log!r}, which is a commit log and must hold only records of the sink; "
+                "correct the column topic",
+            )
 
 
 def _refuse_before_1970(timestamp: pa.Array) -> None:

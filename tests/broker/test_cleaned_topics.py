@@ -12,13 +12,14 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import abort_by_hand, die_at, write_settings
+from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
@@ -212,10 +213,67 @@ def test_aborted_rows_deleted_by_cleaner_are_not_called_visible(
     others.next = replace(others.next, version=2_000)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["resolve", *where, "--version", "1000", "--as", "aborted"]) == 0, capsys.readouterr().err
+    assert main(["resolve", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
     writes.next = given
     writes.commit()
     assert numbers(cleaning_kafka, topic)[-len(KEYS) :] == [1_000] * len(KEYS)
+    assert_nothing_open(servers, [topic])
+
+
+def tasks_with_keys(given: session.WriteSettings, plan: session.Plan) -> list[session.TaskMessage]:
+    """Two tasks, whose keys nobody else has."""
+    messages = []
+    for task in range(2):
+        values = [b"%d" % number for number in range(task * ROWS, (task + 1) * ROWS)]
+        columns = RecordColumns(key=pa.array([b"row-" + value for value in values]), value=pa.array(values))
+        identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+        rows = iter([Rows(topic=given.topic or "", partition=None, columns=columns)])
+        messages.append(session.write_task(given, plan, identity, rows))
+    return messages
+
+
+@pytest.mark.parametrize("lost", ["some", "all"])
+def test_lost_rows_removed_by_compaction_are_not_copied(
+    cleaning_kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+) -> None:
+    """The cleaner drops aborted records, but keeps the empty batch by which the leader knows the producer."""
+    servers = cleaning_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1, configs=COMPACTED)
+    other_keys = KeyedWrites(cleaning_kafka, topic)
+    given = write_settings(cleaning_kafka, topic)
+    plan = session.plan(given)
+    messages = tasks_with_keys(given, plan)
+    die_at("commit.between_ends" if lost == "some" else "commit.decided", given, plan, messages, monkeypatch)
+    abort_open(given)
+    other_keys.next = replace(other_keys.next, version=2_000)
+    cleaned = set(range(0 if lost == "all" else ROWS, 2 * ROWS))
+    wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint(cleaned), "compaction", meanwhile=other_keys.commit)
+    (part,) = prepared_by(messages)[1].offsets
+    gone = (
+        f"{ROWS} rows of Spark partition 1: {ROWS} of {ROWS} rows are gone from "
+        f"{topic}-0 [{part.first_offset}..{part.last_offset}]"
+    )
+    exit_status = main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id])
+    captured = capsys.readouterr()
+    visible = sorted(number for number in numbers(cleaning_kafka, topic) if number < 2_000)
+    if lost == "some":
+        assert exit_status == 1
+        assert "[KAFKA_EOS.LOST_PARTS]" in captured.err
+        assert f"1 of its 2 transactions, with {ROWS} rows, were aborted" in captured.err
+        assert gone in captured.err
+        assert visible == list(range(ROWS))
+    else:
+        assert exit_status == 0
+        assert "none of its rows is visible: run this version again" in " ".join(captured.out.split())
+        assert gone in caplog.text
+        assert visible == []
+        plan = session.plan(given)
+        session.commit(given, plan, tasks_with_keys(given, plan))
+        assert set(range(2 * ROWS)) <= set(numbers(cleaning_kafka, topic))
     assert_nothing_open(servers, [topic])
 
 
@@ -246,7 +304,7 @@ def test_rows_are_found_when_compaction_removed_earlier_offsets(cleaning_kafka: 
             meanwhile=lambda: write_one(others, b"x"),
         )
         part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), timeout_ms=30_000)
+        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
 
         assert executor.run(asked(part, owner)) == ()  # it is there, and not called aborted
         assert executor.run(asked(part, owner + 1_000)) is Unseen.GONE  # of that one there is nothing
@@ -271,7 +329,7 @@ def test_rows_are_found_when_retention_removed_earlier_offsets(kafka: EmbeddedKa
         admin = Admin(client)
         (producer,) = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
         part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), timeout_ms=30_000)
+        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
         assert executor.run(asked(part, producer.producer_id)) is Unseen.HELD
         ours.commit_transaction(30) if commits else ours.abort_transaction(30)
         wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.HELD, "the marker")

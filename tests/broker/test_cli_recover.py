@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -117,38 +118,7 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     assert_nothing_open(servers, [topic])
 
 
-def test_recover_suggests_no_rerun_without_txn_app_id(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    write_id = random_write_id(None, str(uuid.uuid4()))
-    given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.between_ends", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages[1:])
-    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "this write had no txnAppId" in said
-    assert "writes exactly the lost rows" not in said
-
-
-def test_a_decision_whose_transactions_were_all_aborted_is_void(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    (decision,) = recovered(any_kafka, given.write_id, capsys)["decisions"]
-    assert decision["state"] == "void"
-    write_all(given)
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-
-
-def test_lost_parts_are_named(
+def test_table_shows_copied_transactions(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -157,10 +127,40 @@ def test_lost_parts_are_named(
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
-    (decision,) = recovered(kafka, given.write_id, capsys)["decisions"]
-    assert (decision["state"], decision["committed"], decision["lost"]) == ("lost parts", [0], [1])
     assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
-    assert "those of Spark partitions 1 were aborted" in " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert "every row is visible, finished just now" in " ".join(shown.split())
+    write_id = re.escape(given.write_id)
+    assert re.search(rf"{write_id}\.1\.1 +commit +\S+: had ended before", shown)
+    assert re.search(rf"{write_id}\.1\.2 +commit +done", shown)  # the copy
+    assert re.search(rf"{write_id}\.driver +commit +done", shown)
+
+
+@pytest.mark.parametrize(
+    ("txn_app_id", "says"),
+    [("given", "run this version again, it writes all rows"), ("none", "run the job again")],
+)
+def test_void_version_may_run_again(
+    kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    txn_app_id: str,
+    says: str,
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    if txn_app_id == "none":
+        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    delete_rows(kafka, messages)
+    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"none of its rows is visible: {says}" in said
+    (decision,) = recovered(kafka, given.write_id, capsys)["decisions"]
+    assert decision["state"] == "void"
 
 
 def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ partitions switched off, records can be produced to one that was never added.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,27 +18,49 @@ from kafka.admin import AbortTransactionSpec
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.operator import OperatorSettings, recover
-from kafka_testing import assert_nothing_open, change_config, create_topic, delete_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
+SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 
 def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
     return main(["repair", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
+
+
+def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
+    """Do what the printed commands of ``kafka-transactions.sh abort`` do, with another client."""
+    commands = [line.split() for line in printed.splitlines() if "kafka-transactions.sh" in line]
+    assert commands
+    for command in commands:
+        assert command[:4] == ["kafka-transactions.sh", "--bootstrap-server", kafka.bootstrap_servers, "abort"]
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        where, start = (given["--topic"], int(given["--partition"])), int(given["--start-offset"])
+        with connected(kafka.bootstrap_servers) as admin:
+            producers = admin.describe_producers([where], admin.client.clock() + 30_000)[where]
+        (held,) = (each for each in producers if each.current_txn_start_offset == start)
+        person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        try:
+            person.abort_transaction(
+                AbortTransactionSpec(kafka_python.TopicPartition(*where), held.producer_id, held.producer_epoch)
+            )
+        finally:
+            person.close()
 
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
@@ -127,7 +150,7 @@ def committed_without_a_marker(
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
+        executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
@@ -141,7 +164,6 @@ def committed_without_a_marker(
                 identity=identity,
                 part_offset=appended.offset,
                 rows=ROWS,
-                digest=None,
                 offsets=(*also, written),
             )
             records = decision_records(decision_of(given, plan, prepared))
@@ -154,8 +176,12 @@ def committed_without_a_marker(
         executor.run(end(identity, produce_without_adding(admin, identity, (given.topic or "", 0), rows)))
 
 
-def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
-    """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log."""
+def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
+    """Two prepared tasks and their decision, committed at its coordinator, with no marker in the commit log.
+
+    Returns:
+        The driver, as it was before its transaction ended.
+    """
     plan: Plan = session.plan(given)
     named = [message.prepared for message in tasks(given, plan) if message.prepared is not None]
     side = create_topic(kafka.bootstrap_servers, partitions=1)
@@ -171,7 +197,8 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
             )  # a transaction without any partition cannot be ended
             yield from commit_at_coordinator(plan.driver)
 
-        Executor(admin, (side, 0), timeout_ms=30_000).run(end())
+        Executor(admin, (side, 0), SETTINGS).run(end())
+    return plan.driver
 
 
 def test_repair_lists_then_writes_missing_marker_and_finishes(
@@ -213,46 +240,48 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     assert_nothing_open(servers, [topic])
 
 
-def test_missing_decision_marker_is_repaired_and_batch_finished(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its driver, too, would have read the marker before it acts on it."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
     decided_without_a_marker(any_kafka, given)
-    for _ in range(2):  # fences nobody, which would erase what the coordinator says
-        with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
-            session.plan(given)
-    assert repair(any_kafka, given.write_id) == 0
-    shown = capsys.readouterr().out
-    assert f"{given.write_id}.driver" in shown
-    assert f"on {given.commit_log_topic}-{given.log_partition}, a decision" in shown
-    assert "1 markers are missing" in shown
     assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("Nothing to repair")
+    messages = write_all(given)
+    assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers)
+
+
+def test_late_marker_of_a_decision_restores_its_aborted_rows(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once the marker is there the decision counts for whoever reads the log."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    driver = decided_without_a_marker(any_kafka, given)
+    session.plan(given)
+    assert_nothing_open(servers, [topic])
+    assert read_committed(servers, topic) == []
+    log_topic, log_partition = given.commit_log
+    marker = TransactionMarker(
+        topic=log_topic,
+        partition=log_partition,
+        producer_id=driver.producer_id,
+        producer_epoch=driver.producer_epoch + (driver.transaction_version >= 2),
+        committed=True,
+        coordinator_epoch=0,
+        transaction_version=driver.transaction_version,
+    )
+    with NetworkClient(given.client) as client:
+        Admin(client).write_txn_markers([marker], client.clock() + 30_000)
     assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_a_proof_that_a_later_fence_erased_is_not_made_up(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    decided_without_a_marker(kafka, given)
-    with NetworkClient(given.client) as client:  # as a driver that looked before the decision and fences after it
-        Admin(client).init_producer_id(f"{given.write_id}.driver", 60_000, client.clock() + 30_000)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    captured = capsys.readouterr()
-    assert "unproven" in captured.out
-    assert "its coordinator says Empty" in captured.out
-    assert "left alone" in captured.err
-    # Nobody acted on it, so it is undecided: the next run writes the version.
-    write_all(given)
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    found = Counter(int(record.value or b"") for record in read_committed(servers, topic))
+    assert found == Counter(range(2 * ROWS))
+    assert_nothing_open(servers)
 
 
 def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +317,9 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
     # Whoever calls it written now would have the next batch's transaction under the id join it.
     monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
     assert resolve_as_committed(any_kafka, given) == 1
-    assert f"[KAFKA_EOS.NOT_RESOLVED] {topic}-0 still holds" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "[KAFKA_EOS.NOT_RESOLVED]" in said
+    assert f"{topic}-0 still holds" in said
 
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert "1 markers were written" in capsys.readouterr().out
@@ -324,7 +355,7 @@ def ended_without_a_marker(
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, timeout_ms=30_000)
+        executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
             identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)
@@ -338,98 +369,39 @@ def ended_without_a_marker(
         return identity
 
 
-def test_aborted_attempt_blocking_readers_gets_its_abort_marker(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The batch is decided without it, its ABORT was left out on a data partition, and nobody asks for its id again.
-
-    From version 2 on: below, the abort of this transaction cannot be told from that of a later one of the id.
-    """
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    write_all(given, 1)
-    loser = ended_without_a_marker(kafka, given, b"lost", commit=False)
-    write_all(replace(given, version=given.version + 1), 1)
-    assert len(read_committed(servers, topic)) == ROWS  # the second version is committed, and nobody sees it
-
-    assert repair(kafka, given.write_id, "--yes") == 0
-    shown = capsys.readouterr().out
-    assert f"{loser.transactional_id}" in shown
-    assert "named by no decision" in " ".join(shown.split())
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
 @pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
-def test_missing_marker_is_found_with_any_newest_decision(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
+def test_aborted_attempt_blocking_readers_is_reported(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
 ) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=2)
-    given = write_settings(kafka, topic)
+    """The batch is decided without it, its ABORT was omitted on a data partition, and nobody uses its id again."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
     write_all(given, 1)
-    loser = ended_without_a_marker(kafka, given, b"lost", commit=False, task=57)
+    loser = ended_without_a_marker(any_kafka, given, b"lost", commit=False, task=57)
     later = replace(given, version=given.version + 1)
     if newest == "empty":
         plan = session.plan(later)
         nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
         session.commit(later, plan, [session.write_task(later, plan, nobody, iter([]))])
     elif newest == "an operator's answer":
-        assert resolve_as_committed(kafka, given) == 0
+        assert resolve_as_committed(any_kafka, given) == 0
     else:
         write_all(later, 1)
+    assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
-    assert repair(kafka, given.write_id, "--yes") == 0
-    shown = capsys.readouterr().out
-    assert "1 markers were written" in shown
-    assert f"{loser.transactional_id}" in shown
-    assert f"on {topic}-0, an attempt" in shown
+
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert loser.transactional_id in shown.out
+    assert f"on {topic}-0, an attempt" in shown.out
+    assert "CompleteAbort" in shown.out
+    assert len(read_committed(servers, topic)) == ROWS
+
+    abort_as_printed(any_kafka, shown.err)
+    assert repair(any_kafka, given.write_id, "--yes") == 0
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
-
-
-def test_unlocatable_attempt_is_reported_as_not_checked(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing was decided yet, and the commit log does not know the topic before that."""
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    session.plan(given)
-    ended_without_a_marker(kafka, given, b"lost", commit=False)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    captured = capsys.readouterr()
-    assert "Nothing to repair" not in captured.out
-    assert "Not checked: attempts of query id batch" in captured.err
-    write_all(given, 1)
-    assert repair(kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_attempt_joined_to_older_transaction_gets_no_marker(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose rows were committed, and which no newest decision names any more: an ABORT would discard them."""
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(kafka, topic)
-    write_all(given, 1)
-    ended_without_a_marker(kafka, given, b"kept", commit=True)
-    identity = ended_without_a_marker(kafka, given, b"joined", commit=False)
-    assert repair(kafka, given.write_id, "--yes") == 1
-    assert "it has joined an older open transaction" in " ".join(capsys.readouterr().out.split())
-    with NetworkClient(given.client) as client:
-        (held,) = (
-            each
-            for each in Admin(client).describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
-            if each.producer_id == identity.producer_id
-        )
-    assert held.current_txn_start_offset >= 0
-    # It stays open for good, and other tests look for what is open.
-    delete_topic(servers, topic)
 
 
 def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -449,7 +421,7 @@ def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, caps
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
-def test_lost_part_without_abort_marker_is_repaired(
+def test_lost_part_without_abort_marker_is_reported(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -461,9 +433,34 @@ def test_lost_part_without_abort_marker_is_repaired(
             Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
     monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
     assert resolve_as_committed(any_kafka, given) == 1
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    capsys.readouterr()
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert f"on {topic}-0, version {given.version}" in shown.out
+    abort_as_printed(any_kafka, shown.err)
     assert resolve_as_committed(any_kafka, given) == 0
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_copies_are_visible_once_blocking_transaction_is_aborted(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lost transaction blocks readers below its copy, which is committed."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    committed_without_a_marker(any_kafka, given, commits_part=False)
+    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert "blocks read_committed readers there" in caplog.text
+    assert read_committed(servers, topic) == []
+    capsys.readouterr()
+    assert repair(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert f"on {topic}-0, an attempt" in shown.out
+    abort_as_printed(any_kafka, shown.err)
+    assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers)
+    write_all(given, 1)
+    assert len(read_committed(servers, topic)) == ROWS

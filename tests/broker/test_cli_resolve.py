@@ -75,13 +75,13 @@ def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None
         session.plan(replace(given, schema="value string, other int"))
 
 
-def test_batch_resolved_as_aborted_is_rewritten(
+def test_open_decision_resolved_as_rewrite_is_written_again(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = decided(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write_id, 3, "aborted") == 0, capsys.readouterr().err
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "is void: its next run writes it. 2 of its 2 transactions were still open and are aborted" in said
     assert read_committed(servers, topic) == []
@@ -90,7 +90,7 @@ def test_batch_resolved_as_aborted_is_rewritten(
     assert len(read_committed(servers, topic)) == 2 * ROWS
 
 
-def test_visible_rows_reject_aborted_but_accept_rewrite(
+def test_visible_rows_reject_rewrite_unless_duplicates_are_allowed(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers
@@ -98,20 +98,20 @@ def test_visible_rows_reject_aborted_but_accept_rewrite(
     given = write_settings(any_kafka, topic)
     plan = session.plan(given)
     die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
-    assert resolve(any_kafka, given.write_id, 3, "aborted") == 1
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
-    assert "1 of 2 transactions" in line
-    assert "--as rewrite" in line
+    assert "1 of its 2 transactions are committed" in line
+    assert "--allow-duplicates" in line
     # Nothing was touched: the decision can still be finished.
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 0
+    assert resolve(any_kafka, given.write_id, 3, "rewrite", "--allow-duplicates") == 0
     assert "and the topic then holds its visible rows twice. 1 of its 2" in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == ROWS
     write_all(given)
     assert len(read_committed(servers, topic)) == 3 * ROWS
     assert_nothing_open(servers, [topic])
-    assert resolve(any_kafka, given.write_id, 3, "aborted") == 1
-    assert "2 of 2 transactions" in capsys.readouterr().err
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert "it counts as written" in capsys.readouterr().err
 
 
 def test_resolve_committed_sets_start_of_unknown_stream(
@@ -122,7 +122,7 @@ def test_resolve_committed_sets_start_of_unknown_stream(
     session.plan(given)  # creates the commit log
     assert resolve(kafka, given.write_id, 7, "committed") == 1
     assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
-    assert resolve(kafka, given.write_id, 7, "aborted", "--query-id", "5f1c") == 1
+    assert resolve(kafka, given.write_id, 7, "rewrite", "--query-id", "5f1c") == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
     assert resolve(kafka, given.write_id, 7, "committed", "--query-id", "5f1c") == 0
     assert "the query begins with version 8" in capsys.readouterr().out
@@ -168,7 +168,8 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
 
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resolve", "--write-id", "w", "--version", "1", "--as", "done"]) == 2
+    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"]):
+        assert main(["resolve", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
     assert main(["resolve", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
     assert main(["resolve", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2
     assert "--bootstrap-servers" in capsys.readouterr().err

@@ -39,9 +39,9 @@ def delete_and_create(bootstrap_servers: str, topic: str) -> None:
     create_topic(bootstrap_servers, topic)
 
 
-def resolved(kafka: EmbeddedKafka, given: session.WriteSettings, answer: str) -> None:
+def resolved(kafka: EmbeddedKafka, given: session.WriteSettings, *answer: str) -> None:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--version", "3"]
-    assert main(["resolve", *where, "--as", answer]) == 0
+    assert main(["resolve", *where, "--as", *answer]) == 0
 
 
 def decided(
@@ -73,7 +73,7 @@ def test_decided_rows_of_deleted_topic_raise_topic_gone(
     assert_nothing_open(kafka.bootstrap_servers)
     if lose is delete_topic:
         create_topic(kafka.bootstrap_servers, topic)
-    resolved(kafka, given, "rewrite")
+    resolved(kafka, given, "rewrite", "--allow-duplicates")
     plan = session.plan(given)
     session.commit(given, plan, tasks(of_topic(given, topic), plan))
     assert len({record.value for record in read_committed(kafka.bootstrap_servers, topic)}) == 2 * ROWS
@@ -106,7 +106,9 @@ def test_uncommitted_decision_is_void_when_its_topic_is_deleted(
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
     delete_topic(kafka.bootstrap_servers, topic)
+    started = time.monotonic()
     session.plan(given)
+    assert time.monotonic() - started < SOON_S
     create_topic(kafka.bootstrap_servers, topic)
     write_all(of_topic(given, topic))
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS

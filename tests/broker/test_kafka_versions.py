@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
-from dead_writes import POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
+from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -100,11 +101,13 @@ def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -
     assert_every_row_once(other_kafka, topic)
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_write_that_is_killed_is_whole_after_the_next_run(other_kafka: EmbeddedKafka, point: str) -> None:
+@pytest.mark.parametrize("point", [*POINTS, *RESTORE_POINTS])
+def test_a_write_that_is_killed_is_whole_after_the_next_run(
+    other_kafka: EmbeddedKafka, tmp_path: Path, point: str
+) -> None:
     topic = create_topic(other_kafka.bootstrap_servers, partitions=3)
     given = write_settings(other_kafka, topic)
-    be_killed_at(point, other_kafka, given)
+    be_killed_at(point, other_kafka, given, losing=tmp_path / "decided" if point in RESTORE_POINTS else None)
     for _ in range(2):
         write_all(given)
         assert_every_row_once(other_kafka, topic)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import confluent_kafka.admin as confluent
 import pytest
 
-from dead_writes import ROWS, die_at, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
@@ -121,11 +121,13 @@ REFUSALS = [
 ]
 NOTHING = "nothing-at-all"
 NO_PROOFS = "no-proofs"
+NO_TOPIC_READ = "no-topic-read"
 NO_LOG_YET = "no-log-yet"
 USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
     NO_PROOFS: NEEDED,
+    NO_TOPIC_READ: without("topic", "READ"),
     NO_LOG_YET: EVERYTHING,
     "topic-write": (Right("topic", "WRITE"),),
     NOTHING: (),
@@ -269,6 +271,25 @@ def test_write_without_proof_rights_succeeds_with_warnings(
     assert "transaction.max.timeout.ms may not be read" in caplog.text
     assert f"without the right to Read data-{NO_PROOFS}" in caplog.text
     assert_every_row_once(guarded, NO_PROOFS)
+
+
+def test_lost_rows_that_may_not_be_read_are_copied_once_they_may(
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"data-{NO_TOPIC_READ}"
+    given = settings_of(guarded, NO_TOPIC_READ)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
+    with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
+        session.plan(given)
+    assert "Once the rows can be read again, the next run copies them" in str(raised.value)
+    assert len(read_committed(guarded.plaintext_servers, topic)) == ROWS
+    assert_nothing_open(guarded.plaintext_servers)
+    may_read = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    session.plan(replace(given, client=may_read))
+    assert_every_row_once(guarded, NO_TOPIC_READ)
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:

@@ -119,7 +119,7 @@ def test_overtaken_attempt_leaves_no_open_transaction(
     topic = create_topic(any_kafka.bootstrap_servers)
     settings = write_settings(any_kafka, topic)
     plan = session.plan(settings)
-    monkeypatch.setattr("kafka_eos_sink.commit.decide.LOSERS_WITHIN_MS", 60_000)  # they are to be seen
+    monkeypatch.setattr("kafka_eos_sink.commit.commit_batch.LOSERS_WITHIN_MS", 60_000)  # they are to be seen
 
     def losing(attempt: int) -> session.TaskMessage:
         identity = session.TaskIdentity(partition=1, attempt_number=attempt, task_attempt_id=6 + attempt)

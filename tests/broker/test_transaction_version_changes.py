@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import POINTS, ROWS, write_all, write_settings
+from dead_writes import POINTS, RESTORE_POINTS, ROWS, abort_open, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
@@ -24,7 +24,7 @@ def changing_kafka() -> Iterator[EmbeddedKafka]:
         yield cluster
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [*POINTS, *RESTORE_POINTS])
 def test_write_during_feature_upgrade_is_visible_once(
     changing_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +38,8 @@ def test_write_during_feature_upgrade_is_visible_once(
     reached: list[str] = []
 
     def change(name: str) -> None:
+        if name == "commit.decided" and point in RESTORE_POINTS:
+            abort_open(given)
         if name == point and not reached:
             reached.append(name)
             set_transaction_version(changing_kafka, 2)

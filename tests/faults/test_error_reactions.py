@@ -104,8 +104,8 @@ def of_group(request: m.FindCoordinatorRequest) -> bool:
 
 
 def of_slots(request: m.DescribeTransactionsRequest) -> bool:
-    """A task looks for a free id."""
-    return len(request.transactional_ids) == 8
+    """A task looks for a free id, or a message for what blocks one."""
+    return len(request.transactional_ids) == 1 and not of_question(request)
 
 
 def of_check(request: m.DescribeTransactionsRequest) -> bool:
@@ -120,7 +120,7 @@ def of_losers(request: m.DescribeTransactionsRequest) -> bool:
 
 def of_question(request: m.DescribeTransactionsRequest) -> bool:
     """A task asks whether it is overtaken."""
-    return len(request.transactional_ids) == 1
+    return len(request.transactional_ids) == 1 and request.transactional_ids[0].endswith(".driver")
 
 
 def anything(_request: Any) -> bool:
@@ -398,10 +398,10 @@ def deadlines() -> Iterator[Case]:
         ("loading", Answer(ErrorCode[loading]), f"what blocks it is unknown: .*{loading}"),
         ("refused", Answer(ErrorCode[refused]), "what blocks it is unknown: .*transactional id"),
     ):
-        of_holder = partial(Rule, m.DescribeTransactionsRequest, action, count=None, where=of_question)
+        of_holder = partial(Rule, m.DescribeTransactionsRequest, action, count=None, where=of_slots)
         how = {"says": f"{busy}.*; .*{said}", "note": f"holder-{note}"}
-        for way, client in (("write", "-task-0"), ("offsets", "")):
-            asked = (of_holder(client=client),)
+        for way, client, nth in (("write", "-task-0", 2), ("offsets", "", 1)):
+            asked = (of_holder(client=client, nth=nth),)
             yield from late(m.InitProducerIdRequest, of_task, busy, "REQUEST_DEADLINE", way=way, beside=asked, **how)
         asked = (of_holder(client="-committer"),)
         yield from late(m.EndTxnRequest, of_task, busy, "DECIDED_NOT_FINISHED", decided=True, beside=asked, **how)
@@ -756,8 +756,6 @@ CASES = [case for group in GROUPS for case in group()]
 def test_error_code_triggers_its_protocol_reaction(
     bench_of: Callable[[int], Bench], case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # How long a task looks for a free id is no setting: a minute.
-    monkeypatch.setattr(task, "SLOT_DEADLINE_MS", case.settings.get("delivery_timeout_ms", task.SLOT_DEADLINE_MS))
     bench = bench_of(case.version)
     topic = bench.topic()
     settings = bench.write_settings(topic, **case.settings)
@@ -780,8 +778,12 @@ def test_error_code_triggers_its_protocol_reaction(
             bench.assert_exactly_once(topic)
         bench.assert_nothing_open(topic)
         return
-    with pytest.raises(KafkaEosError) as raised:
-        drive()
+    with monkeypatch.context() as patched:
+        if "delivery_timeout_ms" in case.settings:
+            # How long a task looks for a free id is no setting: a minute.
+            patched.setattr(task, "SLOT_DEADLINE_MS", 0)
+        with pytest.raises(KafkaEosError) as raised:
+            drive()
     assert raised.value.code == case.ends, str(raised.value)
     assert re.search(case.says.replace("TOPIC", topic), raised.value.message), raised.value.message
     assert_fired(bench, case)

@@ -20,7 +20,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import write_settings
+from dead_writes import abort_by_hand, die_at, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -127,6 +127,11 @@ def coordinates_driver(_: EmbeddedKafka, settings: session.WriteSettings) -> int
     return coordinator(settings, driver_transactional_id(settings.write_id))
 
 
+def coordinates_copy(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
+    """Of the first task's transaction, which had slot 0."""
+    return coordinator(settings, task_transactional_id(settings.write_id, 0, 1))
+
+
 def is_known(settings: session.WriteSettings, transactional_id: str) -> bool:
     """Whether the id's coordinator has given it a producer id, and not only begun to (then there is no epoch yet)."""
     with NetworkClient(settings.client) as client:
@@ -188,6 +193,17 @@ WITHIN_THE_ABORT: dict[str, tuple[str, Find]] = {
     "coordinator": ("plan.finished", coordinates_task),
     # One transaction may lack its markers, and the other is open.
     "coordinator-of-one-that-is-ended": ("commit.between_ends", coordinates_task),
+}
+WITHIN_THE_RESTORE: dict[str, tuple[str, Find]] = {
+    # Some batches are fetched and appended.
+    "leader-copying": ("restore.copying", leads_rows),
+    "commit-log-copying": ("restore.copying", leads_commit_log),
+    "coordinator-copying": ("restore.copying", coordinates_copy),
+    # All copies are prepared.
+    "coordinator-of-the-driver-copied": ("restore.copied", coordinates_driver),
+    # And decided, and open.
+    "leader-decided": ("restore.decided", leads_rows),
+    "coordinator-decided": ("restore.decided", coordinates_copy),
 }
 WHOSE_ID: dict[str, Callable[[session.WriteSettings], str]] = {
     "driver": lambda settings: driver_transactional_id(settings.write_id),
@@ -293,6 +309,26 @@ def test_a_node_that_ends_within_the_abort(
     plan = session.plan(settings)
     deliveries = Deliveries()
     assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
+    victim.start_again(find, settings)
+    assert_every_row_once(three, settings, deliveries.count)
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("who", WITHIN_THE_RESTORE)
+def test_a_node_that_ends_while_lost_rows_are_copied(
+    three: EmbeddedKafka, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next run of a write whose decided transactions were aborted."""
+    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
+    point, find = WITHIN_THE_RESTORE[who]
+    plan = session.plan(settings)
+    deliveries = Deliveries()
+    messages = tasks(settings, plan, deliveries)
+    die_at("commit.decided", settings, plan, messages, monkeypatch)
+    abort_by_hand(settings, messages)
+    victim = Victim(three, number)
+    with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
+        session.plan(settings)
     victim.start_again(find, settings)
     assert_every_row_once(three, settings, deliveries.count)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_eos_sink.commit import abort
+from kafka_eos_sink.commit import abort, proofs
 
 LINES: list[str] = []
 """One line per search, for the summary."""
@@ -14,8 +14,10 @@ LINES: list[str] = []
 
 @pytest.fixture(autouse=True)
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Abort ends after two empty listings some seconds apart; in the simulation those seconds never pass by themselves."""
+    """Abort ends after two empty listings some seconds apart, and commit asks who blocks readers a second later; in the simulation
+    those seconds never pass by themselves."""
     monkeypatch.setattr(abort, "ABORT_QUIET_MS", 0)
+    monkeypatch.setattr(proofs, "HOLDERS_AFTER_MS", 0)
     return
 
 

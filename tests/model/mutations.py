@@ -131,34 +131,6 @@ NO_FENCE = Edit(
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
 
-def _epoch_reused(version: int) -> Mutation:
-    return Mutation(
-        name="producer epoch reused",
-        what="an attempt goes on under the producer id and epoch that it finds",
-        edits=(
-            Edit(
-                task.fresh_identity,
-                "            try:\n",
-                "            known = described.get(free[0])\n"
-                "            if known is not None:\n"
-                "                return ProducerIdentity(transactional_id=free[0], producer_id=known.producer_id, "
-                f"producer_epoch=known.producer_epoch, transaction_version={version})\n"
-                "            try:\n",
-            ),
-        ),
-        setting=_small(
-            "epoch reused",
-            attempts=2,
-            batches=2,
-            faults=faults(speculate=1, unavailable=1),
-            recover_from_every=0,
-            **ONE_ROW,
-        ),
-        caught=("at most once", "I7", "I3"),
-        versions=(version,),
-    )
-
-
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="decide after the first EndTxn",
@@ -333,8 +305,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task.fresh_identity,
-                "if (found := described.get(transactional_id)) is None or found.is_free",
-                "",
+                "if found is None or found.is_free:",
+                "if True:",
             ),
         ),
         setting=_small("slot unchecked", attempts=2, faults=faults(speculate=1), recover_from_every=0, **ONE_ROW),
@@ -439,7 +411,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of the copies names the copies only",
         edits=(
             Edit(
-                restore._restore,
+                restore._decision_of,
                 "copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
@@ -453,10 +425,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._restore,
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
                 "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
-                "    after = yield from decide(",
+                "    try:\n        after = yield from decide(",
             ),
         ),
         setting=_small("copies committed early", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
@@ -488,7 +460,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="some parts copied and others given up",
         what="a decision of copies names transactions as committed whose records are gone",
-        edits=(Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),),
+        edits=(
+            Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
+            Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),
+        ),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
@@ -525,8 +500,32 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I8",),
         versions=(0,),
     ),
-    _epoch_reused(2),
-    _epoch_reused(0),
+    Mutation(
+        name="producer epoch reused",
+        what="an attempt goes on under the producer id and epoch that it finds",
+        edits=(
+            Edit(
+                task.write_attempt,
+                "    identity = yield from fresh_identity(\n",
+                "    from kafka_eos_sink.commit.transactional_id import task_transactional_id\n"
+                "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
+                "    name = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))\n"
+                "    known = (yield DescribeTransactions((name,)))[name]\n"
+                "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
+                "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
+                "    else: identity = yield from fresh_identity(\n",
+            ),
+        ),
+        setting=_small(
+            "epoch reused",
+            attempts=2,
+            batches=2,
+            faults=faults(speculate=1, unavailable=1),
+            recover_from_every=0,
+            **ONE_ROW,
+        ),
+        caught=("at most once", "I7", "I3"),
+    ),
     Mutation(
         name="part record outside the transaction",
         what="the witness is there whether the data is committed or not",

@@ -21,8 +21,6 @@ Request = tuple[Any, ...]
 TOPIC = "t"
 LOG_TOPIC = "__kafka_eos_commits"
 
-LOCAL_STEPS = (steps.Now, steps.Wait, steps.Warn, steps.Reached, steps.HasRows)
-
 UNORDERED = steps.EndTransactions
 """The one step whose requests go to several coordinators at once: they are processed in any order."""
 
@@ -293,7 +291,7 @@ def answer_of(
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "the part record was refused"))
             return answer[1]
         case steps.CopyRecords() if not may_read:
-            return Throw(steps.RecordsGoneError("LOST_PARTS", "Read on the topic is missing"))
+            return Throw(steps.RecordsHiddenError("LOST_PARTS", "Read on the topic is missing"))
         case steps.CopyRecords():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))

@@ -18,7 +18,7 @@ WHERE = {LOG: (performer.LOG_TOPIC, 0), DATA: ("t", 0)}
 
 def findings(cluster: Cluster, version: int) -> tuple[Finding, ...]:
     """All of them; the cluster itself, which gets a barrier by it, is not kept."""
-    procedure: Procedure[Any] = gather("w", "repair", *WHERE[LOG], version)
+    procedure: Procedure[Any] = gather("w", "repair", WHERE[LOG])
     step = next(procedure)
     while True:
         requests = performer.requests_of(step, ())

@@ -215,7 +215,7 @@ class World:
     def _run_local(self, node: Node, name: Name, clock: int) -> Node:
         while True:
             step = node.step
-            if isinstance(step, steps.Now):
+            if isinstance(step, (steps.Now, steps.WallClock)):
                 node = self.procedures.advance(node, ("now", clock), START_MS + clock * JUMP_MS)
             elif isinstance(step, steps.HasRows):
                 has = bool(self._rows(name))

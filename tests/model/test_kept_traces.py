@@ -234,47 +234,41 @@ def repair(found: Script) -> tuple[Finding, ...]:
     return findings(found.cluster, found.world.setting.version)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "then"),
-    [
-        *((outcome, then) for outcome in ("committed", "lost") for then in ("untouched", "begun anew", "expired")),
-        ("lost", "compacted"),
-    ],
-)
-def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, outcome: str, then: str) -> None:
-    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1, timeout=1, compact=1))
-    ended_without_marker(found, outcome, DATA)
+@pytest.mark.parametrize("then", ["untouched", "begun anew", "expired"])
+def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, then: str) -> None:
+    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1, timeout=1))
+    ended_without_marker(found, "committed", DATA)
     if then == "expired":
         found.happens("cluster", "expire", TASK)
-    elif then == "compacted":
-        found.happens("cluster", "compact")
     elif then == "begun anew":
         cluster, _ = kafka.init_producer_id(found.cluster, TASK, 900_000)
         found.state = found.state._replace(cluster=found.world.cluster_number(cluster))
     (finding,) = repair(found)
-    if then == "compacted" and version < 2:
-        # Its coordinator has bumped the epoch for the timeout, and the log's own marker is gone.
-        assert (finding.verdict, finding.marker) == (Verdict.UNPROVEN, None)
-        return
-    assert finding.verdict is Verdict.MISSING
-    assert finding.part.where == ("t", 0)
+    assert (finding.verdict, finding.where, finding.version) == (Verdict.MISSING, ("t", 0), 0)
     assert finding.marker is not None
-    assert finding.marker.committed is (outcome == "committed")
+    assert finding.marker.committed
 
 
-@pytest.mark.parametrize("outcome", ["committed", "lost"])
-def test_coordinator_proves_missing_commit_log_marker(version: int, outcome: str) -> None:
+def test_coordinator_proves_missing_commit_log_marker(version: int) -> None:
     found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
-    ended_without_marker(found, outcome, LOG)
+    ended_without_marker(found, "committed", LOG)
     (finding,) = repair(found)
-    assert finding.part.where[0] == "__kafka_eos_commits"
-    if outcome == "lost" and version < 2:
-        # A timeout bumps the epoch, and CompleteAbort of that epoch can be the end of a later one.
-        assert (finding.verdict, finding.marker) == (Verdict.UNPROVEN, None)
-        return
-    assert finding.verdict is Verdict.MISSING
+    assert (finding.verdict, finding.where[0]) == (Verdict.MISSING, "__kafka_eos_commits")
     assert finding.marker is not None
-    assert finding.marker.committed is (outcome == "committed")
+    assert finding.marker.committed
+
+
+def test_lost_part_without_data_marker_is_restored_then_reported(version: int) -> None:
+    """The driver copies its rows although the partition holds them open. Repair then names what blocks the readers."""
+    found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
+    ended_without_marker(found, "lost", DATA)
+    (finding,) = repair(found)
+    assert (finding.verdict, finding.version, finding.marker) == (Verdict.UNPROVEN, 0, None)
+    found.run(0, "commit")
+    assert found.driver(0).phase == "committed"
+    assert found.committed_rows == {ROW}
+    (finding,) = repair(found)
+    assert (finding.verdict, finding.version, finding.where) == (Verdict.UNPROVEN, None, ("t", 0))
 
 
 def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> None:

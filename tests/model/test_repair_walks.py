@@ -1,7 +1,7 @@
-"""Whatever happened, `kafka-eos repair` writes no marker but the one that the coordinator meant for that partition.
+"""`kafka-eos repair` writes a COMMIT marker only where the coordinator committed, and reports only attempts that it aborted.
 
-Random walks through what drivers, tasks, time, strangers and the cleaner can do, with markers passed over (KAFKA-20734) on the way. After
-each step that leaves a transaction open, what repair would write is held against what the coordinators really decided.
+Random walks through what drivers, tasks, time, strangers and the cleaner can do, with omitted markers (KAFKA-20734) on the way. After
+each step that leaves a transaction open, the findings of repair are compared with what the coordinators really decided.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from kafka_eos_sink.commit.operator import missing_markers
-from kafka_eos_sink.commit.operator.missing_markers import Finding
+from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict
 from kafka_eos_sink.errors import KafkaEosError
 
 from . import simulated_cluster as kafka
@@ -24,6 +24,7 @@ from .simulated_cluster import Cluster, Data
 from .simulated_spark import Label, Violation, World
 
 WALKS = 120
+SEED = 1
 PARTITION_OF = {where: partition for partition, where in WHERE.items()}
 Truth = dict[tuple[int, int], bool]
 """Producer id and epoch of ended transactions: whether their coordinator committed them."""
@@ -77,29 +78,24 @@ def note_ends(truth: Truth, before: Cluster, after: Cluster) -> None:
             truth.setdefault(key, False)  # below version 2 a late request may have begun a committed one anew
 
 
-def wrong(cluster: Cluster, version: int, truth: Truth, finding: Finding) -> bool | None:
-    """Whether the marker would end what was to end otherwise; None for what the command looks at once more."""
-    assert finding.marker is not None
-    if not finding.marker.committed and finding.part.version is not None and version < 2:
-        return (
-            None  # the command looks whether its rows are visible elsewhere; here they would be in this partition only
-        )
-    partition, producer_id = PARTITION_OF[finding.part.where], finding.marker.producer_id
-    first, _ = kafka.open_transactions(cluster, partition)[producer_id]
-    there = [
-        entry
-        for entry in cluster.logs[partition][first:]
+def ends(cluster: Cluster, truth: Truth, finding: Finding) -> set[bool | None]:
+    """How the coordinators ended the transactions whose records the finding's open transaction holds; None for not yet."""
+    partition = PARTITION_OF[finding.where]
+    open_now = kafka.open_transactions(cluster, partition)
+    (producer_id,) = (each for each, (first, _) in open_now.items() if first == finding.start_offset)
+    return {
+        truth.get((entry.producer_id, entry.producer_epoch))
+        for entry in cluster.logs[partition][finding.start_offset :]
         if isinstance(entry, Data) and entry.transactional and entry.producer_id == producer_id
-    ]
-    if finding.part.query_id is None and there[0].producer_epoch != finding.part.identity.producer_epoch:
-        return None  # it has joined an older one, which the command sees by fetching
-    return {truth.get((entry.producer_id, entry.producer_epoch)) for entry in there} != {finding.marker.committed}
+    }
 
 
-def walk(version: int, walks: int, seed: int) -> Counter[str]:
-    """How often what was found: markers by kind, verdicts, and wrong markers."""
+def walk(version: int, walks: int, seed: int, *, until_wrong: bool = False) -> Counter[str]:
+    """Count verdicts, reported attempts, and what is wrong: a marker of no commit, a reported attempt that is not aborted."""
     chance, found = random.Random(seed), Counter[str]()
     for _ in range(walks):
+        if until_wrong and found["wrong"]:
+            break
         world = World(setting(chance, version))
         state, truth = world.initial(), Truth()
         try:
@@ -129,38 +125,39 @@ def look(cluster: Cluster, version: int, truth: Truth, found: Counter[str]) -> N
     for finding in there:
         found[finding.verdict.value] += 1
         if finding.marker is not None:
-            found["commit" if finding.marker.committed else "abort"] += 1
-            found["wrong"] += bool(wrong(cluster, version, truth, finding))
+            assert finding.marker.committed
+            found["wrong"] += ends(cluster, truth, finding) != {True}
+        elif finding.verdict is Verdict.UNPROVEN and finding.version is None:
+            found["attempt"] += 1
+            found["wrong"] += ends(cluster, truth, finding) != {False}
 
 
 @pytest.mark.parametrize("version", [2, 0])
-def test_repair_writes_no_marker_but_the_one_that_was_meant(version: int) -> None:
-    found = walk(version, WALKS, seed=version)
+def test_repair_writes_only_the_marker_that_was_omitted(version: int) -> None:
+    found = walk(version, WALKS, seed=SEED)
     print(dict(found))
     assert found["wrong"] == 0
-    assert found["commit"], "walks that prove nothing"
-    assert found["running"], "walks that prove nothing"
-    assert found["abort"] or version < 2, "walks that prove nothing"
+    assert all(found[each] for each in ("missing", "running", "unproven", "attempt")), "walks that prove nothing"
 
 
+COMMITTED = "case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:"
 CARELESS = {
-    "taken for committed": Edit(
-        missing_markers._judge,
-        "case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:",
-        "case CoordinatorVerdict.GONE_ON, _:",
+    "the commit log is not read for an id that the coordinator has reused": (
+        ("case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:", "case CoordinatorVerdict.GONE_ON, _:"),
     ),
-    "taken for aborted": Edit(
-        missing_markers._judge,
-        "case CoordinatorVerdict.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:",
-        "case CoordinatorVerdict.GONE_ON, _:",
+    "an aborted transaction is taken for a committed one": (
+        (COMMITTED, "case CoordinatorVerdict.COMMITTED | CoordinatorVerdict.ABORTED, _:"),
+    ),
+    "a transaction that its coordinator has not ended is taken for a committed one": (
+        ("case CoordinatorVerdict.ENDING, _:", "case CoordinatorVerdict.ENDING, _ if False:"),
+        (COMMITTED, "case CoordinatorVerdict.COMMITTED | CoordinatorVerdict.ENDING, _:"),
     ),
 }
-"""What a coordinator has forgotten, or has gone on from."""
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [("taken for committed", 2), ("taken for committed", 0), ("taken for aborted", 2)]
-)
-def test_the_walks_catch_a_careless_repair(name: str, version: int) -> None:
-    with planted((CARELESS[name],)):
-        assert walk(version, WALKS, seed=version)["wrong"] > 0
+@pytest.mark.parametrize("version", [2, 0])
+@pytest.mark.parametrize("name", CARELESS)
+def test_walks_catch_a_careless_repair(name: str, version: int) -> None:
+    edits = tuple(Edit(missing_markers._judge_decided, old, new) for old, new in CARELESS[name])
+    with planted(edits):
+        assert walk(version, 5 * WALKS, seed=SEED, until_wrong=True)["wrong"] > 0

@@ -22,6 +22,7 @@ from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed
@@ -42,7 +43,7 @@ def newest_decision(servers: str, write_id: str) -> Decision:
     view = LogView(write_id)
     with connected(servers) as admin:
         where = "__kafka_eos_commits", log_partition_of(write_id)
-        Executor(admin, where, timeout_ms=30_000).run(read_to_end(view))
+        Executor(admin, where, ProducerConfig()).run(read_to_end(view))
     (query,) = view.queries("decision")
     found = query.newest
     assert found is not None

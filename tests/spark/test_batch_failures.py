@@ -15,7 +15,7 @@ from pyspark.sql.functions import expr
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.write_rows import rows_to_write, writer_of
-from tests.spark.killable_job import KillableJob
+from tests.spark.killable_job import DEADLINE_S, KillableJob
 from tests.spark.streams import SHORT
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
@@ -25,18 +25,21 @@ ROWS, PARTITIONS = 4_000, 4
 class Job(KillableJob):
     """The write in a process of its own."""
 
-    def __init__(self, environment: dict[str, str], cluster: EmbeddedKafka, topic: str, folder: Path) -> None:
+    def __init__(
+        self, environment: dict[str, str], cluster: EmbeddedKafka, topic: str, folder: Path, txn_app_id: str = "app"
+    ) -> None:
         super().__init__(JOB, environment, folder)
-        self._cluster, self._topic = cluster, topic
+        self._cluster, self._topic, self._txn_app_id = cluster, topic, txn_app_id
 
-    def _arguments(self, options: tuple[str, ...]) -> list[str]:
-        return [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), "app", "1", *options]
+    def arguments(self, *options: str) -> list[str]:
+        write = [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), self._txn_app_id, "1"]
+        return [*write, *options]
 
     def run_once(self, fail: str) -> int:
-        return self.run(self._arguments(()), fail)
+        return self.run(self.arguments(), fail)
 
     def die(self, point: str, *options: str) -> None:
-        self.die_at(point, self._arguments(options))
+        self.die_at(point, self.arguments(*options))
 
     def run_again(self, spark: SparkSession, value: str = "value") -> None:
         """The same version once more, by a driver that lives; `value` is what it makes of the values."""
@@ -122,15 +125,27 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
     assert_every_row_once(job)
 
 
-def test_lost_parts_reject_other_rows_and_accept_the_same_rows(job: Job, spark: SparkSession) -> None:
-    job.die("commit.between_ends", SHORT)
+@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
+def test_timed_out_rows_are_restored_when_the_next_run_has_others(job: Job, spark: SparkSession, point: str) -> None:
+    job.die(point, SHORT)
     job.stay_away_until_nothing_is_open()
-    committed = read_committed(job._cluster.bootstrap_servers, job._topic)
-    with pytest.raises(Exception, match=r"KAFKA_EOS\.NOT_THE_SAME_ROWS"):
-        job.run_again(spark, "concat(value, '!')")
-    assert read_committed(job._cluster.bootstrap_servers, job._topic) == committed
-    assert_nothing_open(job._cluster.bootstrap_servers)
-    job.run_again(spark)
+    assert len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
+    job.run_again(spark, "concat('other', value)")
     assert_every_row_once(job)
     job.run_again(spark)  # the second decision is the one that counts now
+    assert_every_row_once(job)
+
+
+def test_commit_without_txn_app_id_outlives_the_transaction_timeout(
+    spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The job ends in order, although nobody runs it again."""
+    job = Job(spark_environment, kafka, create_topic(kafka.bootstrap_servers, partitions=3), tmp_path, txn_app_id="")
+    mark = tmp_path / "decided"
+    with job.started(job.arguments(SHORT), f"commit.decided=wait:{mark}") as driver:
+        job.await_mark(mark, driver, "commit.decided")
+        job.stay_away_until_nothing_is_open()
+        mark.unlink()
+        assert driver.wait(DEADLINE_S) == 0, job.said()[-3000:]
+    assert "rows of 4 transactions that had been aborted after the decision were copied from the log" in job.said()
     assert_every_row_once(job)

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.commit_log import parse_value
+from kafka_eos_sink.commit.commit_log import parse_key, parse_value
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 from tests.broker.transaction_versions import set_transaction_version
@@ -97,8 +97,9 @@ def test_a_query_runs_on_while_transaction_version_is_raised(spark: SparkSession
 def transaction_versions(cluster: EmbeddedKafka) -> set[int]:
     """Under which the transactions of all decisions were written that the commit log still shows."""
     records = read_committed(cluster.bootstrap_servers, "__kafka_eos_commits")
-    values = [parse_value(record.value, record.offset) for record in records if record.value is not None]
-    return {value["transaction_version"] for value in values if "transaction_version" in value}
+    found = [(parse_key(record.key or b""), record.value) for record in records if record.value is not None]
+    values = [parse_value(key, value) for key, value in found if key is not None]
+    return {value["transaction_version"] for value in values if value is not None and "transaction_version" in value}
 
 
 def test_missing_marker_of_killed_leader_is_found_and_repaired(

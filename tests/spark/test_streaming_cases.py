@@ -497,7 +497,7 @@ def test_deleted_topic_of_open_decision_is_named_until_resolved(dead: Dead, code
             create_topic(stream.servers, stream.topic, partitions=3)
     assert "--as rewrite" in str(caught.value)
     assert read_committed(stream.servers, stream.topic) == []
-    answer = ["--write-id", stream.write_id(), "--version", "0", "--as", "rewrite"]
+    answer = ["--write-id", stream.write_id(), "--version", "0", "--as", "rewrite", "--allow-duplicates"]
     assert main(["resolve", "--bootstrap-servers", stream.servers, *answer]) == 0
     dead.go_on("deleted")
     assert_every_line_once(stream)

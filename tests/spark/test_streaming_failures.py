@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,12 +15,17 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open
 from tests.spark.jobs.stream_rows import LINES, add_files
-from tests.spark.streams import SHORT, StreamJob
+from tests.spark.streams import SHORT, StreamJob, write_id_of
 
 
 @pytest.fixture
 def job(spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> StreamJob:
     return StreamJob(spark_environment, kafka, tmp_path)
+
+
+@pytest.fixture
+def any_job(spark_environment: dict[str, str], any_kafka: EmbeddedKafka, tmp_path: Path) -> StreamJob:
+    return StreamJob(spark_environment, any_kafka, tmp_path)
 
 
 @pytest.mark.timeout(1200)
@@ -52,41 +58,37 @@ def test_drivers_die_one_after_the_other_at_every_step(
         job.assert_every_line_once(len(POINTS) + 1)
 
 
-def test_part_timed_out_after_decision_is_rewritten(job: StreamJob, spark: SparkSession) -> None:
-    add_files(job.source, 0, 2)
-    job.die_at("commit.between_ends", job.arguments(SHORT))
-    assert_nothing_open(job.servers, patience_s=150)  # the coordinator has aborted the rest
-    assert 0 < len(job.lines()) < LINES
-    job.run_here(spark)
-    job.assert_every_line_once(2)
+def other_rows(source: Path) -> None:
+    """The first file has other lines, and fewer."""
+    (source / "000000.txt").write_text("not a number\n" * 10)
 
 
-def test_source_with_other_rows_is_rejected_until_resolved(job: StreamJob, spark: SparkSession) -> None:
-    add_files(job.source, 0, 2)
-    job.die_at("commit.between_ends", job.arguments(SHORT))
-    assert_nothing_open(job.servers, patience_s=150)
-    committed = job.lines()
-    with pytest.raises(Exception, match=r"KAFKA_EOS\.NOT_THE_SAME_ROWS") as caught:
-        job.run_here(spark, "concat(value, '0')")
-    assert job.lines() == committed
-    assert_nothing_open(job.servers)
-    write_id = str(caught.value).split("--write-id '")[1].split("'")[0]
-    answer = ["--write-id", write_id, "--version", "0", "--as", "committed"]
-    assert main(["resolve", "--bootstrap-servers", job.servers, *answer]) == 0
-    job.run_here(spark)
-    lines = Counter(int(line) for line in job.lines())
-    assert max(lines.values()) == 1
-    assert lines == Counter({int(line): 1 for line in committed}) + Counter(range(LINES, 2 * LINES))
+def no_rows(source: Path) -> None:
+    """The first file is gone, as after the source's retention."""
+    (source / "000000.txt").unlink()
 
 
-def test_decision_without_committed_parts_is_rewritten(
-    spark_environment: dict[str, str], kafka_tv0: EmbeddedKafka, tmp_path: Path, spark: SparkSession
+@pytest.mark.parametrize("change", [other_rows, no_rows])
+@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
+def test_timed_out_batch_is_restored_when_its_source_changed(
+    any_job: StreamJob, spark: SparkSession, point: str, change: Callable[[Path], None]
 ) -> None:
-    job = StreamJob(spark_environment, kafka_tv0, tmp_path)
+    """The query goes on by itself, with the rows that were decided."""
+    add_files(any_job.source, 0, 2)
+    any_job.die_at(point, any_job.arguments(SHORT))
+    assert_nothing_open(any_job.servers, patience_s=150)  # the coordinator has aborted the rest
+    assert len(any_job.lines()) < LINES
+    change(any_job.source)
+    any_job.run_here(spark)
+    any_job.assert_every_line_once(2)
+
+
+def test_recover_restores_timed_out_batch_and_query_skips_it(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
-    job.die_at("commit.decided", job.arguments(SHORT))
+    job.die_at("commit.between_ends", job.arguments(SHORT))
     assert_nothing_open(job.servers, patience_s=150)
-    assert job.lines() == []
+    assert main(["recover", "--bootstrap-servers", job.servers, "--write-id", write_id_of(job.checkpoint)]) == 0
+    job.assert_every_line_once(1)
     job.run_here(spark)
     job.assert_every_line_once(2)
 

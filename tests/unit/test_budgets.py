@@ -14,10 +14,10 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # The design estimated less for five packages: client 3,500, settings 1,000, embedded 1,300, demo 600, cli 1,200, and 20,500 in all. What
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
-    "protocol": 3_200,
-    "client": 4_033,  # TLS, SASL, OAUTHBEARER and key stores alone are 970
+    "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
+    "client": 4_065,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
-    "runtime": 1_990,  # to be 1,300 with the redesign of commit/, whose steps it performs
+    "runtime": 2_120,  # with the copier of lost transactions; to be 1,300
     "settings": 1_468,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
@@ -25,7 +25,7 @@ LINES = {
     "demo": 680,
     "cli": 1_301,
 }
-ALL_LINES = 23_274  # commit/, 4,311 of them, gets its budget of 3,500 with its redesign
+ALL_LINES = 23_360  # commit/, 4,155 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
@@ -37,6 +37,7 @@ LONG_FUNCTIONS = {
 }
 MANY_PARAMETERS = {
     "broker": "the options of a command",
+    "finish": "a decision, its driver, and how the two callers finish it",
     "resolve": "the options of a command",
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))

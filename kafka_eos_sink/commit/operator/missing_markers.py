@@ -1,11 +1,12 @@
-"""Markers that a broker left out of a transaction that is committed, or decided and lost (KAFKA-20734), found and proven.
+"""Missing transaction markers: committed transactions that a partition still holds open.
 
-A partition without a leader at the moment of the commit can be passed over, and its coordinator calls the transaction complete
-all the same. Such a partition holds up its readers until somebody writes the marker. To write one by hand can also destroy a
-transaction, so it takes two witnesses: the decision, whose COMMIT marker was read, and one who says that exactly this transaction is
-committed: its coordinator, or, where that has gone on to another transaction or forgotten the id, the transaction's own COMMIT marker in
-the commit log. An attempt that no decision names holds up the readers of the same partitions when its ABORT is left out; there it takes
-the coordinator's word as well.
+A coordinator can omit a partition that has no leader when the transaction ends (KAFKA-20734). It then calls the transaction complete,
+and the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
+
+A wrong COMMIT marker shows aborted records to readers. It therefore needs two proofs: the decision, whose own COMMIT marker was read,
+and that exactly this transaction is committed. The second proof comes from its coordinator. If the coordinator has begun another
+transaction or forgotten the id, it comes from the transaction's COMMIT marker in the commit log. What has no such proof is only
+reported: Kafka's own tool (``kafka-transactions.sh abort``) ends it.
 """
 
 from __future__ import annotations
@@ -14,309 +15,230 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kafka_eos_sink.commit.log_reading import read_to, read_to_barrier, read_to_end, require_whole
+from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
+from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.steps import (
-    DescribeTransactions,
-    LogPolicy,
-    MarkerType,
-    Procedure,
-    TransactionDescription,
-)
+from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The records of one transaction in one partition; both offsets inclusive.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedPart:
+    """The records of a decided transaction in one partition; both offsets inclusive."""
 
-    version    None for an attempt that no decision names
-    query_id   None for an attempt that no decision names
-    finished   whether its version is finished
-    """
-
-    query_id: str | None
-    version: int | None
+    version: int
     identity: ProducerIdentity
     where: TopicPartition
     first_offset: int
     last_offset: int
-    finished: bool = False
-
-    @property
-    def offsets(self) -> OffsetRange:
-        topic, partition = self.where
-        return OffsetRange(
-            topic=topic, partition=partition, first_offset=self.first_offset, last_offset=self.last_offset
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All parts of the newest decisions of a write id, what the coordinators say of their transactions and of all other ids of the
-    Spark partitions that left a record, and what the commit log proves of each transaction: OPEN where its record has no marker."""
+    """What the commit log and the coordinators know of a write id.
 
-    write_id: str
-    parts: tuple[Part, ...]
-    described: Mapping[str, TransactionDescription | None]
+    parts            of the newest decision of every query id
+    witnesses        what the commit log proves of each decided transaction; OPEN if its part record stands without a marker
+    described        the transactional ids of all Spark partitions that ever left a part record
+    topics           the topics that the newest decisions name
+    knows_decisions  whether the commit log holds a decision of the write id, with or without a marker
+    """
+
+    parts: tuple[DecidedPart, ...] = ()
     witnesses: Mapping[ProducerIdentity, Outcome]
-    inferred: frozenset[ProducerIdentity] = frozenset()
-    """Those of which the commit log holds no marker of their own any more: what compaction left speaks for them, and it would be the same
-    for a committed one which another has joined (KAFKA-20734) and taken along in its abort."""
-    committed: frozenset[tuple[int, int]] = frozenset()
-    """Producer id and epoch of the COMMIT markers of those ids in the commit log."""
-    transaction_version: int = 2
-    knows_decisions: bool = True
+    described: Mapping[str, TransactionDescription | None]
     topics: frozenset[str] = frozenset()
-    """Those that the newest decisions name. An attempt that none of them names may hold up readers on any of their partitions."""
-    nowhere: tuple[str, ...] = ()
-    """Query ids whose newest decision names no topic, or that have none: where their attempts have written nobody can tell."""
+    knows_decisions: bool = True
 
 
 class Verdict(Enum):
     MISSING = "missing"
-    """Proven committed, or aborted, and open on the partition: the marker may be written."""
+    """Proven committed, and open on the partition: the COMMIT marker may be written."""
     RUNNING = "running"
     """Its coordinator has not ended it, or is about to write the markers itself."""
     UNPROVEN = "unproven"
-    """Open on the partition, and nobody proves how it ended: no marker is written."""
+    """Open on the partition, ended at its coordinator, and not proven committed: no marker is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A transaction that a partition's leader holds open, and what follows from it; ``marker`` only where it is missing."""
+    """A transaction that a partition's leader holds open.
 
-    part: Part
+    start_offset  where the open transaction begins
+    version       None if no newest decision names the transaction
+    marker        only if it is missing
+    """
+
+    transactional_id: str
+    where: TopicPartition
+    start_offset: int
+    version: int | None
     verdict: Verdict
     reason: str
     marker: TransactionMarker | None = None
 
 
-def gather(
-    write_id: str, nonce: str, log_topic: str, log_partition: int, transaction_version: int
-) -> Procedure[Evidence]:
-    """Read the log to its end and ask the coordinators. Fences nobody: that would erase what is to be asked."""
+def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence]:
+    """Read the commit log to its end and describe the write id's transactions.
+
+    Fences nobody: an InitProducerId would erase the coordinator's proof.
+
+    Args:
+        log: The partition of the commit log that holds the write id.
+    """
     view = LogView(write_id)
     yield from read_to_end(view)
     require_whole(view)
-    if view.is_empty:  # nor leave a barrier, by which another log than the write's own would seem to know it
-        return Evidence(write_id=write_id, parts=(), described={}, witnesses={}, knows_decisions=False)
-    barrier = yield from read_to_barrier(view, nonce)
-    described: dict[str, TransactionDescription | None] = {}
-    where = (log_topic, log_partition)
-    parts: list[Part] = []
-    committed: frozenset[tuple[int, int]] = frozenset()
-    witnesses: dict[ProducerIdentity, Outcome] = {}
-    inferred: set[ProducerIdentity] = set()
-    tasks: dict[ProducerIdentity, tuple[Decision, PreparedTransaction]] = {}
-    topics_of: dict[str, set[str]] = {}
-    for query in view.queries("decision"):
-        query_id = query.query_id
-        found = query.newest
-        if found is None:
-            continue
-        decision = found.decision
-        finished = decision.resolution is not None or query.has_done_record(decision)
-        for entry in decision.transactions:
-            tasks[entry.identity] = decision, entry
-            inside = [(where, entry.part_offset, entry.part_offset)]
-            inside += [((part.topic, part.partition), part.first_offset, part.last_offset) for part in entry.offsets]
-            parts += [Part(query_id, decision.version, entry.identity, *one, finished) for one in inside]
-        topics_of[query_id] = {part.topic for entry in decision.transactions for part in entry.offsets}
-        if decision.topic:
-            topics_of[query_id].add(decision.topic)
-    # An attempt may be of an older batch, with more Spark partitions than the newest one has, or of one that was never decided.
-    attempted = {query.query_id: query.newest_parts for query in view.queries("part")}
-    partitions = {partition for parts_of in attempted.values() for partition in parts_of}
-    partitions |= {entry.partition for _, entry in tasks.values()}
-    ids = {task_transactional_id(write_id, partition, slot) for partition in partitions for slot in range(SLOTS)}
-    attempting = [
-        query_id
-        for query_id, parts_of in attempted.items()
-        if any(each.value is not None for each in parts_of.values())
-    ]
-    if ids:
-        described |= yield DescribeTransactions(tuple(sorted(ids)))
-        # The named ones' own too: an id that was forgotten, or whose epochs ran out, has another producer id now, or none.
-        known = {found.producer_id for found in described.values() if found is not None}
-        watching = LogView(write_id, watched=frozenset(known | {identity.producer_id for identity in tasks}))
-        yield from read_to(watching, barrier)
-        committed = frozenset(
-            (marker.producer_id, marker.producer_epoch)
-            for marker in watching.markers
-            if marker.type is MarkerType.COMMIT
+    if view.is_empty:
+        # A barrier would make this log look like the write's own.
+        return Evidence(witnesses={}, described={}, knows_decisions=False)
+    yield from read_to_barrier(view, nonce)
+    queries = view.queries("decision")
+    decisions = [found.decision for query in queries if (found := query.newest) is not None]
+    named = [(decision, entry) for decision in decisions for entry in decision.transactions]
+    # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
+    partitions = {entry.partition for _, entry in named}
+    partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
+    described: Mapping[str, TransactionDescription | None] = {}
+    if partitions:
+        described = yield DescribeTransactions(
+            tuple(task_transactional_id(write_id, each, slot) for each in sorted(partitions) for slot in range(SLOTS))
         )
-        # A newer batch may have been decided since, and the cleaner have come for the older part.
-        yield from read_to_end(watching)
+    witnesses: dict[ProducerIdentity, Outcome] = {}
+    if named:
+        watching = LogView(
+            write_id,
+            next_offset=min(entry.part_offset for _, entry in named),
+            watched=frozenset(entry.identity.producer_id for _, entry in named),
+        )
+        yield from read_to_barrier(watching, nonce)
         policy: str | None = yield LogPolicy()
-        for identity, (decision, entry) in tasks.items():
-            witnesses[identity], has_marker = _witness(watching, decision, entry, policy)
-            if not has_marker:
-                inferred.add(identity)
+        witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
     return Evidence(
-        write_id=write_id,
-        parts=tuple(parts),
-        described=described,
+        parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,
-        inferred=frozenset(inferred),
-        committed=committed,
-        transaction_version=transaction_version,
-        knows_decisions=any(query.newest or query.undecided for query in view.queries("decision")),
-        topics=frozenset[str]().union(*topics_of.values()),
-        nowhere=tuple(each for each in dict.fromkeys((*topics_of, *attempting)) if not topics_of.get(each)),
+        described=described,
+        topics=frozenset(topic for decision in decisions for topic in _topics_of(decision)),
+        knows_decisions=bool(queries),
     )
 
 
-def _witness(
-    watching: LogView, decision: Decision, entry: PreparedTransaction, policy: str | None
-) -> tuple[Outcome, bool]:
-    """What the commit log proves of a transaction, and whether by a marker of its own. OPEN where the record stands and has none: there
-    recovery waits, and calls it unresolved in the end; repair asks whether one is missing."""
-    identity = entry.identity
-    marker = watching.first_marker(identity.producer_id, entry.part_offset)
-    part = watching.query(decision.query_id).part_at(entry.partition, entry.part_offset)
-    if (
-        marker is None
-        and part is not None
-        and (part.producer_id, part.producer_epoch)
-        == (
-            identity.producer_id,
-            identity.producer_epoch,
-        )
-    ):
-        return Outcome.OPEN, False
-    has_marker = part is not None and marker is not None and marker.type is not MarkerType.EMPTY
-    return witness_of(decision, entry, watching, policy), has_marker
+def _parts_of(decision: Decision, log: TopicPartition) -> Iterable[DecidedPart]:
+    for entry in decision.transactions:
+        ranges = [(log, entry.part_offset, entry.part_offset)]
+        ranges += [((each.topic, each.partition), each.first_offset, each.last_offset) for each in entry.offsets]
+        for where, first, last in ranges:
+            yield DecidedPart(
+                version=decision.version, identity=entry.identity, where=where, first_offset=first, last_offset=last
+            )
+
+
+def _topics_of(decision: Decision) -> set[str]:
+    written = {part.topic for entry in decision.transactions for part in entry.offsets}
+    return written | ({decision.topic} if decision.topic else set())
 
 
 def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> tuple[Finding, ...]:
-    """What is open on the partitions although it is decided. ``producers`` are their leaders' answers to DescribeProducers."""
-    found = [_judge(evidence, part, producers.get(part.where, ())) for part in evidence.parts]
-    found += [_judge_undecided(evidence, where, producer) for where, there in producers.items() for producer in there]
+    """Judge each transaction of the write id that a leader holds open.
+
+    Args:
+        producers: The leaders' responses to DescribeProducers, which was sent after the evidence was gathered.
+    """
+    decided: dict[tuple[TopicPartition, int], list[DecidedPart]] = {}
+    for part in evidence.parts:
+        decided.setdefault((part.where, part.identity.producer_id), []).append(part)
+    found: list[Finding | None] = []
+    for where, remembered in producers.items():
+        for producer in remembered:
+            start = producer.current_txn_start_offset
+            # What is open behind our offsets is a later transaction of the same id.
+            parts = [part for part in decided.get((where, producer.producer_id), ()) if start <= part.last_offset]
+            if start < 0:
+                continue
+            found += [_judge_decided(evidence, part, producer) for part in parts]
+            if not parts:
+                found.append(_judge_attempt(evidence, where, producer))
     return tuple(finding for finding in found if finding is not None)
 
 
-def holder_of(part: Part, producers: Iterable[ProducerState]) -> ProducerState | None:
-    """Who holds the part open, by its leader's answer; what is open from beyond our offsets is a later transaction of the same id."""
-    for each in producers:
-        if each.producer_id == part.identity.producer_id and 0 <= each.current_txn_start_offset <= part.last_offset:
-            return each
-    return None
+def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerState) -> Finding:
+    identity, start = part.identity, producer.current_txn_start_offset
 
+    def finding(verdict: Verdict, reason: str, marker: TransactionMarker | None = None) -> Finding:
+        return Finding(
+            transactional_id=identity.transactional_id,
+            where=part.where,
+            start_offset=start,
+            version=part.version,
+            verdict=verdict,
+            reason=reason,
+            marker=marker,
+        )
 
-def _judge(evidence: Evidence, part: Part, producers: Iterable[ProducerState]) -> Finding | None:
-    identity = part.identity
-    producer = holder_of(part, producers)
-    if producer is None:
-        return None
-    start = producer.current_txn_start_offset
     if start < part.first_offset or producer.producer_epoch != identity.producer_epoch:
-        # Older than this one, which has joined it; or this one, joined by a later one.
-        reason = f"the leader holds a transaction open from offset {start} with epoch {producer.producer_epoch}, which is not this one"
-        return Finding(part=part, verdict=Verdict.UNPROVEN, reason=reason)
+        # This transaction has joined an older one whose marker is missing, or a later one has joined this one.
+        other = f"the leader holds a transaction open from offset {start} with epoch {producer.producer_epoch}"
+        return finding(Verdict.UNPROVEN, f"{other}, which is not this one alone")
     described = evidence.described.get(identity.transactional_id)
     witness = evidence.witnesses.get(identity, Outcome.OPEN)
     match verdict_on(described, identity), witness:
         case CoordinatorVerdict.ENDING, _:
-            assert described is not None
-            return Finding(part=part, verdict=Verdict.RUNNING, reason=f"its coordinator says {described.state}")
+            return finding(Verdict.RUNNING, f"its coordinator reports {_state_of(described)}")
         case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
-            return _missing(part, producer, True, "decided, and its coordinator says CompleteCommit")
+            reason = "decided, and its coordinator reports exactly this transaction as CompleteCommit"
+            return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
         case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:
-            return _missing(part, producer, True, "decided, and its marker in the commit log says committed")
-        case CoordinatorVerdict.ABORTED, Outcome.ABORTED:
-            return _missing(part, producer, False, "decided, and lost: its coordinator and the commit log say aborted")
-        case CoordinatorVerdict.GONE_ON, Outcome.ABORTED if identity not in evidence.inferred:
-            return _missing(part, producer, False, "decided, and lost: its marker in the commit log says aborted")
-        case CoordinatorVerdict.ABORTED, Outcome.OPEN if (
-            identity.transaction_version >= 2
-        ):  # the epoch is that of no other end
-            return _missing(part, producer, False, "decided, and lost: its coordinator says CompleteAbort")
-    says = (
-        "does not know the id any more"
-        if described is None
-        else f"says {described.state} of producer id {described.producer_id} epoch {described.producer_epoch}"
-    )
-    return Finding(
-        part=part,
-        verdict=Verdict.UNPROVEN,
-        reason=f"its coordinator {says}, and its marker in the commit log: {witness.value}",
-    )
+            reason = "decided, and its marker in the commit log is COMMIT"
+            return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
+    known = f"its coordinator reports {_state_of(described)}, and the commit log proves: {witness.value}"
+    return finding(Verdict.UNPROVEN, known)
 
 
-def _missing(part: Part, producer: ProducerState, committed: bool, reason: str) -> Finding:
-    identity, (topic, partition) = part.identity, part.where
-    return Finding(
-        part=part,
-        verdict=Verdict.MISSING,
-        reason=reason,
-        marker=TransactionMarker(
-            topic=topic,
-            partition=partition,
-            producer_id=identity.producer_id,
-            # As the coordinator would have written it (KIP-890), which is what the epoch rule accepts in the commit log.
-            producer_epoch=identity.producer_epoch + bump_of(identity),
-            committed=committed,
-            coordinator_epoch=max(0, producer.coordinator_epoch),
-            transaction_version=identity.transaction_version,
-        ),
-    )
-
-
-def _judge_undecided(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
-    """What an attempt that no decision names holds open on a partition, although its coordinator has ended it."""
-    start = producer.current_txn_start_offset
-    if start < 0 or any(
-        part.where == where and part.identity.producer_id == producer.producer_id and start <= part.last_offset
-        for part in evidence.parts
-    ):
-        return None  # nothing is open, or it is judged with its decision
+def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
+    """Report an attempt that no newest decision names, if its coordinator has ended it."""
     for transactional_id, described in evidence.described.items():
-        if described is None or described.producer_id != producer.producer_id:
+        if described is None or described.producer_id != producer.producer_id or described.is_ending:
             continue
-        if not _is_over(evidence, described, producer):
-            continue
-        identity = ProducerIdentity(
-            transactional_id=transactional_id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            transaction_version=evidence.transaction_version,
-        )
-        part = Part(None, None, identity, where, start, start)
-        if _is_its_abort(evidence, described, producer):
-            return _missing(part, producer, False, "named by no decision, and its coordinator says CompleteAbort")
-        reason = f"named by no decision, and its coordinator says {described.state} of epoch {described.producer_epoch}, not of this one"
-        return Finding(part=part, verdict=Verdict.UNPROVEN, reason=reason)
+        # With the same epoch in another state it is open, or has begun after the description.
+        ended_here = described.producer_epoch == producer.producer_epoch and described.state.startswith("Complete")
+        if ended_here or described.producer_epoch > producer.producer_epoch:
+            return Finding(
+                transactional_id=transactional_id,
+                where=where,
+                start_offset=producer.current_txn_start_offset,
+                version=None,
+                verdict=Verdict.UNPROVEN,
+                reason=f"no newest decision names it, and its coordinator reports {_state_of(described)}",
+            )
     return None
 
 
-def _is_over(evidence: Evidence, described: TransactionDescription, producer: ProducerState) -> bool:
-    """Neither open, nor begun since the coordinator was asked, nor about to be ended by the coordinator itself."""
-    if described.is_ending:
-        return False
-    if described.producer_epoch == producer.producer_epoch and evidence.transaction_version < 2:
-        return described.state.startswith("Complete")
-    return described.producer_epoch > producer.producer_epoch
+def _state_of(described: TransactionDescription | None) -> str:
+    if described is None:
+        return "an unknown id"
+    return f"{described.state} of producer id {described.producer_id} epoch {described.producer_epoch}"
 
 
-def _is_its_abort(evidence: Evidence, described: TransactionDescription, producer: ProducerState) -> bool:
-    """Whether the coordinator is in the state that only the abort of exactly this transaction makes."""
-    # Below version 2 an abort that keeps the epoch and one that bumps it cannot be told from those of a later transaction.
-    return (
-        evidence.transaction_version >= 2
-        and described.state == "CompleteAbort"
-        and described.producer_epoch == producer.producer_epoch + 1
-        and not any((producer.producer_id, producer.producer_epoch + later) in evidence.committed for later in (0, 1))
+def _commit_marker(part: DecidedPart, producer: ProducerState) -> TransactionMarker:
+    identity, (topic, partition) = part.identity, part.where
+    return TransactionMarker(
+        topic=topic,
+        partition=partition,
+        producer_id=identity.producer_id,
+        # The coordinator would have written this epoch (KIP-890), and the epoch rule accepts no other in the commit log.
+        producer_epoch=identity.producer_epoch + bump_of(identity),
+        committed=True,
+        coordinator_epoch=max(0, producer.coordinator_epoch),
+        transaction_version=identity.transaction_version,
     )
 
 
 def rounds(findings: Iterable[Finding]) -> tuple[tuple[TransactionMarker, ...], ...]:
-    """The missing markers in rounds that hold at most one per partition, as they are written."""
+    """Group the missing markers into rounds with at most one per partition."""
     made: list[dict[TopicPartition, TransactionMarker]] = []
     for marker in (finding.marker for finding in findings if finding.marker is not None):
         where = (marker.topic, marker.partition)

@@ -1,11 +1,11 @@
-"""The operator's answer to a loud failure: a decision record that says what counts, where the log alone cannot.
+"""Records an operator's answer about a version whose outcome the sink cannot prove.
 
-committed: the version counts as written; what of it is still open is committed. Also the way to say where a query begins, or goes on
-above the newest version that the log knows.
-aborted: nothing of it is visible, so the batch is written anew; refused where a part is proven committed.
-rewrite: the batch is written anew although parts may be visible; those rows are then in the topic twice.
+committed   The version counts as written, and its open transactions are committed. The answer also says where a query begins, or where
+            it continues above the newest version in the log.
+rewrite     The version is void, and its next run writes it. The answer is rejected if readers see rows of the version, or may see them
+            later, unless the operator accepts duplicates.
 
-It holds the fence like any driver, so a running one loses the write id and can decide nothing after it (I12).
+The procedure fences the driver, so that a running one cannot decide anything afterwards (I12).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, describe_driver
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.log_reading import (
     await_outcome,
     read_to_barrier,
@@ -26,7 +26,6 @@ from kafka_eos_sink.commit.log_reading import (
 )
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.operator.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import look_at, written_by
 from kafka_eos_sink.commit.settle import SettleLimits
@@ -49,34 +48,42 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
 from kafka_eos_sink.commit.witnesses import ask_witnesses
-from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 MARKERS_WITHIN_MS = 10_000
-"""How long markers may take to reach the data partitions; one that was passed over never does."""
+"""How long markers may take to reach the data partitions. An omitted one never does."""
 
-Answer = Literal["committed", "aborted", "rewrite"]
+Answer = Literal["committed", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveRequest:
-    """What the operator says of one version. ``query_id`` None: the only one that the write id has. ``nonce`` is fresh."""
+    """The operator's answer about one version.
+
+    query_id           None: the only one that the write id has
+    nonce              fresh for every request
+    allow_duplicates   rewrite without a look at the rows
+    """
 
     write_id: str
     query_id: str | None
     version: int
     answer: Answer
     nonce: str
+    allow_duplicates: bool = False
     limits: SettleLimits = field(default_factory=SettleLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The record that was written, what it stands above (None where a query begins), and whose transactions it ended.
+    """The recorded decision and what it did.
 
-    ``superseded`` has another version than ``decision`` where a query goes on above it."""
+    superseded   the newest decision before it: None if the query begins, another version if the query continues above it
+    ended        transactional ids that were still open
+    """
 
     decision: Decision
     superseded: Decision | None
@@ -84,34 +91,30 @@ class Resolved:
 
 
 def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Resolved]:
-    """Supersede the newest decision of a query id by the operator's.
+    """Replace the newest decision of a query id by the operator's.
 
-    Raises `WriteRefusedError`: ``QUERY_ID_NEEDED``, ``NOTHING_TO_RESOLVE``, ``ROWS_ARE_VISIBLE``, ``NOT_THIS_COMMIT_LOG``;
-    `TransactionAbortedError` ``NOT_RESOLVED`` and `FencedError` where nothing was recorded.
+    Raises:
+        WriteRefusedError: QUERY_ID_NEEDED, NOTHING_TO_RESOLVE, ROWS_ARE_VISIBLE or NOT_THIS_COMMIT_LOG.
+        TransactionAbortedError: NOT_RESOLVED; nothing was recorded.
+        FencedError: Another driver has fenced this one.
     """
-    write_id, driver_id = request.write_id, driver_transactional_id(request.write_id)
-    started: int = yield Now()
-    # A slip of the pen must not cost a running driver its write id, so the answer is held against the log before the fence, too.
-    described = yield from describe_driver(driver_id, started + request.limits.deadline_ms)
+    write_id = request.write_id
     view = LogView(write_id)
     yield from read_to_end(view)
     require_whole(view)
     opened = yield from list_open(write_id, transaction_version)
     yield from require_own_log(view, opened)
-    if view.is_empty:
-        # A barrier would make this log look as if it knew the write id.
-        _target(view, request, described)
-    yield from read_to_barrier(view, request.nonce)
-    _, superseded = _target(view, request, described)
-    if superseded is not None and superseded.version != request.version:
+    # A typing error must neither fence a running driver nor leave a barrier in a log that is not the write's own.
+    _, superseded = _target(view, request)
+    if superseded is None or superseded.version != request.version:
         _require_at_rest(request, opened)
 
+    driver_id = driver_transactional_id(write_id)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("resolve.fenced")
     yield from read_to_barrier(view, request.nonce)
-    query, superseded = _target(view, request, described)
+    query, superseded = _target(view, request)
     ended: tuple[str, ...] = ()
-    # None if the query begins, or continues above its newest version, which is finished.
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is not None:
         ended = yield from _end_named(query, same, request)
@@ -131,7 +134,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     yield from _record(decision, request)
     yield Reached("resolve.decided")
     if request.answer == "committed":
-        # Not where the version is void: a done record would have the next run take it for finished.
+        # A void version gets no done record: the next run would take it for finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
     yield from end_open(opened, _unfinished_ids(view))
@@ -148,194 +151,94 @@ def _unfinished_ids(view: LogView) -> set[str]:
     }
 
 
-def _target(
-    view: LogView, request: ResolveRequest, described: TransactionDescription | None
-) -> tuple[QueryState, Decision | None]:
-    """Return the query and the decision that the answer supersedes, None if the query begins with the answer.
-
-    The superseded decision has another version if the query continues above it. ``described`` is W.driver before the fence.
-    """
-    write_id, version = request.write_id, request.version
+def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:
+    """Return the query and its newest decision, which the answer supersedes; None if the query begins."""
     known = [query.query_id for query in view.queries("decision")]
     query_id = request.query_id
-    if query_id is None:
-        if len(known) != 1:
-            what = f"has {len(known)}: {', '.join(map(repr, known))}" if known else "has none yet"
-            raise WriteRefusedError(
-                "QUERY_ID_NEEDED",
-                f"which query of write id {write_id!r}? The commit log {what}. Say --query-id: the id in the metadata file of the "
-                "checkpoint, or batch for a batch write",
-            )
+    if query_id is None and len(known) == 1:
         (query_id,) = known
+    if query_id is None:
+        has = f"has {len(known)}: {', '.join(map(repr, known))}" if known else "has none yet"
+        raise WriteRefusedError(
+            "QUERY_ID_NEEDED",
+            f"the commit log {has} for write id {request.write_id!r}; name one with --query-id: the id in the metadata file of the "
+            "checkpoint, or batch for a batch write",
+        )
     query = view.query(query_id)
-    found = query.newest
-    newest = None if found is None else found.decision
-    if newest is not None and newest.version == version:
+    newest = None if query.newest is None else query.newest.decision
+    if newest is not None and newest.version == request.version:
         return query, newest
-    may_stand = newest is None or _may_go_on(query, request, newest)
-    if may_stand and request.answer == "committed" and not _is_being_decided(query, described):
+    if request.answer == "committed" and (newest is None or _may_continue_above(newest, query, request)):
         return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
-        f"there is no decision of version {version} of write id {write_id!r}, query id {query_id!r}, to be called "
-        f"{request.answer}: {_what_is_there(query, request, newest, known)}",
+        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.answer}: "
+        + _what_is_there(query, newest, request, known),
     )
 
 
-def _may_go_on(query: QueryState, request: ResolveRequest, newest: Decision) -> bool:
-    """Whether the versions between the newest one and the answer's may be said to be written elsewhere (``COMMIT_LOG_LOST``).
-
-    Not above what is not finished: its own recovery would never be heard of again. Batch writes may leave versions out, so nobody has to
-    say this of them; and without the query id spelled out it is rather a slip of the pen, by which a stream would skip a batch.
-    """
+def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
+    """Whether the versions between the newest one and the answer's may count as written elsewhere (COMMIT_LOG_LOST)."""
+    # No run would finish an unfinished newest version any more. Batch writes may skip versions, so nobody needs this for them. An
+    # answer without the query id is probably a typing error, by which a stream would skip a batch.
     return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
 
 
-def _require_at_rest(request: ResolveRequest, opened: tuple[ProducerIdentity, ...]) -> None:
-    """A query that is to go on above versions that its log lacks has been refused with nothing of it open. One that writes is not that
-    query, and the batch that it writes would count as written and be aborted."""
+def _require_at_rest(request: ResolveRequest, opened: Sequence[ProducerIdentity]) -> None:
+    """Reject open transactions: their batch would count as written and be aborted."""
     if opened:
-        names = ", ".join(identity.transactional_id for identity in opened[:3]) + (
-            " and more" if len(opened) > 3 else ""
-        )
         raise WriteRefusedError(
             "NOTHING_TO_RESOLVE",
-            f"transactions of write id {request.write_id!r} are open ({names}): its query is writing, or has just died. Stop it and run "
-            f"kafka-eos recover; if it is then refused with COMMIT_LOG_LOST, say this again",
+            f"{len(opened)} transactions of write id {request.write_id!r} are open (first: {opened[0].transactional_id}): its query is "
+            f"writing, or has just died. Stop it, run {refusals.command('recover', request.write_id)}, and start it again. If it then "
+            "fails with COMMIT_LOG_LOST, run this command again",
         )
 
 
-def _is_being_decided(query: QueryState, described: TransactionDescription | None) -> bool:
-    """Whether the next decision of a query is in a transaction that is open right now: its driver runs, or died within the last minute."""
-    return (
-        described is not None
-        and described.is_open
-        and any(
-            (record.producer_id, record.producer_epoch) == (described.producer_id, described.producer_epoch)
-            for record in query.undecided
-        )
-    )
-
-
-def _what_is_there(query: QueryState, request: ResolveRequest, decision: Decision | None, known: Sequence[str]) -> str:
+def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveRequest, known: Sequence[str]) -> str:
     undecided = query.undecided
     begun = (
-        f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: kafka-eos "
-        "repair shows whether one is missing, else the next run writes its version anew"
+        f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
+        "run writes its version anew"
         if undecided
         else ""
     )
-    if decision is None:
-        other_ids = [each for each in known if each != query.query_id]
-        others = f" (there are decisions of {', '.join(map(repr, other_ids))})" if other_ids else ""
-        return f"the commit log holds none at all for it{others}{begun}"
-    if decision.resolution is not None:
-        state = f"resolved as {decision.resolution}"
-    elif query.has_done_record(decision):
-        state = "finished"
+    if newest is None:
+        others = ", ".join(repr(each) for each in known if each != query.query_id)
+        return f"the commit log holds no decision of it{f' (it holds some of {others})' if others else ''}{begun}"
+    if newest.resolution is not None:
+        state = f"resolved as {newest.resolution}"
     else:
-        state = "decided and not finished"
-    is_ahead = decision.version < request.version and query.query_id != BATCH_QUERY_ID
-    unnamed = is_ahead and request.query_id is None and query.is_done(decision)
-    ahead = f"; to let a stream continue above it, add --query-id '{query.query_id}'" if unnamed else ""
-    return f"the newest is version {decision.version}, {state}{begun}{ahead}"
+        state = "finished" if query.has_done_record(newest) else "decided and not finished"
+    is_unnamed_stream = request.query_id is None and query.query_id != BATCH_QUERY_ID
+    above = newest.version < request.version and query.is_done(newest)
+    hint = f"; to let a stream continue above it, add --query-id '{query.query_id}'"
+    return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
 
 
 def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
-    """End what the superseded decision left open, as the answer wants it; by exact identity only (I11)."""
-    started: int = yield Now()
-    deadline = started + request.limits.deadline_ms
+    """End what the superseded decision left open, by exact identity only (I11); return the ids that were open."""
+    commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
+    looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
-    if request.answer == "aborted":
-        ended_before = [prepared for prepared in named if prepared not in still_open]
-        yield from _refuse_if_visible(query, decision, request, ended_before, deadline)
-    commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
+    if looks:
+        yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])
     results: tuple[EndResult, ...] = ()
     if still_open:
-        results = yield EndTransactions(
-            tuple(End(identity=prepared.identity, commit=commit) for prepared in still_open)
-        )
-    if any(result.error != ErrorCode.NONE for result in results):
+        results = yield EndTransactions(tuple(End(identity=each.identity, commit=commit) for each in still_open))
+    ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
+    if not all(ended.values()):
         left = yield from _still_open(still_open)
         if left:
-            raise TransactionAbortedError(
-                "NOT_RESOLVED",
-                f"{left[0].identity.transactional_id} and {len(left) - 1} more transactions of version {decision.version} of write id "
-                f"{decision.write_id!r} could not be ended; nothing was recorded, say it again",
-            )
-    if request.answer == "aborted" and still_open:
-        # The driver that we took the id from may have been committing them at this very moment.
-        yield from _refuse_if_visible(query, decision, request, still_open, deadline)
-    if request.answer != "rewrite":
-        yield from _require_ended_everywhere(decision, named, request.answer)
-    return tuple(
-        prepared.identity.transactional_id
-        for prepared, result in zip(still_open, results, strict=True)
-        if result.error == ErrorCode.NONE
-    )
-
-
-_ELSE = {
-    "committed": "before the version counts as written, else its rows can be lost later",
-    "aborted": "before the version is written anew, else its rows can come back with a later transaction",
-}
-
-
-def _require_ended_everywhere(
-    decision: Decision, named: Sequence[PreparedTransaction], answer: Literal["committed", "aborted"]
-) -> Procedure[None]:
-    """What is resolved is looked after by nobody any more: a partition that still holds such a transaction open, because its marker was
-    passed over (KAFKA-20734), would have a later transaction of the id join it, and do with its rows what becomes of that one."""
-    waiting = {(part.topic, part.partition) for prepared in named for part in prepared.offsets}
-    started: int = yield Now()
-    while True:
-        gives_up = (yield Now()) - started > MARKERS_WITHIN_MS
-        holders: dict[tuple[str, int], PreparedTransaction] = {}
-        for topic in sorted({topic for topic, _ in waiting}):
-            where = tuple(sorted(each for each in waiting if each[0] == topic))
-            try:
-                producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
-                    where
-                )
-            except DataTopicGoneError:
-                waiting -= set(where)
-                continue
-            except BrokerUnavailableError:
-                gives_up = True  # it was waited for
-                continue
-            for partition, remembered in producers.items():
-                holder = None if remembered is None else _holder(named, partition, remembered)
-                if holder is None:
-                    waiting.discard(partition)
-                else:
-                    holders[partition] = holder
-        if not waiting:
-            return
-        if gives_up:
-            partition = min(waiting)
-            what = (
-                f"still holds {holders[partition].identity.transactional_id} open"
-                if partition in holders
-                else "cannot be asked whether its transactions are ended"
-            )
-            raise TransactionAbortedError(
-                "NOT_RESOLVED",
-                f"{partition[0]}-{partition[1]} {what} (version {decision.version} of write id {decision.write_id!r}): a marker that is "
-                f"missing there (KAFKA-20734) must be written {_ELSE[answer]}. "
-                f"Nothing was recorded; first run {refusals.command('repair', decision.write_id)}",
-            )
-        yield Wait(POLL_MS)
-
-
-def _holder(
-    named: Sequence[PreparedTransaction], where: tuple[str, int], remembered: Mapping[int, tuple[int, int]]
-) -> PreparedTransaction | None:
-    for prepared in named:
-        _, start = remembered.get(prepared.identity.producer_id, (-1, -1))
-        if any((part.topic, part.partition) == where and 0 <= start <= part.last_offset for part in prepared.offsets):
-            return prepared
-    return None
+            what = f"{left[0].identity.transactional_id} and {len(left) - 1} more transactions could not be ended"
+            raise _not_resolved(decision, f"{what}. Run the command again")
+    if looks:
+        # The driver that lost the write id may have committed them in the meantime.
+        _require_none(decision, (yield from _committed_among(decision, still_open, request)))
+    if commit:
+        yield from _require_closed(decision, named)
+    return tuple(each.identity.transactional_id for each, succeeded in ended.items() if succeeded)
 
 
 def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[PreparedTransaction]]:
@@ -352,83 +255,119 @@ def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[Prepared
     ]
 
 
-def _refuse_if_visible(
-    query: QueryState,
-    decision: Decision,
-    request: ResolveRequest,
-    ended: Sequence[PreparedTransaction],
-    deadline: int,
-) -> Procedure[None]:
-    """A version of which a part is proven committed is not void: its rows would be there twice."""
-    visible = [prepared for prepared in decision.transactions if prepared.proven]
-    if decision.transactions and query.has_done_record(decision):
-        visible = list(decision.transactions)
-    elif ended:
-        outcomes = yield from ask_witnesses(decision, ended, request.nonce, deadline)
-        ids = tuple(prepared.identity.transactional_id for prepared in ended)
-        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
-        verdicts = [verdict_on(described[prepared.identity.transactional_id], prepared.identity) for prepared in ended]
-        witnesses = list(zip(ended, outcomes, verdicts, strict=True))
-        visible += [
-            prepared
-            for prepared, outcome, verdict in witnesses
-            if outcome is Outcome.COMMITTED or verdict is CoordinatorVerdict.COMMITTED
+def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) -> Procedure[None]:
+    """Wait until no partition holds a named transaction open.
+
+    No run examines a version that counts as written. If a marker was omitted (KAFKA-20734), a later transaction of the same id joins
+    the open one, and its abort discards rows that count as written.
+    """
+    own = {
+        (part.topic, part.partition, prepared.identity.producer_id): (
+            part.last_offset,
+            prepared.identity.transactional_id,
+        )
+        for prepared in named
+        for part in prepared.offsets
+    }
+    topics = sorted({topic for topic, _, _ in own})
+    started: int = yield Now()
+    while topics:
+        where = tuple(sorted({(topic, partition) for topic, partition, _ in own if topic == topics[0]}))
+        try:
+            producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+        except DataTopicGoneError:
+            producers = {}
+        held = [
+            f"{topic}-{partition} still holds {own[topic, partition, producer_id][1]} open"
+            for (topic, partition), remembered in producers.items()
+            for producer_id, (_, start) in (remembered or {}).items()
+            if 0 <= start <= own.get((topic, partition, producer_id), (-1, ""))[0]
         ]
-        # The commit log may lack a proof that the data topics have: readers see what no partition calls aborted.
-        look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
-        seen, held = ({identity for identity, _ in each} for each in (look.seen, look.untold))
-        visible += [prepared for prepared in ended if prepared.identity in seen]
-        # What nobody can look at is aborted there only where the coordinator says so of exactly this one. The commit log's ABORT may be
-        # that of one that joined it; below version 2 a late request may have begun a committed one anew, and the ABORT be of that end.
-        untold = [
-            prepared
-            for prepared, _, verdict in witnesses
-            if prepared.identity in held
-            and not (prepared.identity.transaction_version >= 2 and verdict is CoordinatorVerdict.ABORTED)
-        ]
-        if untold and not visible:
-            yield from _require_ended_everywhere(decision, untold, "aborted")  # they may stand before their own rows
-            raise TransactionAbortedError(
-                "NOT_RESOLVED",
-                f"nobody can tell now whether readers will see {refusals.describe_ranges(untold)} of version {decision.version} of "
-                f"write id {decision.write_id!r}: another open transaction stands before it (kafka-eos transactions), or the right to "
-                "Read it is missing. Nothing was recorded; say it again later, or, with those rows perhaps twice: --as rewrite",
+        if not held:
+            del topics[0]
+            continue
+        now: int = yield Now()
+        if now - started > MARKERS_WITHIN_MS:
+            raise _not_resolved(
+                decision,
+                f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later. First run "
+                + refusals.command("repair", decision.write_id),
             )
-    if visible or decision.resolution == "committed":
-        what = (
-            f"{len(visible)} of {len(decision.transactions)} transactions of it are visible ({refusals.describe_ranges(visible)})"
-            if visible
-            else "it was resolved as committed before"
+        yield Wait(POLL_MS)
+
+
+def _require_invisible(
+    query: QueryState, decision: Decision, request: ResolveRequest, ended: Sequence[PreparedTransaction]
+) -> Procedure[None]:
+    """Reject the answer if readers see rows of these transactions or of proven ones, or may see them later."""
+    if query.has_done_record(decision) or decision.resolution == "committed":
+        raise _not_void(decision, "it counts as written")
+    visible = [prepared for prepared in decision.transactions if prepared.proven]
+    visible += yield from _committed_among(decision, ended, request)
+    # The data topics may hold a proof that the commit log lacks.
+    look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
+    seen, unreached = ({identity for identity, _ in each} for each in (look.seen, look.untold))
+    _require_none(decision, [*visible, *(prepared for prepared in ended if prepared.identity in seen)])
+    if unreached:
+        where = refusals.describe_ranges(prepared for prepared in ended if prepared.identity in unreached)
+        blocked = f"an open transaction blocks them ({refusals.command('repair', decision.write_id)} names those of this write)"
+        raise _not_void(
+            decision, f"readers do not reach {where} now, and may see these rows later: {blocked}, or Read is missing"
         )
-        raise WriteRefusedError(
-            "ROWS_ARE_VISIBLE",
-            f"version {decision.version} of write id {decision.write_id!r} cannot be called aborted: {what}. To write it anew all "
-            "the same, with those rows twice: --as rewrite; to leave it as it is: --as committed",
-        )
+
+
+def _committed_among(
+    decision: Decision, ended: Sequence[PreparedTransaction], request: ResolveRequest
+) -> Procedure[list[PreparedTransaction]]:
+    if not ended:
+        return []
+    started: int = yield Now()
+    outcomes = yield from ask_witnesses(decision, ended, request.nonce, started + request.limits.deadline_ms)
+    return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
+
+
+def _require_none(decision: Decision, visible: Sequence[PreparedTransaction]) -> None:
+    if visible:
+        count = f"{len(visible)} of its {len(decision.transactions)} transactions are committed"
+        raise _not_void(decision, f"{count} ({refusals.describe_ranges(visible)})")
+
+
+def _not_void(decision: Decision, why: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "ROWS_ARE_VISIBLE",
+        f"{refusals.version_of(decision.version, decision.write_id)} is not proven void: {why}. To write it again, with visible rows "
+        "twice, add --allow-duplicates; to leave it as it is: --as committed",
+    )
 
 
 def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
-    """The decision record in one transaction of W.driver, and its marker read: it counts from then on."""
+    """Write the decision in one transaction of W.driver, and read its marker."""
     appended: Appended = yield from append_in_transaction(decision.driver, decision_records(decision), 0)
     if appended.error != ErrorCode.NONE:
-        raise _not_recorded(decision, appended.error)
+        raise _unrecorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end: a resend after a lost response is also fenced by a driver that came after the commit.
     outcome = yield from await_outcome(decision, appended.offset, request.limits.deadline_ms)
     if outcome is not Outcome.COMMITTED:
-        raise _not_recorded(decision, ends[0].error)
+        raise _unrecorded(decision, ends[0].error)
 
 
-def _not_recorded(decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
+def _unrecorded(decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
     if error in FENCED_BY_NEWER_OWNER:
         return FencedError(
             "FENCED",
-            f"a newer driver of write id {decision.write_id!r} took over at the same time; stop the job or query first, then say it "
-            "again",
+            f"a newer driver of write id {decision.write_id!r} has fenced this command; stop the job or query, and run the command again",
         )
-    answered = "no answer" if error is None else ErrorCode.of(error).name
+    code = "no response" if error is None else ErrorCode.of(error).name
     return TransactionAbortedError(
         "NOT_RESOLVED",
-        f"whether version {decision.version} of write id {decision.write_id!r} is now {decision.resolution} is not known (EndTxn of "
-        f"the record: {answered}; its marker did not come); look with kafka-eos commits, and say it again if it is not there",
+        f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
+        "look with kafka-eos commits, and run the command again if it is not",
+    )
+
+
+def _not_resolved(decision: Decision, why: str) -> TransactionAbortedError:
+    return TransactionAbortedError(
+        "NOT_RESOLVED",
+        f"{refusals.version_of(decision.version, decision.write_id)} was not resolved, and nothing was recorded: {why}",
     )

@@ -1,6 +1,8 @@
 """Writes numbered rows to a topic under a txnAppId; a process of its own, so that a test can kill it whole.
 
 write_rows.py BOOTSTRAP TOPIC ROWS SPARK_PARTITIONS TXN_APP_ID TXN_VERSION [OPTION=VALUE ...]
+
+With an empty TXN_APP_ID the write has none.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ def rows_to_write(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
 
 
 def writer_of(frame: DataFrame, bootstrap: str, topic: str, app_id: str, version: str) -> DataFrameWriter:
-    return (
+    writer = (
         frame.write.format("kafka-eos")
         .mode("append")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("topic", topic)
-        .option("txnAppId", app_id)
-        .option("txnVersion", version)
     )
+    return writer.option("txnAppId", app_id).option("txnVersion", version) if app_id else writer
 
 
 def main(bootstrap: str, topic: str, rows: str, partitions: str, app_id: str, version: str, *options: str) -> None:

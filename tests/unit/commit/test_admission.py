@@ -18,7 +18,6 @@ DECIDED = SettledDecision(
     query_id="q",
     version=5,
     nonce="n",
-    offset=40,
     status=DecisionStatus.FINISHED,
     topic="t",
     schema="value string",
@@ -40,28 +39,28 @@ def plan(*decisions: SettledDecision) -> Plan:
 
 
 def test_the_next_version_is_written() -> None:
-    assert admit(plan(replace(DECIDED, version=4)), BATCH, 0) == (None, None)
+    assert admit(plan(replace(DECIDED, version=4)), BATCH) == (None, None)
 
 
 def test_the_first_batch_of_a_stream_is_written() -> None:
-    assert admit(plan(), replace(BATCH, version=0), 0) == (None, None)
+    assert admit(plan(), replace(BATCH, version=0)) == (None, None)
 
 
 def test_decision_of_another_query_id_is_ignored() -> None:
-    assert admit(plan(replace(DECIDED, query_id="other", version=9)), replace(BATCH, version=0), 0) == (None, None)
+    assert admit(plan(replace(DECIDED, query_id="other", version=9)), replace(BATCH, version=0)) == (None, None)
 
 
 def test_the_same_version_is_skipped() -> None:
-    assert admit(plan(DECIDED), BATCH, 0) == (SKIP, None)
+    assert admit(plan(DECIDED), BATCH) == (SKIP, None)
 
 
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.DIFFERENT_BATCH\].*resolve"):
-        admit(plan(replace(DECIDED, offsets_hash="other")), BATCH, 0)
+        admit(plan(replace(DECIDED, offsets_hash="other")), BATCH)
 
 
 def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
-    outcome, warning = admit(plan(replace(DECIDED, topic="old")), BATCH, 0)
+    outcome, warning = admit(plan(replace(DECIDED, topic="old")), BATCH)
     assert outcome is SKIP
     assert warning is not None
     assert "'old'" in warning
@@ -70,34 +69,32 @@ def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
 @pytest.mark.parametrize("change", [{"topic": "old"}, {"schema": "value binary"}])
 def test_without_a_hash_another_topic_or_schema_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH"):
-        admit(plan(replace(DECIDED, offsets_hash=None, **change)), replace(BATCH, offsets_hash=None), 0)
+        admit(plan(replace(DECIDED, offsets_hash=None, **change)), replace(BATCH, offsets_hash=None))
 
 
 def test_a_void_decision_is_compared_with_nothing() -> None:
     void = replace(DECIDED, status=DecisionStatus.VOID, offsets_hash="other", topic="old")
-    assert admit(plan(void), BATCH, 0) == (None, None)
+    assert admit(plan(void), BATCH) == (None, None)
 
 
-def test_only_lost_partitions_of_a_decision_are_rewritten() -> None:
-    lost = replace(DECIDED, status=DecisionStatus.LOST_PARTS, committed=frozenset({0}), lost=frozenset({1}))
-    assert admit(plan(lost), BATCH, 0) == (SKIP, None)
-    assert admit(plan(lost), BATCH, 1) == (None, None)
-
-
-@pytest.mark.parametrize("status", [DecisionStatus.VOID, DecisionStatus.LOST_PARTS])
-def test_a_version_above_an_unfinished_one_is_refused(status: DecisionStatus) -> None:
+def test_a_stream_version_above_a_void_one_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 4"):
-        admit(plan(replace(DECIDED, version=4, status=status)), BATCH, 0)
+        admit(plan(replace(DECIDED, version=4, status=DecisionStatus.VOID)), BATCH)
+
+
+def test_a_void_batch_version_does_not_block_later_ones() -> None:
+    void = replace(DECIDED, version=4, status=DecisionStatus.VOID)
+    assert admit(plan(void), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
     newer = plan(replace(DECIDED, version=7))
     with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
-        admit(newer, BATCH, 0)
-    outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="skip"), 0)
+        admit(newer, BATCH)
+    outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="skip"))
     assert outcome is SKIP
     assert "whether it was ever written or not" in str(warning)
-    outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="rewrite"), 0)
+    outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="rewrite"))
     assert outcome is None
     assert "the versions above it are written again" in str(warning)
 
@@ -107,7 +104,7 @@ def test_stream_unknown_to_the_log_is_rejected_above_version_0() -> None:
         WriteRefusedError,
         match=r"COMMIT_LOG_LOST\].*\. Look whether batch 5 is in the topic.*--version 4 --as committed .*or --version 5 if",
     ):
-        admit(plan(), BATCH, 0)
+        admit(plan(), BATCH)
 
 
 @pytest.mark.parametrize("resolution", [None, "committed"])
@@ -120,39 +117,38 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
             match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*continues at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
             r"kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 4 --as committed --query-id 'q' \(or --version 5 if",
         ):
-            admit(older, BATCH, 0)
+            admit(older, BATCH)
 
 
 @pytest.mark.parametrize("rollback", ["skip", "rewrite"])
 def test_rollback_option_does_not_accept_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        admit(plan(replace(DECIDED, version=3)), replace(BATCH, on_checkpoint_rollback=rollback), 0)
+        admit(plan(replace(DECIDED, version=3)), replace(BATCH, on_checkpoint_rollback=rollback))
 
 
-@pytest.mark.parametrize("status", [DecisionStatus.VOID, DecisionStatus.LOST_PARTS])
-def test_unfinished_version_of_older_log_is_rejected_first(status: DecisionStatus) -> None:
+def test_unfinished_version_of_older_log_is_rejected_first() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
-        admit(plan(replace(DECIDED, version=2, status=status)), BATCH, 0)
+        admit(plan(replace(DECIDED, version=2, status=DecisionStatus.VOID)), BATCH)
 
 
 def test_the_newer_version_of_another_query_id_closes_no_gap() -> None:
     decisions = plan(replace(DECIDED, query_id="other", version=4), replace(DECIDED, version=3))
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*ends at version 3"):
-        admit(decisions, BATCH, 0)
+        admit(decisions, BATCH)
 
 
 def test_a_batch_write_may_begin_with_any_version() -> None:
-    assert admit(plan(), replace(BATCH, streaming=False), 0) == (None, None)
+    assert admit(plan(), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_batch_writes_may_leave_versions_out() -> None:
-    assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False), 0) == (None, None)
+    assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_version_resolved_as_committed_is_skipped_unchecked() -> None:
     resolved = replace(DECIDED, resolution="committed", offsets_hash="other", topic="old", schema="value binary")
-    outcome, warning = admit(plan(resolved), BATCH, 0)
+    outcome, warning = admit(plan(resolved), BATCH)
     assert outcome is SKIP
     assert warning is not None
     assert "kafka-eos resolve" in warning
-    assert admit(plan(resolved), replace(BATCH, version=6), 0) == (None, None)
+    assert admit(plan(resolved), replace(BATCH, version=6)) == (None, None)

@@ -10,13 +10,14 @@ import pytest
 from kafka_eos_sink.commit import commit_log
 from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 W, Q = "payments/orders", "batch"
 DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=7, producer_epoch=3, transaction_version=2)
+NEXT = replace(DRIVER, producer_epoch=4)
 
 
 def prepared(partition: int) -> PreparedTransaction:
@@ -29,7 +30,6 @@ def prepared(partition: int) -> PreparedTransaction:
         identity=identity,
         part_offset=5 + partition,
         rows=10,
-        digest=2**127 + partition,
         offsets=offsets,
     )
 
@@ -171,17 +171,66 @@ def test_records_of_another_write_id_are_ignored() -> None:
     assert view.queries("decision") == ()
 
 
-def test_a_newer_format_is_refused() -> None:
-    key = commit_log.done_key(W, Q)
-    value = json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode()
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*upgrade"):
-        view_of(read(LogRecord(key, value), 3, None))
+@pytest.mark.parametrize("version", [0, commit_log.FORMAT_VERSION + 1])
+def test_decision_of_another_format_is_refused(version: int) -> None:
+    (record,) = decision_records(decision())
+    other = LogRecord(record.key, json.dumps({"format": version}).encode())
+    view = view_of(read(record, 3, DRIVER), marker(4, 7, 4), read(other, 5, NEXT), marker(6, 7, 5))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_FORMAT.*offset 5.*upgrade"):
+        assert view.query(Q).newest
 
 
-@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"{}", b"null", b'"x"'])
-def test_foreign_value_under_our_key_raises_corrupt(value: bytes) -> None:
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_CORRUPT.*offset 3"):
-        view_of(read(LogRecord(commit_log.done_key(W, Q), value), 3, None))
+@pytest.mark.parametrize("kind", ["barrier", "done", "part"])
+def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
+    """A newer driver planned or finished something. Its decision alone says what, and stops this version of the sink."""
+    records = {
+        "barrier": commit_log.barrier_record(W, "n"),
+        "done": commit_log.done_record(decision(), 1_000),
+        "part": commit_log.part_record(W, Q, 0, 4, 7),
+    }
+    newer = LogRecord(records[kind].key, json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode())
+    (record,) = decision_records(decision())
+    view = view_of(
+        read(record, 3, DRIVER), marker(4, 7, 4), read(newer, 5, prepared(0).identity if kind == "part" else None)
+    )
+    found = view.query(Q).newest
+    assert found is not None
+    assert not view.query(Q).has_done_record(found.decision)
+
+
+def test_records_are_written_in_format_2() -> None:
+    written = [
+        *decision_records(decision()),
+        commit_log.part_record(W, Q, 0, 4, 7),
+        commit_log.done_record(decision(), 1_000),
+        commit_log.barrier_record(W, "n"),
+    ]
+    assert [json.loads(record.value or b"")["format"] for record in written] == [2, 2, 2, 2]
+
+
+def test_decision_of_format_1_is_read_without_its_digests() -> None:
+    """A driver of the version before may have decided it and died, and this one finishes it."""
+    (record,) = decision_records(decision())
+    fields = json.loads(record.value or b"")
+    body = json.loads(fields["body"])
+    for number, entry in enumerate(body["transactions"]):
+        entry["digest"] = None if number else f"{2**127:032x}"
+    old = json.dumps(fields | {"format": 1, "body": json.dumps(body)}).encode()
+    found = view_of(read(LogRecord(record.key, old), 20, DRIVER), marker(21, 7, 4)).query(Q).newest
+    assert found is not None
+    assert found.decision == decision()
+
+
+@pytest.mark.parametrize(("nonce", "plan", "copies"), [("n1", "n1", 0), ("n1~1", "n1", 1), ("n1~12", "n1", 12)])
+def test_a_nonce_holds_the_plan_and_the_number_of_copies(nonce: str, plan: str, copies: int) -> None:
+    assert (plan_nonce(nonce), decision(nonce=nonce).copies) == (plan, copies)
+
+
+def test_decision_of_copies_stands_for_the_plan_that_it_finishes() -> None:
+    """So the abort of a task's failed driver leaves alone what another has copied meanwhile."""
+    (record,) = decision_records(decision(nonce="n1~2"))
+    view = view_of(read(record, 20, DRIVER), marker(21, 7, 4))
+    assert view.query(Q).nonces_not_aborted == {"n1"}
 
 
 def test_the_done_record_counts_for_the_nonce_it_names() -> None:

@@ -24,7 +24,7 @@ def decided(transaction_version: int = 2) -> Decision:
     identity = ProducerIdentity(
         transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=transaction_version
     )
-    prepared = PreparedTransaction(partition=0, identity=identity, part_offset=1, rows=1, digest=1, offsets=())
+    prepared = PreparedTransaction(partition=0, identity=identity, part_offset=1, rows=1, offsets=())
     return Decision(
         write_id="w",
         query_id="batch",

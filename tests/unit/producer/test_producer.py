@@ -3,12 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.record_batch import read_record_batches
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows, read_record_batches
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 
@@ -41,3 +45,92 @@ def test_flush_dead_letters_rejected_record_if_nothing_is_open(bench: Any, answe
     assert dict(letter.headers)["kafka-eos.error"] == b"RECORD_TOO_LARGE"
     assert dict(letter.headers)["kafka-eos.row"] == b"0"
     assert {topic: count for (topic, _), (_, _, count) in producer.acknowledged.items()} == {"log": 1, "dlq": 1}
+
+
+def block(first: int, size: int = 10, codec: Codec = Codec.NONE) -> RecordsBlock:
+    return encode_rows([(None, b"%0*d" % (size, row), ()) for row in (first, first + 1)], 1_000, codec=codec)
+
+
+def begun(client: Any, **settings: Any) -> Producer:
+    producer = Producer(client, ProducerConfig(linger_ms=0, **settings), transactional_id="tx", transaction_version=2)
+    producer.init(7, 3)
+    producer.begin()
+    return producer
+
+
+def acknowledging(client: Any, answer: Any, waiting: bool = False) -> list[Any]:
+    """Acknowledge every request, or only while the producer waits; return the batches as they come."""
+    poll, found = client.poll, []
+
+    def respond(timeout_ms: int) -> Any:
+        client.now += timeout_ms
+        while client.sent and (timeout_ms or not waiting):
+            (((topic, _), octets),) = client.bytes_of().items()
+            found.extend(read_record_batches(octets))
+            client.answer(answer(topic=topic, base_offset=100 + sum(len(each.records) for each in found[:-1])))
+        return poll(timeout_ms)
+
+    client.poll = respond
+    return found
+
+
+def test_blocks_are_sent_as_they_are_and_one_batch_each(bench: Any, answer: Any) -> None:
+    client = bench().client
+    producer, found = begun(client, compression="gzip"), acknowledging(client, answer)
+    blocks = [block(0), block(2, codec=Codec.ZSTD), block(4, codec=Codec.LZ4)]
+    for each in blocks:
+        producer.append_block("t", 0, each)
+    producer.flush()
+    assert [(each.compression, each.base_sequence, each.producer_epoch) for each in found] == [
+        (Codec.NONE, 0, 3),
+        (Codec.ZSTD, 2, 3),
+        (Codec.LZ4, 4, 3),
+    ]
+    assert [one.value for each in found for one in each.records] == [b"%010d" % row for row in range(6)]
+    assert {one.timestamp for each in found for one in each.records} == {1_000}
+    assert producer.acknowledged["t", 0] == (100, 105, 6)
+
+
+def test_blocks_are_sent_while_more_are_appended(bench: Any, answer: Any) -> None:
+    client = bench().client
+    producer, found = begun(client), acknowledging(client, answer)
+    for first in range(0, 8, 2):
+        producer.append_block("t", 0, block(first, size=PUMP_EVERY_BYTES // 2))
+    assert len(found) == 4
+
+
+def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
+    client = bench().client
+    limit = 10_000
+    producer, found = begun(client, buffer_memory=limit), acknowledging(client, answer, waiting=True)
+    for first in range(0, 40, 2):
+        producer.append_block("t", 0, block(first, size=1_000))
+        assert producer._accumulator.used_bytes <= limit
+    assert len(found) > 10, "before anybody flushes"
+    producer.flush()
+    assert [int(one.value) for each in found for one in each.records] == list(range(40))
+
+
+def test_block_larger_than_the_memory_is_sent_alone(bench: Any, answer: Any) -> None:
+    client = bench().client
+    producer, found = begun(client, buffer_memory=1_000), acknowledging(client, answer, waiting=True)
+    producer.append_block("t", 0, block(0))
+    producer.append_block("t", 0, block(2, size=3_000))
+    assert len(found) == 1, "what lay before it is acknowledged"
+    producer.flush()
+    assert len(found) == 2
+
+
+def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
+    client = bench().client
+    producer = begun(client, buffer_memory=1_000, max_block_ms=2_000)
+    poll = client.poll
+
+    def silent(timeout_ms: int) -> Any:
+        client.now += timeout_ms
+        return poll(timeout_ms)
+
+    client.poll = silent
+    producer.append_block("t", 0, block(0, size=400))
+    with pytest.raises(KafkaEosError, match=r"BUFFER_EXHAUSTED\].*within 2000 ms"):
+        producer.append_block("t", 0, block(2, size=400))

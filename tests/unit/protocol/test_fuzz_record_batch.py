@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Codec, compress
-from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
+from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_blocks, read_record_batches, seal
 
 LIMIT = 50_000
 
@@ -28,6 +28,9 @@ edits = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=
 
 def read(data: bytes) -> tuple[RecordBatch, ...]:
     try:
+        for header, block in read_blocks(data):
+            assert header.base_offset <= header.last_offset
+            assert block.size_in_bytes <= len(data)
         batches = read_record_batches(data, max_decompressed_bytes=LIMIT)
     except ProtocolError:
         return ()

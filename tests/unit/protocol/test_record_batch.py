@@ -19,6 +19,8 @@ from kafka_eos_sink.protocol.record_batch import (
     RecordsBlock,
     encode_rows,
     first_batch_of,
+    read_blocks,
+    read_each_batch,
     read_record_batches,
     seal,
 )
@@ -228,14 +230,12 @@ WRONG = {
     "record longer than the batch": batch(encode_varint(100) + ONE[1:], 1),
     "record shorter than its content": batch(encode_varint(len(ONE) - 3) + ONE[1:], 1),
     "negative record length": batch(encode_varint(-5) + ONE[1:], 1),
-    "field longer than the batch": batch(b"\x10\0\0\0\x01\x7f" + b"a" * 3, 1),
-    "negative field length": batch(b"\x10\0\0\0\x01\x03" + b"a" * 3, 1),
+    "field longer than the batch": batch(b"\x10\0\0\0\x01\x7e" + b"a" * 3, 1),
     "negative number of headers": batch(b"\x0c\0\0\0\x01\x01\x01", 1),
     "more headers than bytes": batch(b"\x0c\0\0\0\x01\x01\x7e", 1),
     "header without key": batch(b"\x10\0\0\0\x01\x01\x02\x01\x01", 1),
-    "header key not utf-8": batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1),
     "endless varint": batch(b"\x20\0" + b"\xff" * 15, 1),
-    "varint at the end": batch(b"\x0e\0\0\0\x01\x01\x80\x80", 1),
+    "varint at the end of the headers": batch(b"\x0e\0\0\0\x01\x01\x80\x80", 1),
 }
 
 
@@ -243,6 +243,70 @@ WRONG = {
 def test_contradictions_are_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
         read_record_batches(wrong)
+
+
+def test_any_negative_length_is_null() -> None:
+    """As in Java's DefaultRecord; brokers store it."""
+    (read,) = read_record_batches(batch(b"\x0c\0\0\0\x09\x03\0", 1))
+    assert (read.records[0].key, read.records[0].value) == (None, None)
+
+
+def test_header_key_that_is_not_utf_8_is_replaced() -> None:
+    """As in Java's RecordHeader; brokers store it."""
+    (read,) = read_record_batches(batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1))
+    assert read.records[0].headers == (("\ufffd", None),)
+
+
+def each(data: bytes, max_bytes: int = 1_000, max_records: int = 10) -> list[str | tuple[bytes | None, ...]]:
+    """What `read_each_batch` makes of each batch: the values of its records, or why it cannot be read."""
+    found = read_each_batch(data, max_bytes=max_bytes, max_records=max_records)
+    return [
+        one.message if isinstance(one, ProtocolError) else tuple(record.value for record in one.records)
+        for _, one in found
+    ]
+
+
+UNREADABLE = {
+    name: wrong
+    for name, wrong in WRONG.items()
+    if "header" not in name
+    and name not in ("negative length", "negative count", "negative last offset", "negative base offset")
+}
+
+
+@pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_batches_beside_an_unreadable_one_are_read(wrong: bytes) -> None:
+    before, unreadable, after = each(batch(ONE, 1) + wrong + batch(ONE, 1))
+    assert (before, after) == ((b"abc",), (b"abc",))
+    assert isinstance(unreadable, str)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        batch(record(value=bytes(1_000)), 1),
+        batch(bytes(compress(Codec.ZSTD, None, record(value=bytes(1_000)))), 1, attributes=Codec.ZSTD),
+        batch(b"".join(map(record, range(11))), 11),
+        batch(b"", 2**31 - 1, last_offset_delta=0),
+    ],
+    ids=["bytes", "decompressed bytes", "records", "records said"],
+)
+def test_batch_above_the_limit_is_not_read(large: bytes) -> None:
+    unreadable, after = each(large + batch(ONE, 1))
+    assert after == (b"abc",)
+    assert isinstance(unreadable, str)
+    assert "limit" in unreadable
+
+
+def test_record_headers_are_skipped_unread() -> None:
+    many = b"\0\0\0\x01\x06abc" + encode_varint(100_000) + bytes(7)
+    assert each(batch(encode_varint(len(many)) + many, 1)) == [(b"abc",)]
+
+
+@pytest.mark.parametrize("wrong", [batch(ONE, 1, checksum=1), batch(ONE, 1, magic=1), control(1, None)])
+def test_damaged_and_control_batches_always_raise(wrong: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        each(batch(ONE, 1) + wrong)
 
 
 def test_decompression_limit_covers_all_batches_together() -> None:
@@ -277,3 +341,56 @@ def test_the_header_of_a_batch_is_read_without_its_records() -> None:
     old = first_batch_of(bytes(data))
     assert old is not None
     assert (old.base_offset, old.producer_id) == (40, -1)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Codec) -> None:
+    """Under another producer, still compressed: what recovery does with an aborted transaction's records."""
+    data = sealed(encode_rows(ROWS, TIME, codec=codec))
+    ((header, block),) = read_blocks(data)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4711, 5, 6)
+    assert bytes(block.records) == data[BATCH_OVERHEAD:]
+    assert (block.record_count, block.compression, block.size_in_bytes) == (len(ROWS), codec, len(data))
+    again = sealed(block, producer_id=4712, producer_epoch=0, base_sequence=40)
+    (old,), (new,) = read_record_batches(data), read_record_batches(again)
+    assert (new.producer_id, new.producer_epoch, new.base_sequence) == (4712, 0, 40)
+    assert (new.records, new.compression) == (old.records, codec)
+    assert (new.base_timestamp, new.max_timestamp) == (old.base_timestamp, old.max_timestamp)
+
+
+def test_blocks_keep_the_times_of_their_records() -> None:
+    data = batch(record(0, time=5) + record(1, time=-9), 2, max_timestamp=TIME + 5)
+    ((_, block),) = read_blocks(data)
+    (read,) = read_record_batches(sealed(block))
+    assert [one.timestamp for one in read.records] == [TIME + 5, TIME - 9]
+    assert read.max_timestamp == TIME + 5
+
+
+def test_markers_are_read_as_blocks_that_say_so() -> None:
+    data = batch(record(), 1, base_offset=54) + control(1, struct.pack(">hi", 0, 17))
+    assert [(header.last_offset, header.is_control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
+
+
+def test_a_block_is_read_without_its_records() -> None:
+    """What a decompressor or a record reader would refuse is copied as it is."""
+    ((_, block),) = read_blocks(batch(b"not compressed", 3, attributes=Codec.ZSTD))
+    assert (bytes(block.records), block.compression) == (b"not compressed", Codec.ZSTD)
+
+
+def test_a_damaged_block_is_refused_and_the_last_may_be_cut() -> None:
+    whole = sealed(encode_rows(ROWS[:2], TIME))
+    for cut in range(len(whole)):
+        assert len(list(read_blocks(whole + whole[:cut]))) == 1
+    for place in range(17, len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x40
+        with pytest.raises(ProtocolError, match="offset 0 is damaged: its CRC-32C"):
+            list(read_blocks(damaged))
+
+
+@pytest.mark.parametrize(
+    "name", ["length below the header", "negative last offset", "negative base offset", "unknown codec"]
+)
+def test_a_header_that_contradicts_itself_is_no_block(name: str) -> None:
+    with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
+        list(read_blocks(WRONG[name]))

@@ -49,7 +49,6 @@ class Log:
             identity=identity(f"{W}.{partition}.0", producer_id),
             part_offset=offset,
             rows=rows,
-            digest=1,
             offsets=(
                 OffsetRange(topic="orders", partition=0, first_offset=partition * 100, last_offset=partition * 100 + 9),
             ),

@@ -24,7 +24,6 @@ DECISION = SettledDecision(
     query_id="batch",
     version=3,
     nonce="n",
-    offset=7,
     status=DecisionStatus.FINISHED,
     topic="orders",
     schema="value binary",
@@ -71,15 +70,15 @@ def test_unproven_rows_are_not_reported_visible(
     assert fields["decisions"][0]["proven"] is True
 
 
-def test_nor_are_the_parts_that_are_left_of_a_decision(
+def test_void_version_is_reported_with_its_way_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parts = replace(
-        DECISION, status=DecisionStatus.LOST_PARTS, committed=frozenset({0}), lost=frozenset({1}), proven=False
-    )
-    _, shown, _ = said(monkeypatch, capsys, Recovered(decisions=(parts,), finished_now=frozenset(), ended=()))
-    assert "1 parts are visible" not in shown
-    assert "1 parts are committed according to their coordinators (visibility is not proven" in shown
+    void = replace(DECISION, status=DecisionStatus.VOID)
+    _, shown, fields = said(monkeypatch, capsys, Recovered(decisions=(void,), finished_now=frozenset(), ended=()))
+    assert "cannot be copied, none of its rows is visible: run this version again, it writes all rows" in shown
+    assert fields["decisions"] == [
+        {"query_id": "batch", "version": 3, "resolution": None, "proven": True, "state": "void", "finished_now": False}
+    ]
 
 
 def test_transaction_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

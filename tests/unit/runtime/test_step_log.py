@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import step_log
 from kafka_eos_sink.runtime.executor import Executor
@@ -22,7 +25,7 @@ RECORD = steps.LogRecord(b"secret key", b"secret value")
 def run(procedure: Any, **performers: Any) -> Any:
     client = SimpleNamespace(clock=lambda: 0, config=SimpleNamespace(client_id="me"))
     admin: Any = SimpleNamespace(client=client)
-    executor = Executor(admin, ("log", 5), timeout_ms=1)
+    executor = Executor(admin, ("log", 5), ProducerConfig(delivery_timeout_ms=1))
     executor._performers |= {getattr(steps, name): perform for name, perform in performers.items()}
     return executor.run(procedure)
 
@@ -68,6 +71,15 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
         (steps.LastStableOffsets((("t", 1),), (4,)), "t-1"),
         (steps.AppendPart(OWN, RECORD), "w.0.3 (producer id 7, epoch 2)"),
         (steps.AppendInTransaction(OWN, 0, (RECORD,)), "w.0.3 (producer id 7, epoch 2)"),
+        (
+            steps.CopyRecords(
+                OWN,
+                replace(OWN, transactional_id="w.0.1", producer_id=6),
+                (OffsetRange(topic="t", partition=1, first_offset=4, last_offset=9),),
+                RECORD,
+            ),
+            "t-1 [4..9] of w.0.1 (producer id 6, epoch 2) to w.0.3 (producer id 7, epoch 2)",
+        ),
         (steps.CommitGroupOffsets(OWN, "g", (("t", 1, 4),)), "group g, w.0.3 (producer id 7, epoch 2)"),
     ],
 )
@@ -79,6 +91,7 @@ def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> 
     ("result", "shown"),
     [
         ((steps.EndResult(error=0), steps.EndResult(error=None)), "NONE, no response"),
+        (steps.Copied(written=steps.Written(rows=12, offsets=()), part_offset=3), "12 rows"),
         (steps.Appended(error=47), "INVALID_PRODUCER_EPOCH"),
         ({("t", 1): 4, ("t", 2): 5}, "t-1: 4, t-2: 5"),
         ({("t", 1): {7: (2, -1)}, ("t", 2): None}, "t-1: 1 producers, t-2: None"),

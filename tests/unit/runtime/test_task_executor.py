@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.errors import TransactionAbortedError
-from kafka_eos_sink.runtime.task_executor import TaskExecutor
+from kafka_eos_sink.runtime.record_copier import part_offset, written_by
 
 
 def test_attempt_fails_when_a_request_was_abandoned() -> None:
-    producer: Any = SimpleNamespace(tainted=True)
-    with pytest.raises(
-        TransactionAbortedError, match=r"REQUEST_ABANDONED\].*Spark's next attempt writes the rows again"
-    ):
-        TaskExecutor._require_untainted(TaskExecutor.__new__(TaskExecutor), producer)
+    producer: Any = SimpleNamespace(tainted=True, flush=lambda: None)
+    abandoned = r"REQUEST_ABANDONED\].*its transaction is aborted, and the rows are written again"
+    with pytest.raises(TransactionAbortedError, match=abandoned):
+        written_by(producer)
+    with pytest.raises(TransactionAbortedError, match=abandoned):
+        part_offset(producer, ("log", 0))

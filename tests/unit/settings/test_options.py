@@ -83,6 +83,8 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
         ({"topic": ".."}, "topic must be a topic name"),
         ({"topic": "x" * 250}, "topic must be a topic name"),
         ({"topic": "__kafka_eos_commits"}, "is the commit log"),
+        ({"topic": "__kafka_eos_commits", "commit__log__topic": "mine"}, "is the commit log"),
+        ({"dead__letter__topic": "__kafka_eos_commits", "commit__log__topic": "mine"}, "is the commit log"),
         (
             {"commit__log__topic": "a/b"},
             "commit.log.topic must be a topic name (1 to 249 letters, digits, '.', '_' and '-'), not 'a/b'",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.spark.columns import ignored_columns_warning, written_columns
 
@@ -218,3 +219,11 @@ def test_a_row_for_the_commit_log_is_refused() -> None:
     with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 2 .*'__log'"):
         list(columns.rows([batch], "__log"))
     assert [rows.num_rows for rows in columns.rows([batch], "__other")] == [3]
+
+
+def test_a_row_for_the_default_commit_log_is_refused_too() -> None:
+    """The write has a log of its own; others believe what is in the default one."""
+    columns = written_columns(schema("value string; topic string"), None)
+    batch = pa.record_batch([pa.array(["a", "b"]), pa.array(["t", DEFAULT_TOPIC])], names=["value", "topic"])
+    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 1 .*'__kafka_eos_commits'"):
+        list(columns.rows([batch], "__log"))

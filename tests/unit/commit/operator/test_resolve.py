@@ -90,9 +90,7 @@ class World:
         offset = self.record(part_record(W, query_id, task, 3, 0), by)
         self.open(by)
         where = OffsetRange(topic="orders", partition=task, first_offset=0, last_offset=9)
-        return PreparedTransaction(
-            partition=task, identity=by, part_offset=offset, rows=10, digest=None, offsets=(where,)
-        )
+        return PreparedTransaction(partition=task, identity=by, part_offset=offset, rows=10, offsets=(where,))
 
     def decide(self, *named: PreparedTransaction, query_id: str = Q, version: int = 3) -> Decision:
         decision = Decision(
@@ -171,13 +169,16 @@ class World:
             self.end(by, kind)
         return steps.EndResult(error=self.end_error)
 
-    def resolve(self, answer: Answer, version: int = 3, query_id: str | None = None) -> Resolved:
+    def resolve(
+        self, answer: Answer, version: int = 3, query_id: str | None = None, *, allow_duplicates: bool = False
+    ) -> Resolved:
         request = ResolveRequest(
             write_id=W,
             query_id=query_id,
             version=version,
             answer=answer,
             nonce="operator",
+            allow_duplicates=allow_duplicates,
             limits=SettleLimits(deadline_ms=20),
         )
         procedure = resolve(request, 2)
@@ -245,68 +246,70 @@ def test_committed_leaves_later_transactions_of_the_id_alone() -> None:
     assert (f"{W}.0.0", True) not in world.ends
 
 
-@pytest.mark.parametrize("answer", ["aborted", "rewrite"])
-def test_a_void_version_is_ended_and_has_no_done_record(answer: Answer) -> None:
+@pytest.mark.parametrize("allow_duplicates", [False, True])
+def test_a_void_version_is_ended_and_has_no_done_record(allow_duplicates: bool) -> None:
     world = World()
     world.decide(world.prepare(0, 10))
-    world.resolve(answer)
+    world.resolve("rewrite", allow_duplicates=allow_duplicates)
     assert world.ends[0] == (f"{W}.0.0", False)
     newest = world.newest()
     assert newest is not None
-    assert newest.resolution == answer
+    assert newest.resolution == "rewrite"
     assert world.done() is None  # the next run would take the version for finished
 
 
-def test_aborted_is_rejected_when_a_part_is_committed() -> None:
+def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
     world = World()
     first, second = world.prepare(0, 10), world.prepare(1, 11)
     world.decide(first, second)
     world.end(first.identity, MarkerType.COMMIT)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 2 .*orders-0 \[0..9\].*--as rewrite"):
-        world.resolve("aborted")
+    with pytest.raises(
+        WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*orders-0 \[0..9\].*--allow-duplicates"
+    ):
+        world.resolve("rewrite")
     assert world.ends == []
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
 
 
-def test_aborted_is_rejected_when_finished_version_lost_markers() -> None:
+def test_rewrite_is_rejected_when_finished_version_lost_markers() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10))
     world.states.clear()
     world.entries = [each for each in world.entries if each.offset > 0]
     world.record(done_record(decision, 0), None)
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("aborted")
+        world.resolve("rewrite")
 
 
-def test_aborted_is_rejected_when_older_driver_commits_meanwhile() -> None:
+def test_rewrite_is_rejected_when_older_driver_commits_meanwhile() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
     world.on[steps.EndTransactions] = lambda: world.end(named.identity, MarkerType.COMMIT)
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("aborted")
+        world.resolve("rewrite")
 
 
-def test_unproven_parts_may_be_resolved_as_aborted() -> None:
+def test_unproven_parts_whose_records_are_gone_may_be_rewritten() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
     world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # no marker that could be its own
-    world.resolve("aborted")
+    world.resolve("rewrite")
     newest = world.newest()
     assert newest is not None
-    assert newest.resolution == "aborted"
+    assert newest.resolution == "rewrite"
 
 
-def test_committed_resolution_is_replaced_by_rewrite_not_aborted() -> None:
+def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     world.resolve("committed")
-    with pytest.raises(WriteRefusedError, match="resolved as committed before"):
-        world.resolve("aborted")
-    world.resolve("rewrite")
+    with pytest.raises(WriteRefusedError, match="counts as written"):
+        world.resolve("rewrite")
+    world.resolve("rewrite", allow_duplicates=True)
     newest = world.newest()
     assert newest is not None
     assert newest.resolution == "rewrite"
@@ -351,7 +354,9 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
     """Its batch 4 is prepared: it would count as written, and be aborted."""
     world = finished()
     prepared = world.prepare(1, 11, STREAM)
-    with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*\({W}\.1\.0\).*is writing.*kafka-eos recover"):
+    with pytest.raises(
+        WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*first: {W}\.1\.0\).*is writing.*kafka-eos recover"
+    ):
         world.resolve("committed", 4, STREAM)
     assert not world.fenced
     assert world.ends == []
@@ -362,12 +367,11 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 @pytest.mark.parametrize(
     ("query_id", "given", "answer", "why"),
     [
-        (STREAM, STREAM, "aborted", "newest is version 3, finished$"),
         (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
         (STREAM, None, "committed", "newest is version 3, finished; .*add --query-id '5f1c'"),
         (Q, Q, "committed", "newest is version 3, finished$"),
     ],
-    ids=["aborted", "rewrite", "a slip of the pen", "a batch write"],
+    ids=["rewrite", "without the query id", "a batch write"],
 )
 def test_invalid_version_above_finished_is_rejected_before_fence(
     query_id: str, given: str | None, answer: Answer, why: str
@@ -392,21 +396,18 @@ def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     assert world.resolve("committed", 7, STREAM).decision.version == 7
 
 
-def test_query_does_not_resume_above_an_undecided_decision() -> None:
+@pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
+def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
+    """A driver acts on a decision only after it has read its marker, so one without a marker counts for nothing."""
     world = finished()
     driver = replace(OLD_DRIVER, producer_epoch=5)
     decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
     for record in decision_records(decision):
         world.record(record, driver)
-    world.open(driver)
+    world.open(driver, state, epoch=0 if state == "Ongoing" else 1)  # KAFKA-20734: its marker was omitted
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
-        world.resolve("committed", 7, STREAM)
+        world.resolve("rewrite", 7, STREAM)
     assert not world.fenced
-    world.open(driver, "CompleteCommit", epoch=1)  # committed, and its marker was passed over
-    with pytest.raises(KafkaEosError, match="DECISION_WITHOUT_MARKER"):
-        world.resolve("committed", 7, STREAM)
-    assert not world.fenced
-    world.open(driver, "CompleteAbort", epoch=1)
     assert world.resolve("committed", 7, STREAM).decision.version == 7
 
 
@@ -415,7 +416,7 @@ def test_query_does_not_resume_above_an_undecided_decision() -> None:
     [
         ("committed", 4, None, "NOTHING_TO_RESOLVE.*newest is version 3, decided and not finished"),
         ("committed", 2, Q, "NOTHING_TO_RESOLVE"),
-        ("aborted", 0, "other", "NOTHING_TO_RESOLVE.*none at all for it .*'batch'"),
+        ("rewrite", 0, "other", "NOTHING_TO_RESOLVE.*no decision of it .*'batch'"),
     ],
 )
 def test_a_version_that_is_not_there_is_refused_before_the_fence(
@@ -443,9 +444,23 @@ def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
     world = World()
     decision = world.decide(world.prepare(0, 10), query_id="q")
     world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
-    with pytest.raises(KafkaEosError, match=r"DECISION_WITHOUT_MARKER.*kafka-eos repair"):
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*no marker, so it counts for nothing"):
+        world.resolve("rewrite", decision.version, "q")
+    assert not world.fenced
+
+
+def test_query_begins_only_when_nothing_of_the_write_id_is_open() -> None:
+    """Its first batch may be about to be decided: it would count as written, and be aborted."""
+    world = World()
+    named = world.prepare(0, 10, "q")
+    decision = world.decide(named, query_id="q")
+    world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*is writing.*kafka-eos recover"):
         world.resolve("committed", decision.version, "q")
     assert not world.fenced
+    assert world.ends == []
+    world.open(named.identity, "CompleteAbort", epoch=1)
+    assert world.resolve("committed", decision.version, "q").superseded is None
 
 
 def undecided(world: World) -> Decision:
@@ -469,12 +484,11 @@ def undecided(world: World) -> Decision:
     return decision
 
 
-def test_start_version_is_rejected_while_decision_is_undecided() -> None:
+def test_undecided_decision_without_rows_does_not_block_the_start() -> None:
+    """The fence aborts it, and it has no rows."""
     world = World()
     undecided(world)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
-        world.resolve("committed", 6, Q)
-    assert not world.fenced
+    assert world.resolve("committed", 6, Q).superseded is None
 
 
 def test_aborted_decision_does_not_block_the_start_version() -> None:
@@ -487,7 +501,7 @@ def test_aborted_decision_does_not_block_the_start_version() -> None:
     assert (newest.version, newest.resolution) == (6, "committed")
 
 
-@pytest.mark.parametrize(("answer", "query_id"), [("aborted", Q), ("rewrite", Q), ("committed", None)])
+@pytest.mark.parametrize(("answer", "query_id"), [("rewrite", Q), ("committed", None)])
 def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(answer: Answer, query_id: str | None) -> None:
     """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
     world = World()
@@ -525,7 +539,7 @@ def test_part_open_on_a_partition_does_not_count_as_written() -> None:
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
-    world.resolve("rewrite")  # which is not held up by it
+    world.resolve("rewrite", allow_duplicates=True)  # does not need the marker
 
 
 @pytest.mark.parametrize(
@@ -540,7 +554,7 @@ def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple
     assert world.resolve("committed").decision.resolution == "committed"
 
 
-def test_aborted_is_rejected_while_a_partition_has_no_leader() -> None:
+def test_rewrite_is_rejected_while_a_partition_has_no_leader() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -551,13 +565,13 @@ def test_aborted_is_rejected_while_a_partition_has_no_leader() -> None:
 
     world.on[steps.AbortedTransactions] = leaderless
     with pytest.raises(BrokerUnavailableError):
-        world.resolve("aborted")
+        world.resolve("rewrite")
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
 
 
-def test_a_partition_without_a_leader_is_named() -> None:
+def test_nothing_is_recorded_while_a_partition_has_no_leader() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
 
@@ -565,8 +579,11 @@ def test_a_partition_without_a_leader_is_named() -> None:
         raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
 
     world.on[steps.DescribeProducers] = leaderless
-    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 cannot be asked"):
+    with pytest.raises(BrokerUnavailableError, match="orders-0 has no leader"):
         world.resolve("committed")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
 
 
 def test_marker_wait_starts_when_the_transactions_are_ended() -> None:
@@ -590,101 +607,48 @@ def test_a_marker_that_is_on_its_way_is_waited_for() -> None:
     assert world.resolve("committed").decision.resolution == "committed"
 
 
-def test_aborted_is_rejected_when_rows_are_visible_without_proof() -> None:
+def test_rewrite_is_rejected_when_rows_are_visible_without_proof() -> None:
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was passed over
+    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was omitted
     world.readable = frozenset(named.offsets)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
-        world.resolve("aborted")
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 1 .*orders-0 \[0..9\]"):
+        world.resolve("rewrite")
 
 
-def test_aborted_is_rejected_when_coordinator_committed_it() -> None:
+def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
     """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
-    world = World(unseen=steps.Unseen.HELD)
+    world = World(unseen=steps.Unseen.GONE)
     named = world.prepare(0, 10)
     world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
     world.open(named.identity, "CompleteCommit", epoch=1)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of 1 .*orders-0 \[0..9\]"):
-        world.resolve("aborted")
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 1 .*orders-0 \[0..9\]"):
+        world.resolve("rewrite")
 
 
 @pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
-def test_aborted_is_rejected_when_visibility_is_unknown(unseen: steps.Unseen | None) -> None:
+@pytest.mark.parametrize("kind", MarkerType)
+def test_rewrite_is_rejected_when_visibility_is_unknown(kind: MarkerType, unseen: steps.Unseen | None) -> None:
+    """The ABORT in the commit log may be that of a transaction that joined it."""
     world = World(unseen=unseen)
     named = world.prepare(0, 10)
     world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
-    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 \[0..9\].*--as rewrite"):
-        world.resolve("aborted")
+    world.end(named.identity if kind is MarkerType.ABORT else replace(named.identity, producer_epoch=7), kind)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*orders-0 \[0..9\].*--allow-duplicates"):
+        world.resolve("rewrite")
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
-    world.resolve("rewrite")
+    world.resolve("rewrite", allow_duplicates=True)
 
 
-@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
-def test_aborted_in_commit_log_needs_no_visibility_check(unseen: steps.Unseen | None) -> None:
-    world = World(unseen=unseen)
+def test_aborted_rows_may_be_rewritten() -> None:
+    world = World(unseen=steps.Unseen.GONE)
     named = world.prepare(0, 10)
     world.decide(named)
     world.end(named.identity, MarkerType.ABORT)
-    assert world.resolve("aborted").decision.resolution == "aborted"
-
-
-def test_below_version_2_log_abort_does_not_prove_visibility() -> None:
-    """A late request can have begun the committed transaction anew, and the ABORT be that of its end."""
-    world = World(unseen=steps.Unseen.HELD)
-    named = world.prepare(0, 10)
-    named = replace(named, identity=replace(named.identity, transaction_version=0))
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):
-        world.resolve("aborted")
-
-
-@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, steps.Unseen.GONE, None])
-@pytest.mark.parametrize("version", [2, 0])
-def test_coordinator_commit_rejects_aborted_despite_log_abort(unseen: steps.Unseen | None, version: int) -> None:
-    """An ABORT by hand on the log alone: the data partitions may have the COMMIT."""
-    world = World(unseen=unseen)
-    named = world.prepare(0, 10)
-    named = replace(named, identity=replace(named.identity, transaction_version=version))
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    world.open(named.identity, "CompleteCommit", epoch=1 if version >= 2 else 0)
-    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("aborted")
-
-
-@pytest.mark.parametrize("version", [2, 0])
-def test_part_blocked_before_its_own_rows_needs_repair(version: int) -> None:
-    """Its ABORT was left out on the partition, and the coordinator has gone on: no other transaction is to be waited for."""
-    world = World(unseen=steps.Unseen.HELD)
-    named = world.prepare(0, 10)
-    named = replace(named, identity=replace(named.identity, transaction_version=version))
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    world.open(named.identity, "Empty", epoch=2)
-    world.held["orders", 0] = {10: (0, 0)}
-    with pytest.raises(TransactionAbortedError, match=r"orders-0 still holds.*kafka-eos repair"):
-        world.resolve("aborted")
-
-
-def test_part_held_open_by_a_partition_is_not_aborted() -> None:
-    """Its ABORT was passed over: a later transaction of the id would join it, and commit its rows with its own."""
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    world.held["orders", 0] = {10: (0, 0)}
-    with pytest.raises(
-        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds.*come back.*kafka-eos repair"
-    ):
-        world.resolve("aborted")
-    world.resolve("rewrite")
+    assert world.resolve("rewrite").decision.resolution == "rewrite"
 
 
 def test_only_transactions_ended_by_resolve_are_reported() -> None:
@@ -699,7 +663,7 @@ def test_only_transactions_ended_by_resolve_are_reported() -> None:
     assert world.resolve("committed").ended == (second.identity.transactional_id,)
 
 
-@pytest.mark.parametrize("answer", ["committed", "aborted", "rewrite"])
+@pytest.mark.parametrize("answer", ["committed", "rewrite"])
 def test_empty_log_with_open_transactions_is_the_wrong_log(answer: Answer) -> None:
     world = World()
     world.open(identity(0, 10))
@@ -723,7 +687,7 @@ def test_nothing_is_recorded_where_a_transaction_cannot_be_ended() -> None:
     ("world", "error", "code"),
     [
         (World(driver_error=ErrorCode.PRODUCER_FENCED.value), FencedError, "FENCED"),
-        (World(driver_error=None), TransactionAbortedError, "NOT_RESOLVED.*no answer"),
+        (World(driver_error=None), TransactionAbortedError, "NOT_RESOLVED.*no response"),
         (World(marks_driver=False), TransactionAbortedError, "NOT_RESOLVED"),
     ],
 )

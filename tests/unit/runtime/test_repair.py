@@ -1,4 +1,4 @@
-"""What an attempt holds open is found whatever the newest decision names: other Spark partitions, other partitions, or nothing."""
+"""What `kafka-eos repair` examines, and what it prints."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.metadata import PartitionMetadata, TopicMetadata
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import decision_records, part_record
-from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Part, Verdict, gather, judge
+from kafka_eos_sink.commit.log_view import Outcome
+from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.runtime import operator
-from kafka_eos_sink.runtime.operator import ProducerQueries, Repaired, _doubted
+from kafka_eos_sink.runtime.operator import Repaired, producers_on
+from kafka_eos_sink.runtime.session import log_partition_of
 
 LOG = ("log", 0)
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)
@@ -67,7 +68,7 @@ class Log:
             )
         return first
 
-    def attempt(self, identity: ProducerIdentity, version: int, committed: bool) -> int:
+    def attempt(self, identity: ProducerIdentity, version: int, committed: bool | None) -> int:
         _, partition, slot = identity.transactional_id.split(".")
         return self.add([part_record("w", "q", int(partition), version, int(slot))], identity, committed)
 
@@ -86,23 +87,22 @@ class Log:
         )
         self.add(decision_records(replace(decision, **changes)), driver, True)
 
-    def written(self, version: int, where: tuple[str, int], **changes: Any) -> None:
-        """A version of one Spark partition, committed."""
+    def written(self, version: int, where: tuple[str, int], committed: bool | None = True) -> None:
+        """A decided version of one Spark partition; ``committed`` None: without a marker."""
         topic, partition = where
         identity = replace(LOSER, transactional_id="w.0.0", producer_id=10, producer_epoch=version * 2)
-        part_offset = self.attempt(identity, version, True)
+        part_offset = self.attempt(identity, version, committed)
         prepared = PreparedTransaction(
             partition=0,
             identity=identity,
             part_offset=part_offset,
             rows=10,
-            digest=None,
             offsets=(OffsetRange(topic=topic, partition=partition, first_offset=200, last_offset=209),),
         )
-        self.decide(version, [prepared], **changes)
+        self.decide(version, [prepared])
 
     def gathered(self, described: Mapping[str, TransactionDescription | None]) -> Evidence:
-        procedure = gather("w", "repair", *LOG, 2)
+        procedure = gather("w", "repair", LOG)
         answer: Any = None
         while True:
             try:
@@ -146,71 +146,43 @@ NEWEST = {
 
 
 @pytest.mark.parametrize("newest", NEWEST)
-def test_attempt_is_found_with_any_newest_decision(newest: str) -> None:
+def test_attempt_is_reported_with_any_newest_decision(newest: str) -> None:
     log = Log()
     log.written(3, ("orders", 0))
     log.attempt(LOSER, 3, False)
     NEWEST[newest](log)
     evidence = log.gathered({"w.57.3": ended()})
-    assert (evidence.topics, evidence.nowhere) == ({"orders"}, ())
+    assert evidence.topics == {"orders"}
     (found,) = judge(evidence, {("orders", 0): (HELD,), ("orders", 1): (), LOG: ()})
-    assert (found.verdict, found.part.identity.transactional_id) == (Verdict.MISSING, "w.57.3")
-    assert found.marker == TransactionMarker(
-        topic="orders",
-        partition=0,
-        producer_id=20,
-        producer_epoch=5,
-        committed=False,
-        coordinator_epoch=6,
-        transaction_version=2,
-    )
+    assert (found.verdict, found.transactional_id, found.version) == (Verdict.UNPROVEN, "w.57.3", None)
 
 
-@pytest.mark.parametrize("newest", NEWEST)
-@pytest.mark.parametrize(
-    ("coordinator", "verdicts"),
-    [
-        (ended("Ongoing", 4), []),
-        (ended("PrepareAbort"), []),
-        (ended("CompleteCommit"), [Verdict.UNPROVEN]),
-        (ended("Empty", 6), [Verdict.UNPROVEN]),
-        (ended("CompleteAbort", 7), [Verdict.UNPROVEN]),
-    ],
-    ids=lambda each: f"{each.state} {each.producer_epoch}" if isinstance(each, TransactionDescription) else "",
-)
-def test_attempt_gets_no_marker_if_coordinator_proves_no_end(
-    newest: str, coordinator: TransactionDescription, verdicts: list[Verdict]
-) -> None:
+@pytest.mark.parametrize(("committed", "outcome"), [(True, Outcome.COMMITTED), (None, Outcome.OPEN)])
+def test_commit_log_proves_each_decided_transaction(committed: bool | None, outcome: Outcome) -> None:
+    log = Log()
+    log.written(3, ("orders", 0), committed)
+    evidence = log.gathered({})
+    assert list(evidence.witnesses.values()) == [outcome]
+    assert {part.where for part in evidence.parts} == {LOG, ("orders", 0)}
+    assert sorted(evidence.described) == [f"w.0.{slot}" for slot in range(8)]
+
+
+def test_unknown_write_id_gets_no_barrier() -> None:
+    log = Log()
+    assert not log.gathered({}).knows_decisions
+    assert log.entries == []
+
+
+def test_attempt_without_decision_is_described() -> None:
     log = Log()
     log.attempt(LOSER, 3, False)
-    NEWEST[newest](log)
-    found = judge(log.gathered({"w.57.3": coordinator}), {("orders", 0): (HELD,)})
-    assert [each.verdict for each in found] == verdicts
-
-
-@pytest.mark.parametrize("newest", NEWEST)
-def test_nor_where_the_log_holds_a_commit_of_it(newest: str) -> None:
-    """Of an older decision that is not the newest any more."""
-    log = Log()
-    log.attempt(LOSER, 3, True)
-    NEWEST[newest](log)
-    (found,) = judge(log.gathered({"w.57.3": ended()}), {("orders", 0): (HELD,)})
-    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
-
-
-@pytest.mark.parametrize("decided", [True, False], ids=["an empty version", "none yet"])
-def test_query_whose_decision_names_no_partition_is_reported(decided: bool) -> None:
-    log = Log()
-    log.attempt(LOSER, 3, False)
-    if decided:
-        log.decide(4, topic=None)
     evidence = log.gathered({"w.57.3": ended()})
-    assert (evidence.topics, evidence.nowhere, evidence.knows_decisions) == (frozenset(), ("q",), decided)
+    assert (evidence.topics, evidence.knows_decisions) == (frozenset(), False)
     (found,) = judge(evidence, {LOG: (HELD,)})
-    assert found.verdict is Verdict.MISSING, "on the commit log it can be seen all the same"
+    assert found.transactional_id == "w.57.3"
 
 
-# asking the leaders
+# the leaders
 
 
 class Leaders:
@@ -228,7 +200,12 @@ class Leaders:
             return None
         partitions = tuple(
             PartitionMetadata(
-                error_code=0, partition_index=index, leader_id=1, replica_nodes=(), isr_nodes=(), offline_replicas=()
+                error_code=0,
+                partition_index=index,
+                leader_id=2 if name in self.down else 1,
+                replica_nodes=(),
+                isr_nodes=(),
+                offline_replicas=(),
             )
             for index in (0, 1)
         )
@@ -245,9 +222,8 @@ class Leaders:
         admin: Any = SimpleNamespace(
             client=SimpleNamespace(clock=lambda: 0), topic=self.topic, describe_producers=self.describe_producers
         )
-        queries = ProducerQueries(admin, 1)
-        producers, unasked = queries.producers_on(partitions, topics)
-        return set(producers), set(unasked), queries.unreadable
+        producers = producers_on(admin, partitions, topics, 1)
+        return set(producers.found), set(producers.unasked), producers.unreadable
 
 
 def test_exactly_the_partitions_of_named_topics_are_checked() -> None:
@@ -260,50 +236,13 @@ def test_exactly_the_partitions_of_named_topics_are_checked() -> None:
 @pytest.mark.parametrize("down", [(), ("payments",)], ids=["all lead", "one is away"])
 def test_unreadable_topic_does_not_stop_checks_of_other_topics(right: str, down: Collection[str]) -> None:
     leaders = Leaders(**{"hidden" if right == "Describe" else "unreadable": ("secret",)}, down=down)
-    where = [("secret", 0), ("orders", 0), ("payments", 0)]
-    producers, unasked, unreadable = leaders.asked(where)
-    assert producers == {("orders", 0)} | ({("payments", 0)} if not down else set())
+    producers, unasked, unreadable = leaders.asked([("secret", 0), ("orders", 0), ("payments", 0)])
     assert unreadable == {"secret"}
-    assert unasked == set(where) - producers, (
-        "what may not be looked at is as good as unasked for whoever would write an ABORT"
-    )
+    assert unasked == {(topic, 0) for topic in down}
+    assert producers == {("orders", 0), ("payments", 0)} - unasked
 
 
-# whether it has joined an older one
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (
-            SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE.value, records=b"", log_start_offset=-1),
-            "its first batch is gone",
-        ),
-        (SimpleNamespace(error_code=0, records=b"", log_start_offset=0), "it has joined an older open transaction"),
-        (BrokerRefusedError("UNKNOWN_TOPIC", "gone"), "its leader does not show now"),
-    ],
-)
-def test_attempt_with_unreadable_first_batch_gets_no_marker(answer: Any, why: str) -> None:
-    def fetch(*_: Any, **__: Any) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    log = Log()
-    log.attempt(LOSER, 3, False)
-    log.decide(4)
-    evidence = log.gathered({"w.57.3": ended()})
-    (one,) = judge(evidence, {("orders", 0): (HELD,)})
-    assert one.verdict is Verdict.MISSING
-    executor: Any = SimpleNamespace(
-        admin=SimpleNamespace(fetch=fetch), client=SimpleNamespace(clock=lambda: 0), log_topic="log"
-    )
-    found = _doubted(executor, evidence, [one], one, {("orders", 0)}, ())
-    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
-    assert why in found.reason
-
-
-# what is said
+# what is printed
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **found: Any) -> tuple[int, str, str]:
@@ -318,21 +257,49 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **
 def test_unchecked_parts_are_not_reported_as_nothing_to_repair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, err = said(monkeypatch, capsys, nowhere=("q",))
-    assert (status, out) == (1, "")
-    assert "Not checked: attempts of query id q. Its newest version names no partition" in err
-    status, out, err = said(monkeypatch, capsys, unreadable=("secret",))
+    status, out, err = said(monkeypatch, capsys, unreadable=("secret",), unasked=("orders-1",))
     assert (status, out) == (1, "")
     assert "Not checked: secret (missing Read permission)" in err
-    assert said(monkeypatch, capsys) == (0, "Nothing to repair under w.\n", "")
+    assert "Not checked: orders-1 (no response from the leader)" in err
+    examined = said(monkeypatch, capsys, topics=("orders",))
+    assert examined == (0, "Nothing to repair under w (examined: the commit log, orders).\n", "")
+
+
+FOUND = Finding(
+    transactional_id="w.0.0", where=("orders", 3), start_offset=17, version=3, verdict=Verdict.UNPROVEN, reason="why"
+)
 
 
 def test_repair_reports_running_transactions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part = Part(query_id="q", version=3, identity=LOSER, where=("orders", 0), first_offset=0, last_offset=9)
-    running = Finding(part=part, verdict=Verdict.RUNNING, reason="its coordinator says Ongoing")
+    running = replace(FOUND, verdict=Verdict.RUNNING)
     status, out, err = said(monkeypatch, capsys, findings=(running,))
     assert (status, err) == (0, "")
     assert "Nothing to repair" not in out
     assert "1 running transactions are open, or their coordinator is about to end them" in out
+
+
+def test_unproven_transaction_gets_the_command_that_aborts_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = said(monkeypatch, capsys, findings=(FOUND,))
+    assert status == 1
+    assert "w.0.0" in out
+    command = (
+        "kafka-transactions.sh --bootstrap-server localhost:1 abort --topic orders --partition 3 --start-offset 17"
+    )
+    assert err.splitlines()[1:] == [f"    {command}"]
+
+
+def test_decided_part_in_commit_log_gets_no_abort_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such an ABORT marker would look like the coordinator's, and call the part lost."""
+    log = ("__kafka_eos_commits", log_partition_of("w"))
+    status, _, err = said(monkeypatch, capsys, findings=(replace(FOUND, where=log),))
+    assert status == 1
+    assert "First run kafka-eos recover" in err
+    assert "kafka-transactions.sh" not in err
+    _, _, err = said(monkeypatch, capsys, findings=(replace(FOUND, where=log, version=None),))
+    assert "kafka-transactions.sh" in err

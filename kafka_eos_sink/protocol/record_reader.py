@@ -1,0 +1,120 @@
+"""Read the records section of a batch, which is not trusted: it may come from any producer of the topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.protocol.compression import Buffer
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.protocol.record_batch import BatchHeader
+
+_MIN_RECORD_BYTES = 7
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record as a consumer receives it; ``timestamp`` in ms."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class RecordReader:
+    """A cursor over one records section that never reads beyond it."""
+
+    __slots__ = ("_at", "_data", "_where")
+
+    def __init__(self, data: Buffer, where: str) -> None:
+        self._data = bytes(data)
+        self._at = 0
+        self._where = where
+
+    def read(self, header: BatchHeader, fixed_timestamp: int | None, with_headers: bool) -> tuple[Record, ...]:
+        # The peer chose this count, so the loop below must not run longer than the bytes justify.
+        if header.record_count * _MIN_RECORD_BYTES > len(self._data):
+            raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
+        base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
+        records = []
+        previous_delta = -1
+        for _ in range(header.record_count):
+            length = self._varint()
+            end = self._at + length
+            if length < 0 or end > len(self._data):
+                raise self._error(f"has a record of length {length}")
+            self._at += 1  # attributes, which Kafka does not use
+            timestamp_delta = self._varint()
+            offset_delta = self._varint()
+            # Compaction leaves gaps between the deltas, but keeps their order.
+            if not previous_delta < offset_delta <= last_delta:
+                raise self._error(f"has offset delta {offset_delta} after {previous_delta}")
+            key = self._bytes()
+            value = self._bytes()
+            headers = self._headers() if with_headers else ()
+            if self._at > end or (with_headers and self._at < end):
+                raise self._error("has a record whose length contradicts its content")
+            records.append(
+                Record(
+                    offset=base_offset + offset_delta,
+                    timestamp=base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp,
+                    key=key,
+                    value=value,
+                    headers=headers,
+                )
+            )
+            self._at, previous_delta = end, offset_delta
+        if self._at != len(self._data):
+            raise self._error(f"has {len(self._data) - self._at} bytes after its last record")
+        return tuple(records)
+
+    def _headers(self) -> tuple[Header, ...]:
+        count = self._varint()
+        if count < 0 or 2 * count > len(self._data) - self._at:
+            raise self._error(f"has a record with {count} headers")
+        headers = []
+        for _ in range(count):
+            key = self._bytes()
+            if key is None:
+                raise self._error("has a header without a key")
+            # Brokers store any bytes. Java's ``RecordHeader`` replaces what is not UTF-8, too.
+            headers.append((key.decode(errors="replace"), self._bytes()))
+        return tuple(headers)
+
+    def _bytes(self) -> bytes | None:
+        length = self._varint()
+        if length < 0:
+            return None  # as in Java's ``DefaultRecord``; brokers store any negative length
+        start = self._at
+        if length > len(self._data) - start:
+            raise self._error(f"has a field of {length} bytes")
+        self._at = start + length
+        return self._data[start : self._at]
+
+    def _varint(self) -> int:
+        data, at = self._data, self._at
+        result = shift = 0
+        try:
+            while True:
+                byte = data[at]
+                at += 1
+                result |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+                if shift > 63:
+                    raise self._error("has a varint longer than ten bytes")
+        except IndexError:
+            raise self._error("ends within a record") from None
+        self._at = at
+        result &= 0xFFFFFFFFFFFFFFFF
+        return result >> 1 ^ -(result & 1)
+
+    def _error(self, what: str) -> ProtocolError:
+        return ProtocolError(f"{self._where} {what}")

@@ -1,0 +1,272 @@
+"""Another program writes into the commit log of a real Kafka, and plan, commit, recover and commits go on beside it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.requests import Route, single
+from kafka_eos_sink.client.transactions_admin import EndTransaction
+from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.steps import AddPartition, AppendInTransaction, LogRecord
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.logs import forget
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.record_batch import encode_rows
+from kafka_eos_sink.protocol.varints import encode_varint
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.executor import Executor, end_txn_version
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from tests.torture.hostile_log import signed
+
+TIMEOUT_MS = 30_000
+
+
+class HostileProducer:
+    """A program that may Write the commit log and a transactional id of its own."""
+
+    def __init__(self, given: session.WriteSettings, client: NetworkClient) -> None:
+        self.admin = Admin(client)
+        self.where = given.commit_log
+        self.executor = Executor(self.admin, self.where, ProducerConfig())
+
+    @property
+    def deadline(self) -> int:
+        return self.admin.client.clock() + TIMEOUT_MS
+
+    def append(self, records: bytes, count: int = 1, codec: Codec = Codec.NONE) -> None:
+        """Append a batch with these bytes as its records, whatever they are."""
+        header = bytearray(61)
+        header[16] = 2
+        struct.pack_into(">hiqqqhii", header, 21, codec, count - 1, 1, 1, -1, -1, -1, count)
+        data = m.ProduceRequest.Topic.Partition(index=self.where[1], records=signed(header + records))
+        topic = m.ProduceRequest.Topic(name=self.where[0], partition_data=(data,))
+        request = m.ProduceRequest(transactional_id=None, acks=-1, timeout_ms=TIMEOUT_MS, topic_data=(topic,))
+
+        def read(response: m.ProduceResponse) -> Iterator[tuple[int, str | None, Any]]:
+            for each in response.responses[0].partition_responses:
+                yield each.error_code, each.error_message, each.base_offset
+
+        call = single(request, Route.LEADER, "commit log", read)
+        assert self.admin.perform(call, [self.where], self.deadline)[self.where].error_code == ErrorCode.NONE
+
+    def identity(self, transactional_id: str) -> ProducerIdentity:
+        producer_id, epoch = self.admin.init_producer_id(transactional_id, TIMEOUT_MS, self.deadline)
+        return ProducerIdentity(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_version=self.admin.transaction_version(self.deadline),
+        )
+
+    def write(self, own: ProducerIdentity, *records: LogRecord) -> None:
+        """Append records in a transaction, which stays open."""
+        if own.transaction_version < 2:
+            assert self.executor._performers[AddPartition](AddPartition(own)) == ErrorCode.NONE
+        step = AppendInTransaction(own, 0, records)
+        assert self.executor._performers[AppendInTransaction](step).error == ErrorCode.NONE
+
+    def end(self, own: ProducerIdentity) -> None:
+        ended = EndTransaction(
+            transactional_id=own.transactional_id,
+            producer_id=own.producer_id,
+            producer_epoch=own.producer_epoch,
+            committed=True,
+            version=end_txn_version(own),
+        )
+        (result,) = self.admin.end_transactions([ended], self.deadline)
+        assert result.error_code == ErrorCode.NONE
+
+    def newest(self, write_id: str) -> LoggedDecision | None:
+        view = LogView(write_id)
+        self.executor.run(read_to_end(view))
+        return view.query("batch").newest
+
+
+@pytest.fixture(autouse=True)
+def no_warning_was_given() -> None:
+    forget()
+
+
+def record(key: bytes, value: bytes | None, headers: bytes = b"\0") -> bytes:
+    body = b"\0\0\0" + encode_varint(len(key)) + key
+    body += encode_varint(-1) if value is None else encode_varint(len(value)) + value
+    return encode_varint(len(body + headers)) + body + headers
+
+
+ZEROS = encode_rows([(b"zeros", bytes(65 << 20), ())], 1).records
+LYING = b"\x7e" + record(b"lies", b"about its length")[1:]
+POISONS: dict[str, tuple[bytes, Codec]] = {
+    "nested key": (record(b"[" * 2_000, b""), Codec.NONE),
+    "nested value": (record(b'["done","somebody","batch"]', b"[" * 100_000), Codec.NONE),
+    "header key not UTF-8": (record(b"header", b"", b"\x02\x02\xff\x01"), Codec.NONE),
+    "negative value length": (encode_varint(9) + b"\0\0\0\x06key\x09\0", Codec.NONE),
+    "65 MiB in zstd": (bytes(compress(Codec.ZSTD, None, ZEROS)), Codec.ZSTD),
+    "65 MiB in gzip": (bytes(compress(Codec.GZIP, None, ZEROS)), Codec.GZIP),
+    "wrong record length": (bytes(compress(Codec.GZIP, None, LYING)), Codec.GZIP),
+    "a million headers": (
+        bytes(compress(Codec.ZSTD, None, record(b"h", b"", encode_varint(1 << 20) + bytes(2 << 20)))),
+        Codec.ZSTD,
+    ),
+}
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_writes_go_on_beside_records_that_cannot_be_read(
+    kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    poison: str,
+) -> None:
+    (records, codec), topic, log = POISONS[poison], create_topic(kafka.bootstrap_servers), unique_topic("log")
+    given = replace(write_settings(kafka, topic), commit_log_topic=log)
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", log]
+    plan = session.plan(given)
+    with NetworkClient(given.client) as client:
+        hostile = HostileProducer(given, client)
+        hostile.append(records, codec=codec)
+        die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+        hostile.append(records, codec=codec)
+    assert main(["recover", *where, "--write-id", given.write_id]) == 0, capsys.readouterr().err
+    write_all(replace(given, version=4))
+    capsys.readouterr()
+    assert main(["commits", *where, "--json"]) == 0
+    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)}
+    assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    assert len(warnings(caplog, "is passed over")) == (codec is not Codec.NONE)
+
+
+def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [each.getMessage() for each in caplog.records if text in each.getMessage()]
+
+
+def decision_of(
+    given: session.WriteSettings, driver: ProducerIdentity, named: ProducerIdentity, topic: str
+) -> Decision:
+    """A decision of a later version, which names one transaction with one record."""
+    offsets = (OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=0),)
+    prepared = PreparedTransaction(partition=0, identity=named, part_offset=0, rows=1, offsets=offsets)
+    return Decision(
+        write_id=given.write_id,
+        query_id=given.query_id,
+        version=given.version + 1,
+        nonce="f",
+        driver=driver,
+        topic=topic,
+        schema=given.schema,
+        offsets_hash=None,
+        transactions=(prepared,),
+    )
+
+
+@pytest.mark.parametrize("names", ["somebody's transaction", "a driver that is not its own", "another write id"])
+def test_forged_decision_ends_no_transaction_and_hides_no_decision(
+    any_kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    names: str,
+) -> None:
+    """The victim's driver has the right to end what the forger names: they share a prefix, or it may Write every id."""
+    servers, log = any_kafka.bootstrap_servers, unique_topic("log")
+    where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
+    topic, foreign_topic = create_topic(servers), create_topic(servers, partitions=1)
+    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    plan = session.plan(given)
+    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    with NetworkClient(given.client) as client:
+        hostile = HostileProducer(given, client)
+        foreign = hostile.identity(unique_topic("payments-service"))
+        hostile.where, forger = (foreign_topic, 0), hostile.identity(unique_topic("forger"))
+        hostile.executor = Executor(hostile.admin, hostile.where, ProducerConfig())
+        hostile.write(foreign, LogRecord(b"key", b"value"))
+        hostile.executor = Executor(hostile.admin, given.commit_log, ProducerConfig())
+        driver = replace(forger, transactional_id=f"{given.write_id}.driver")
+        match names:
+            case "somebody's transaction":
+                forged = decision_of(given, driver, foreign, foreign_topic)
+            case "a driver that is not its own":
+                victims = replace(foreign, transactional_id=f"{given.write_id}.0.0")
+                forged = decision_of(given, plan.driver, victims, foreign_topic)
+            case _:
+                forged = replace(decision_of(given, driver, foreign, foreign_topic), write_id="another")
+        records = decision_records(forged)
+        key = commit_log.decision_key(given.write_id, given.query_id, 0)
+        hostile.write(forger, *(LogRecord(key, each.value) for each in records))
+        hostile.end(forger)
+        found = hostile.newest(given.write_id)
+        assert found is not None
+        assert found.decision.version == given.version
+        assert main(["commits", *where, "--json"]) == 0
+        shown = {(each["version"], each["state"]) for each in json.loads(capsys.readouterr().out)}
+        assert shown == {(None, "unreadable"), (given.version, "decided")}
+        assert main(["recover", *where, "--write-id", given.write_id]) == 0
+        write_all(replace(given, version=given.version + 1))
+        state = hostile.admin.describe_transactions([foreign.transactional_id], hostile.deadline)
+        described = state[foreign.transactional_id]
+        assert described is not None
+        assert described.transaction_state == "Ongoing"
+        hostile.end(foreign)
+    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert_nothing_open(servers, [topic])
+    assert warnings(caplog, "that its driver did not write")
+
+
+def test_broken_write_id_is_shown_as_unreadable_beside_the_others(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A decision of which a piece is missing stops its own write id, and no other."""
+    servers, log = kafka.bootstrap_servers, unique_topic("log")
+    topic = create_topic(servers)
+    broken, sound = (replace(write_settings(kafka, topic), commit_log_topic=log) for _ in range(2))
+    write_all(sound)
+    write_all(broken)
+    with NetworkClient(broken.client) as client:
+        hostile = HostileProducer(broken, client)
+        forger = hostile.identity(unique_topic("forger"))
+        driver = replace(forger, transactional_id=f"{broken.write_id}.driver")
+        (whole,) = decision_records(decision_of(broken, driver, driver, topic))
+        first = json.loads(whole.value or b"") | {"count": 2}
+        hostile.write(forger, LogRecord(whole.key, json.dumps(first).encode()))
+        hostile.end(forger)
+        hostile.append(record(commit_log.done_key("\x1b[2J\x9b2J", "batch"), b"x"))
+    where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
+    assert main(["commits", *where]) == 0
+    table = capsys.readouterr().out
+    assert "\x1b" not in table
+    assert "\x9b" not in table
+    assert "�[2J" in table
+    assert main(["commits", *where, "--json"]) == 0
+    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)}
+    assert shown[sound.write_id]["state"] == "finished"
+    assert shown[broken.write_id]["state"] == "unreadable"
+    assert "piece 2 of 2" in shown[broken.write_id]["problem"]
+    for command in (["recover"], ["resolve", "--version", "3", "--as", "committed"]):
+        assert main([*command, *where, "--write-id", broken.write_id]) == 1
+        assert "[KAFKA_EOS.COMMIT_LOG_CORRUPT]" in capsys.readouterr().err
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT"):
+        session.plan(replace(broken, version=4))
+    write_all(replace(sound, version=4))
+    assert len(read_committed(servers, topic)) == 6 * ROWS
+    assert_nothing_open(servers, [topic])

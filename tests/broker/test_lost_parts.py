@@ -1,0 +1,418 @@
+"""Decided transactions that Kafka aborted before they could be committed: their rows are copied from the log, or nothing is.
+
+Without Spark, and without the source that the rows came from.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dead_writes import (
+    ROWS,
+    abort_by_hand,
+    abort_open,
+    delete_rows,
+    die_at,
+    prepared_by,
+    rows_of,
+    tasks,
+    write_all,
+    write_settings,
+)
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.commit_log import part_record
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
+from kafka_eos_sink.commit.steps import Copied, CopyRecords, End, EndTransactions, InitProducerId, Procedure
+from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.failpoints import VARIABLE
+from kafka_testing import (
+    PATIENCE_S,
+    ReadRecord,
+    assert_nothing_open,
+    await_markers,
+    create_topic,
+    read_committed,
+    read_uncommitted,
+    wait_until,
+)
+
+TASKS = 3
+HeldCommit = Callable[
+    [session.WriteSettings, session.Plan, Sequence[session.TaskMessage], Callable[[], object]],
+    session.Decision | None,
+]
+
+
+def decided(
+    given: session.WriteSettings, point: str, monkeypatch: pytest.MonkeyPatch, count: int = TASKS
+) -> list[session.TaskMessage]:
+    """What the tasks of a write handed over whose driver died behind its decision: before the first EndTxn, or after it."""
+    plan = session.plan(given)
+    messages = tasks(given, plan, count)
+    die_at(point, given, plan, messages, monkeypatch)
+    return messages
+
+
+def initialise_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
+    """As a person or a program does that uses the sink's transactional ids."""
+    with NetworkClient(given.client) as client:
+        for entry in prepared_by(messages):
+            Admin(client).init_producer_id(entry.identity.transactional_id, 60_000, client.clock() + 30_000)
+
+
+def await_timeout(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
+    ids = [entry.identity.transactional_id for entry in prepared_by(messages)]
+    with NetworkClient(given.client) as client:
+
+        def have_timed_out() -> bool:
+            found = Admin(client).describe_transactions(ids, client.clock() + 30_000)
+            return all(state is not None and state.transaction_state == "CompleteAbort" for state in found.values())
+
+        wait_until(have_timed_out, f"the timeout of {ids}")
+
+
+LOSE = {"end": abort_by_hand, "initialise": initialise_by_hand, "timeout": await_timeout}
+
+
+def recover(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run the command, which has neither the write's options nor its rows, and return its newest decision."""
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    assert main(["recover", *where, "--json"]) == 0, capsys.readouterr().err
+    (decision,) = json.loads(capsys.readouterr().out)["decisions"]
+    found: dict[str, Any] = decision
+    return found
+
+
+def values(kafka: EmbeddedKafka, topic: str) -> Counter[int]:
+    return Counter(int(record.value or b"") for record in read_committed(kafka.bootstrap_servers, topic))
+
+
+def assert_every_row_once(kafka: EmbeddedKafka, topic: str, count: int = TASKS) -> None:
+    assert values(kafka, topic) == Counter(range(count * ROWS))
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def assert_next_run_skips(given: session.WriteSettings) -> None:
+    """Whatever rows its source has now: here those of other tasks."""
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    message = session.write_task(given, plan, task, iter([rows_of(given.topic or "", 77)]))
+    assert message.outcome is TaskOutcome.ALREADY_COMMITTED
+    assert session.commit(given, plan, [message]) is None
+
+
+@pytest.mark.parametrize("lost", ["some", "all"])
+@pytest.mark.parametrize("lose", LOSE)
+def test_recover_restores_aborted_rows_without_spark(
+    any_kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lose: str,
+    lost: str,
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    given = write_settings(any_kafka, topic)
+    if lose == "timeout":
+        given = replace(given, producer=ProducerConfig(transaction_timeout_ms=10_000))
+    messages = decided(given, "commit.between_ends" if lost == "some" else "commit.decided", monkeypatch)
+    await_markers(any_kafka.bootstrap_servers)
+    LOSE[lose](given, messages[1:] if lost == "some" else messages)
+    assert sum(values(any_kafka, topic).values()) == (ROWS if lost == "some" else 0)
+
+    decision = recover(any_kafka, given, capsys)
+    assert (decision["version"], decision["state"]) == (given.version, "finished")
+    assert decision["finished_now"]
+    assert_every_row_once(any_kafka, topic)
+    assert_next_run_skips(given)
+    assert not recover(any_kafka, given, capsys)["finished_now"]
+    assert_every_row_once(any_kafka, topic)
+    write_all(replace(given, version=given.version + 1), 1)
+    assert sum(values(any_kafka, topic).values()) == (TASKS + 1) * ROWS
+
+
+def test_next_run_restores_rows_before_it_skips(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    given = write_settings(any_kafka, topic)
+    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch)[1:])
+    assert_next_run_skips(given)
+    assert_every_row_once(any_kafka, topic)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_copies_equal_the_aborted_records(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    """Two tasks and a losing attempt lie in turn in the same ranges. Only what the decision names is copied, in its order."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    producer = ProducerConfig(batch_size=2_000, compression=compression)
+    given = replace(write_settings(kafka, topic), producer=producer)
+    plan = session.plan(given)
+    in_turn = Barrier(3)
+
+    def rows(attempt: int) -> Iterator[Rows]:
+        for number in range(10):
+            in_turn.wait(60)
+            yield rows_of_all_kinds(topic, attempt, number)
+
+    def written(attempt: int) -> session.TaskMessage:
+        task = session.TaskIdentity(partition=min(attempt, 1), attempt_number=0, task_attempt_id=attempt)
+        return session.write_task(given, plan, task, rows(attempt))
+
+    with ThreadPoolExecutor(3) as pool:
+        messages = list(pool.map(written, range(3)))
+    originals = read_uncommitted(servers, topic)
+    assert len(originals) == 3 * 10 * KINDS
+    assert {attempt for attempt, _ in groupby(originals, attempt_of)} == {0, 1, 2}
+    assert len(list(groupby(originals, attempt_of))) > 3 * 2 * 2, "the attempts do not lie in turn"
+    die_at("commit.decided", given, plan, messages[:2], monkeypatch)
+    abort_open(given)
+    session.plan(given)
+    copies = read_committed(servers, topic)
+    for attempt in (0, 1):
+        assert_equal_but_for_offsets(
+            [each for each in copies if attempt_of(each) == attempt],
+            [each for each in originals if attempt_of(each) == attempt],
+        )
+    assert len(copies) == 2 * 10 * KINDS
+    assert_nothing_open(servers)
+
+
+KINDS = 120
+
+
+def rows_of_all_kinds(topic: str, attempt: int, number: int) -> Rows:
+    """Keys, values and headers that are there, empty or null, and timestamps of their own."""
+    headers = [
+        [{"key": "attempt", "value": b"%d" % attempt}, {"key": "h", "value": None if each % 3 else b""}][: 1 + each % 2]
+        for each in range(KINDS)
+    ]
+    columns = RecordColumns(
+        key=pa.array([None if each % 5 == 0 else b"%d" % (each % 7) for each in range(KINDS)], pa.binary()),
+        value=pa.array(
+            [None if each % 11 == 0 else b"%d.%d" % (number, each) * 9 for each in range(KINDS)], pa.binary()
+        ),
+        headers=pa.array(headers, HEADERS_TYPE),
+        timestamp=pa.array([1_600_000_000_000 + each for each in range(KINDS)], pa.int64()),
+    )
+    return Rows(topic=topic, partition=None, columns=columns)
+
+
+def attempt_of(record: ReadRecord) -> int:
+    return int(dict(record.headers)["attempt"] or b"")
+
+
+def assert_equal_but_for_offsets(copies: list[ReadRecord], originals: list[ReadRecord]) -> None:
+    """In each partition the same records in the same order."""
+    assert [replace(each, offset=0) for each in copies] == [replace(each, offset=0) for each in originals]
+
+
+@pytest.mark.parametrize("source", [b"first", b"second"])
+@pytest.mark.parametrize("slots", [(0, 0), (0, 1)], ids=["of another epoch", "of another producer"])
+def test_records_of_others_in_the_ranges_are_not_copied(
+    any_kafka: EmbeddedKafka, slots: tuple[int, int], source: bytes
+) -> None:
+    """Zombies and later attempts."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    session.plan(given)  # makes the commit log
+    with NetworkClient(given.client) as client:
+        executor = Executor(Admin(client), given.commit_log, given.producer)
+
+        def aborted(slot: int, value: bytes) -> ProducerIdentity:
+            identity: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write_id, 0, slot)))
+            producer = Producer(
+                client,
+                given.producer,
+                transactional_id=identity.transactional_id,
+                transaction_version=identity.transaction_version,
+            )
+            with closing(producer):
+                producer.init(identity.producer_id, identity.producer_epoch)
+                producer.begin()
+                columns = RecordColumns(value=pa.array([value] * ROWS))
+                producer.write(Rows(topic=topic, partition=None, columns=columns))
+                producer.flush()
+                assert producer.abort(client.clock() + 30_000) is not None
+            await_markers(any_kafka.bootstrap_servers)
+            return identity
+
+        found = {value: aborted(slot, value) for slot, value in zip(slots, [b"first", b"second"], strict=True)}
+        assert (found[b"first"].producer_id == found[b"second"].producer_id) == (slots == (0, 0))
+        everything = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2 * ROWS)
+        part = part_record(given.write_id, given.query_id, 0, given.version, 0)
+        to: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write_id, 0, 7)))
+        copied = executor.run(copies(CopyRecords(to, found[source], (everything,), part)))
+        assert copied.written.rows == ROWS
+    assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [source] * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers)
+
+
+def initialised(transactional_id: str) -> Procedure[ProducerIdentity]:
+    identity: ProducerIdentity = yield InitProducerId(transactional_id, 60_000)
+    return identity
+
+
+def copies(step: CopyRecords) -> Procedure[Copied]:
+    """Copy and commit."""
+    copied: Copied = yield step
+    (result,) = yield EndTransactions((End(identity=step.identity, commit=True),))
+    assert result.error == 0
+    return copied
+
+
+def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
+    """A write of a partition per task. All its transactions but those committed before ``point`` are aborted, and the records of the
+    last one are deleted."""
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=TASKS))
+    plan = session.plan(given)
+    messages = [partition_task(given, plan, task) for task in range(TASKS)]
+    die_at(point, given, plan, messages, monkeypatch)
+    await_markers(kafka.bootstrap_servers)
+    abort_open(given)
+    delete_rows(kafka, messages[-1:])
+    return given
+
+
+def partition_task(given: session.WriteSettings, plan: session.Plan, task: int) -> session.TaskMessage:
+    topic = given.topic or ""
+    rows = replace(rows_of(topic, task), partition=pa.array([task] * ROWS, pa.int32()))
+    identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+    return session.write_task(given, plan, identity, iter([rows]))
+
+
+def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    given = lost_to_deletion(any_kafka, "commit.between_ends", monkeypatch)
+    topic = given.topic or ""
+    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    for _ in range(2):
+        assert main(["recover", *where]) == 1
+        said = capsys.readouterr().err
+        assert "[KAFKA_EOS.LOST_PARTS]" in said
+        assert f"2 of its {TASKS} transactions, with {2 * ROWS} rows, were aborted" in said
+        assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in said
+        assert f"{topic}-1" not in said  # whose records are still there
+        assert f"kafka-eos resolve --bootstrap-servers ... --write-id '{given.write_id}' --version 3" in said
+        with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
+            session.plan(given)
+        assert values(any_kafka, topic) == Counter(range(ROWS))
+        assert_nothing_open(servers)
+    assert main(["resolve", *where, "--version", "3", "--as", "committed"]) == 0
+    assert_next_run_skips(given)
+    assert values(any_kafka, topic) == Counter(range(ROWS))
+    assert_nothing_open(servers)
+
+
+def test_version_of_which_nothing_can_be_copied_is_void(
+    any_kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even those of its rows that are still there."""
+    given = lost_to_deletion(any_kafka, "commit.decided", monkeypatch)
+    topic = given.topic or ""
+    assert recover(any_kafka, given, capsys)["state"] == "void"
+    assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in caplog.text
+    assert values(any_kafka, topic) == Counter()
+    assert_nothing_open(any_kafka.bootstrap_servers)
+    write_all(given, TASKS)
+    assert_every_row_once(any_kafka, topic)
+
+
+@pytest.fixture
+def held_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldCommit]:
+    """Runs a commit and, behind its decision, something else."""
+    held = tmp_path / "decided"
+    monkeypatch.setenv(VARIABLE, f"commit.decided=wait:{held}")
+    with ThreadPoolExecutor(1) as driver:
+
+        def commit(
+            given: session.WriteSettings,
+            plan: session.Plan,
+            messages: Sequence[session.TaskMessage],
+            meanwhile: Callable[[], object],
+        ) -> session.Decision | None:
+            running = driver.submit(session.commit, given, plan, messages)
+            try:
+                wait_until(lambda: held.exists() or running.done(), "the decision")
+                meanwhile()
+            finally:
+                held.unlink(missing_ok=True)
+            return running.result(PATIENCE_S)
+
+        yield commit
+
+
+@pytest.mark.parametrize("lost", ["some", "all"])
+@pytest.mark.parametrize("txn_app_id", ["given", "none"])
+def test_commit_restores_rows_aborted_behind_its_decision(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], held_commit: HeldCommit, txn_app_id: str, lost: str
+) -> None:
+    """As when a commit outlives the transaction timeout. The job ends in order, and no other needs to run."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    given = write_settings(any_kafka, topic)
+    if txn_app_id == "none":
+        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
+    plan = session.plan(given)
+    messages = tasks(given, plan, TASKS)
+    aborted = messages[1:] if lost == "some" else messages
+    decision = held_commit(given, plan, messages, lambda: abort_by_hand(given, aborted))
+    assert decision is not None
+    assert decision.copies == 1
+    assert_every_row_once(any_kafka, topic)
+    if txn_app_id == "given":
+        assert_next_run_skips(given)
+    else:
+        # Nothing is left behind for others to look at.
+        where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]
+        assert main(["recover", *where]) == 0
+        assert "The commit log holds no decision" in capsys.readouterr().out
+    assert_every_row_once(any_kafka, topic)
+
+
+def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
+    kafka: EmbeddedKafka, held_commit: HeldCommit
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=TASKS)
+    write_id = random_write_id(None, str(uuid.uuid4()))
+    given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
+    plan = session.plan(given)
+    messages = [partition_task(given, plan, task) for task in range(TASKS)]
+
+    def lose() -> None:
+        abort_by_hand(given, messages)
+        delete_rows(kafka, messages[-1:])
+
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the job again"):
+        held_commit(given, plan, messages, lose)
+    session.abort(given, plan, messages)
+    assert values(kafka, topic) == Counter()
+    assert_nothing_open(kafka.bootstrap_servers)

@@ -1,0 +1,184 @@
+"""Lost rows are copied from the log while requests and answers are lost, late or refused: all of them once, or none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dead_writes import abort_by_hand, die_at
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.runtime import session
+
+from .bench import TASKS, Bench, of_process, write_tasks, write_whole
+from .fault_proxy import Action, Answer, Change, Delay, RandomFaults, Rule
+from .test_lost_answers import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, pieces, seen
+
+Stage = tuple[Any, Callable[[Any], bool], int]
+"""API, which requests, and the number of the first that counts."""
+
+
+def of_rows(request: m.FetchRequest) -> bool:
+    """Of the aborted records; the proofs fetch read_committed."""
+    return request.isolation_level == 0 and request.topics[0].topic.startswith("faulty-")
+
+
+def of_copy(request: Any) -> bool:
+    return not of_driver(request)
+
+
+def of_part(request: m.ProduceRequest) -> bool:
+    return bool(request.transactional_id) and not of_driver(request) and not of_data(request)
+
+
+STAGES: dict[str, Stage] = {
+    "DescribeTransactions-of-the-slots": (
+        m.DescribeTransactionsRequest,
+        lambda request: len(request.transactional_ids) == 8,
+        1,
+    ),
+    "InitProducerId-of-a-copy": (m.InitProducerIdRequest, of_copy, 1),
+    "Fetch-of-rows": (m.FetchRequest, of_rows, 1),
+    "AddPartitionsToTxn-of-a-copy": (
+        m.AddPartitionsToTxnRequest,
+        lambda request: not request.v3_and_below_transactional_id.endswith(".driver"),
+        1,
+    ),
+    "Produce-of-rows": (m.ProduceRequest, of_data, 1),
+    "Produce-of-a-part": (m.ProduceRequest, of_part, 1),
+    "DescribeProducers": (m.DescribeProducersRequest, lambda _: True, 1),
+    "Produce-of-the-second-decision": (m.ProduceRequest, of_driver, 1),
+    "EndTxn-of-the-second-decision": (m.EndTxnRequest, of_driver, 1),
+    "EndTxn-of-what-is-lost": (m.EndTxnRequest, of_copy, 1),
+    "EndTxn-of-a-copy": (m.EndTxnRequest, of_copy, TASKS + 1),
+}
+CHANGES = ("InitProducerId-of-a-copy", "Produce-of-rows", "EndTxn-of-the-second-decision", "EndTxn-of-a-copy")
+
+
+def lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str = "commit.decided", **settings: Any
+) -> session.WriteSettings:
+    """A write whose driver died behind its decision, and whose transactions were aborted but for those that it had committed."""
+    given = bench.write_settings(bench.topic(), **settings)
+    plan = session.plan(of_process(given, "planner"))
+    messages = write_tasks(given, plan)
+    die_at(point, of_process(given, "committer"), plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:] if point == "commit.between_ends" else messages)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("stage", "version", "loss"),
+    [
+        pytest.param(stage, version, loss, id=f"{stage}-v{version}-{loss}")
+        for stage in STAGES
+        for version in ((0,) if stage.startswith("AddPartitions") else (2, 0))
+        for loss in (*LOSSES, *(MORE_LOSSES if stage in CHANGES else ()))
+    ],
+)
+def test_restore_outlives_a_loss_anywhere_on_its_way(
+    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, stage: str, version: int, loss: Action
+) -> None:
+    api, where, nth = STAGES[stage]
+    bench = bench_of(version)
+    given = lost(bench, monkeypatch, client={"request_timeout_ms": 400})
+    topic = given.topic or ""
+    bench.proxy.inject(Rule(api, loss, nth=nth, where=where))
+    session.plan(of_process(given, "second-planner"))
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+    if api in IDENTICAL and not isinstance(loss, Delay):
+        first, *later = seen(bench, api, where)[nth - 1 :]
+        again = {(each.version, piece) for each in later for piece in pieces(each)}
+        assert {(first.version, piece) for piece in pieces(first)} <= again
+
+
+def damaged(answer: m.FetchResponse) -> m.FetchResponse:
+    """With a flipped bit in the last record, which the CRC shows."""
+    (topic,) = answer.responses
+    (partition,) = topic.partitions
+    records = bytearray(partition.records or b"")
+    records[-1] ^= 1
+    return replace(answer, responses=(replace(topic, partitions=(replace(partition, records=bytes(records)),)),))
+
+
+@pytest.mark.parametrize(
+    "code", ["NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"]
+)
+def test_restore_repeats_a_fetch_that_may_succeed(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    given = lost(bench, monkeypatch)
+    topic = given.topic or ""
+    bench.proxy.inject(Rule(m.FetchRequest, Answer(ErrorCode[code]), count=2, where=of_rows))
+    session.plan(of_process(given, "second-planner"))
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        (Answer(ErrorCode.OFFSET_OUT_OF_RANGE), "does not hold these offsets any more"),
+        (Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), "Read"),
+        (Change(damaged), "is damaged: its CRC-32C is"),
+    ],
+    ids=["gone", "forbidden", "damaged"],
+)
+def test_unreadable_rows_raise_lost_parts_until_they_can_be_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, action: Action, says: str
+) -> None:
+    given = lost(bench, monkeypatch, "commit.between_ends")
+    topic = given.topic or ""
+    # The second range of the transaction: by then the first one is copied.
+    bench.proxy.inject(
+        Rule(m.FetchRequest, action, count=None, where=lambda request: of_rows(request) and partition_of(request) == 1)
+    )
+    with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-1 \[\d+\.\.\d+\]: .*{says}"):
+        session.plan(of_process(given, "second-planner"))
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic, 10)  # the first task's, which are committed
+    bench.assert_nothing_open(topic)
+    bench.proxy.inject()
+    session.plan(of_process(given, "third-planner"))
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+
+
+def partition_of(request: m.FetchRequest) -> int:
+    return request.topics[0].partitions[0].partition
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_restore_rerun_until_success_is_visible_exactly_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Any request may be lost, or answered by a code that asks for patience or for another driver."""
+    given = lost(
+        bench,
+        monkeypatch,
+        "commit.between_ends" if seed % 2 else "commit.decided",
+        client={"request_timeout_ms": 400},
+        delivery_timeout_ms=1_500,
+        max_block_ms=3_000,
+    )
+    topic = given.topic or ""
+    bench.proxy.inject(random_faults=RandomFaults(seed=seed, rate=0.08, menu=MENU))
+    for run in range(30):
+        try:
+            session.plan(of_process(given, f"planner-{run}"))
+            break
+        except KafkaEosError:
+            continue
+    else:
+        raise AssertionError("no run succeeded")
+    assert bench.proxy.faults, "this seed did nothing"
+    bench.proxy.inject()
+    bench.assert_exactly_once(topic)
+    write_whole(replace(bench.write_settings(topic), write_id=given.write_id))  # the same version again: skipped
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)

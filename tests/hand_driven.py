@@ -1,0 +1,120 @@
+"""A client whose answers a test writes by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
+from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.protocol.record_batch import read_record_batches
+
+
+class HandDrivenClient:
+    """Keeps what is sent; the test answers it. One broker, 1, leads partitions 0 to 3 of topic ``t``."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.config = SimpleNamespace(request_timeout_ms=30_000, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+        self.sent: list[PendingRequest] = []
+        self.completions: list[Completion] = []
+        self.updates_asked = 0
+        self.leaders_learned: list[tuple[str, int, int, int]] = []
+        self.unready: set[int] = set()
+        self.versions: list[tuple[int | None, int | None]] = []
+        self.lead({("t", partition): 1 for partition in range(4)})
+
+    def lead(self, leaders: dict[tuple[str, int], int]) -> None:
+        topics = {
+            name: TopicMetadata(
+                error_code=0,
+                name=name,
+                partitions=tuple(
+                    PartitionMetadata(
+                        error_code=0,
+                        partition_index=p,
+                        leader_id=leader,
+                        leader_epoch=0,
+                        replica_nodes=(),
+                        isr_nodes=(),
+                        offline_replicas=(),
+                    )
+                    for (topic, p), leader in sorted(leaders.items())
+                    if topic == name
+                ),
+            )
+            for name, _ in leaders
+        }
+        brokers = {node: Broker(node_id=node, host="h", port=node) for node in (1, 2)}
+        self.metadata = Metadata(version=1, brokers=brokers, topics=topics)
+
+    def clock(self) -> int:
+        return self.now
+
+    def ready(self, node_id: int) -> bool:
+        return node_id not in self.unready
+
+    def in_flight(self, node_id: int) -> int:
+        return sum(pending.node_id == node_id for pending in self.sent)
+
+    def least_loaded_node(self) -> int:
+        return 1
+
+    def request_metadata_update(self) -> None:
+        self.updates_asked += 1
+
+    def want_topics(self, topics: Iterable[str], *, allow_auto_creation: bool = False) -> None:
+        pass
+
+    def learn_leader(self, topic: str, partition: int, leader: int, epoch: int, endpoints: Any = ()) -> bool:
+        self.leaders_learned.append((topic, partition, leader, epoch))
+        self.lead({(topic, p): leader if p == partition else 1 for p in range(4)})
+        return True
+
+    def learn_broker(self, node_id: int, host: str, port: int) -> None:
+        pass
+
+    def send(
+        self, node_id: int, request: Any, *, max_version: int | None = None, min_version: int | None = None
+    ) -> PendingRequest:
+        self.versions.append((min_version, max_version))
+        pending = PendingRequest(
+            node_id=node_id,
+            request=request,
+            version=max_version or 0,
+            correlation_id=len(self.versions),
+            sent_at=self.now,
+            expires_at=self.now + 30_000,
+        )
+        self.sent.append(pending)
+        return pending
+
+    def poll(self, timeout_ms: int) -> tuple[Completion, ...]:
+        done, self.completions = tuple(self.completions), []
+        return done
+
+    # what the test does
+
+    def answer(self, response: Any, which: int = 0) -> None:
+        self.completions.append(Completion(pending=self.sent.pop(which), response=response))
+
+    def lose(self, which: int = 0) -> None:
+        self.completions.append(
+            Completion(pending=self.sent.pop(which), error=ConnectionLost("CONNECTION_LOST", "gone"))
+        )
+
+    def bytes_of(self, which: int = 0) -> dict[tuple[str, int], bytes]:
+        return {
+            (topic.name, data.index): b"".join(bytes(part) for part in data.records)
+            for topic in self.sent[which].request.topic_data
+            for data in topic.partition_data
+        }
+
+    def sequences_of(self, which: int = 0) -> dict[int, tuple[int, int, int]]:
+        """Partition to (producer epoch, base sequence, number of records)."""
+        found = {}
+        for (_, partition), octets in self.bytes_of(which).items():
+            (batch,) = read_record_batches(octets)
+            found[partition] = batch.producer_epoch, batch.base_sequence, len(batch.records)
+        return found

@@ -1,0 +1,583 @@
+"""Lost transactions of a decision are copied from the log: all of them, or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_batch import commit
+from kafka_eos_sink.commit.commit_log import LogKey, decision_records, parse_key, part_record
+from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.restore import MOST_COPIES, finish
+from kafka_eos_sink.commit.settle import Settled, SettleLimits
+from kafka_eos_sink.commit.steps import MarkerType
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.unit.commit.scripted_world import DRIVER, MESSAGE, REQUEST, World
+
+NEXT_DRIVER = replace(DRIVER, producer_epoch=5)
+"""W.driver's identity once the coordinator has ended the decision's transaction."""
+TIMEOUT_MS = 900_000
+
+
+def prepared(partition: int, rows: int = 10) -> PreparedTransaction:
+    identity = ProducerIdentity(
+        transactional_id=f"w.{partition}.7", producer_id=10 + partition, producer_epoch=0, transaction_version=2
+    )
+    where = OffsetRange(topic="t", partition=partition, first_offset=100, last_offset=99 + rows)
+    return PreparedTransaction(
+        partition=partition, identity=identity, part_offset=partition, rows=rows, offsets=(where,)
+    )
+
+
+class Cluster(World):
+    """A decision of some transactions, of which ``lost`` were aborted after it; copies go where the step says."""
+
+    def __init__(self, *lost: int, partitions: int = 2, **own: Callable[[Any], Any]) -> None:
+        super().__init__(**own)
+        self.named = tuple(prepared(partition) for partition in range(partitions))
+        self.aborted = {self.named[partition].identity for partition in lost}
+        self.open: dict[str, ProducerIdentity] = {}
+        self.first_offsets: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        self.gone: set[int] = set()
+        """Data partitions whose records cannot be copied."""
+        self.times_lost = 0
+        """How many further copies are aborted between their decision and their EndTxn."""
+        for entry in self.named:
+            self.append(part_record("w", "batch", entry.partition, 1, 0), entry.identity)
+        for identity in self.aborted:
+            self.mark(identity, MarkerType.ABORT)
+        self.decision = Decision(
+            write_id="w",
+            query_id="batch",
+            version=1,
+            nonce="mine",
+            driver=DRIVER,
+            topic="t",
+            schema="value string",
+            offsets_hash=None,
+            transactions=self.named,
+        )
+        (record,) = decision_records(self.decision)
+        self.found = LoggedDecision(self.decision, self.append(record, DRIVER))
+        self.mark(DRIVER, MarkerType.COMMIT)
+
+    def finish(
+        self,
+        driver: DriverTransaction = DriverTransaction(NEXT_DRIVER),  # noqa: B008
+        losers: Sequence[ProducerIdentity] = (),
+        limits: SettleLimits = SettleLimits(),  # noqa: B008
+    ) -> tuple[Settled, DriverTransaction]:
+        result: tuple[Settled, DriverTransaction] = self.run(
+            finish(
+                self.found,
+                driver,
+                nonce="barrier",
+                limits=limits,
+                timeout_ms=TIMEOUT_MS,
+                losers=losers,
+                recovering=True,
+            )
+        )
+        return result
+
+    # the log
+
+    @property
+    def end(self) -> int:
+        return self.log[-1].offset + 1 if self.log else 0
+
+    def append(self, record: steps.LogRecord, by: ProducerIdentity | None) -> int:
+        offset = self.end
+        self.log.append(
+            steps.ReadRecord(
+                offset=offset,
+                producer_id=-1 if by is None else by.producer_id,
+                producer_epoch=-1 if by is None else by.producer_epoch,
+                transactional=by is not None,
+                key=record.key,
+                value=record.value,
+            )
+        )
+        return offset
+
+    def mark(self, identity: ProducerIdentity, kind: MarkerType) -> None:
+        epoch = identity.producer_epoch + 1
+        self.log.append(
+            steps.Marker(offset=self.end, producer_id=identity.producer_id, producer_epoch=epoch, type=kind)
+        )
+
+    def records(self, kind: str) -> list[tuple[LogKey, dict[str, Any]]]:
+        found = [
+            (key, json.loads(entry.value))
+            for entry in self.log
+            if isinstance(entry, steps.ReadRecord) and entry.value and (key := parse_key(entry.key)) is not None
+        ]
+        return [(key, fields) for key, fields in found if key.kind == kind]
+
+    def newest(self) -> Decision:
+        view = LogView("w")
+        view.feed(self.log, self.end, 0)
+        found = view.query("batch").newest
+        assert found is not None
+        return found.decision
+
+    # the steps
+
+    def Append(self, step: steps.Append) -> int:  # noqa: N802
+        (offset,) = [self.append(record, None) for record in step.records]
+        return offset
+
+    def AppendInTransaction(self, step: steps.AppendInTransaction) -> steps.Appended:  # noqa: N802
+        (offset,) = [self.append(record, step.identity) for record in step.records]
+        return steps.Appended(error=0, offset=offset)
+
+    def LogPolicy(self, _: steps.LogPolicy) -> str:  # noqa: N802
+        return "compact"
+
+    def ListOpenTransactions(self, _: steps.ListOpenTransactions) -> tuple[str, ...]:  # noqa: N802
+        return tuple(self.open)
+
+    def InitProducerId(self, step: steps.InitProducerId) -> ProducerIdentity:  # noqa: N802
+        if step.transactional_id == "w.driver":
+            identity = replace(DRIVER, producer_epoch=20 + len(self.steps))
+        else:
+            identity = replace(DRIVER, transactional_id=step.transactional_id, producer_id=100 + len(self.steps))
+            self.open[step.transactional_id] = identity
+        return identity
+
+    def CopyRecords(self, step: steps.CopyRecords) -> steps.Copied:  # noqa: N802
+        self.now += 1
+        for part in step.ranges:
+            if part.partition in self.gone:
+                where = f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
+                raise steps.RecordsGoneError(
+                    "LOST_PARTS", f"{where}: the partition does not hold these offsets any more"
+                )
+        moved = tuple(replace(part, first_offset=part.first_offset + 500) for part in step.ranges)
+        moved = tuple(replace(part, last_offset=part.last_offset + 500) for part in moved)
+        for part in moved:
+            begun = self.first_offsets.setdefault((part.topic, part.partition), {})
+            begun[step.identity.producer_id] = step.identity.producer_epoch, part.first_offset
+        rows = sum(part.last_offset - part.first_offset + 1 for part in moved)
+        part_offset = self.append(step.part, step.identity)
+        return steps.Copied(written=steps.Written(rows=rows, offsets=moved), part_offset=part_offset)
+
+    def DescribeTransactions(self, step: steps.DescribeTransactions) -> dict[str, Any]:  # noqa: N802
+        return {
+            name: None
+            if (identity := self.open.get(name)) is None
+            else steps.TransactionDescription(
+                state="Ongoing",
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                timeout_ms=TIMEOUT_MS,
+                start_time_ms=self.now,
+                partitions=frozenset(
+                    where for where, begun in self.first_offsets.items() if identity.producer_id in begun
+                ),
+            )
+            for name in step.transactional_ids
+        }
+
+    def DescribeProducers(self, step: steps.DescribeProducers) -> dict[Any, Any]:  # noqa: N802
+        return {where: self.first_offsets.get(where, {}) for where in step.partitions}
+
+    def EndTransactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:  # noqa: N802
+        return tuple(self.ends(end) for end in step.ends)
+
+    def ends(self, end: steps.End) -> steps.EndResult:
+        identity = end.identity
+        self.ended.append(end)
+        is_copy = self.open.pop(identity.transactional_id, None) is not None
+        if is_copy and end.commit and self.times_lost:
+            self.times_lost -= 1
+            self.aborted.add(identity)
+            self.mark(identity, MarkerType.ABORT)
+        if identity in self.aborted:
+            return steps.EndResult(error=ErrorCode.INVALID_TXN_STATE)
+        self.mark(identity, MarkerType.COMMIT if end.commit else MarkerType.ABORT)
+        return steps.EndResult(error=0, producer_id=identity.producer_id, producer_epoch=identity.producer_epoch + 1)
+
+    def LastStableOffsets(self, step: steps.LastStableOffsets) -> dict[Any, int]:  # noqa: N802
+        return dict.fromkeys(step.partitions, 10_000)
+
+    def AbortedTransactions(self, step: steps.AbortedTransactions) -> dict[Any, Any]:  # noqa: N802
+        lost = {identity.producer_id for identity in self.aborted}
+        ids: Sequence[int] = step.producer_ids or [-1] * len(step.ranges)
+        return {
+            part: ((producer_id, part.first_offset),) if producer_id in lost else ()
+            for part, producer_id in zip(step.ranges, ids, strict=True)
+        }
+
+    # what was done
+
+    def done(self, kind: type[Any]) -> list[Any]:
+        return [step for step in self.steps if isinstance(step, kind)]
+
+    @property
+    def ended_copies(self) -> list[tuple[str, bool]]:
+        names = {entry.identity.transactional_id for entry in self.named} | {"w.driver"}
+        return [
+            (end.identity.transactional_id, end.commit)
+            for end in self.ended
+            if end.identity.transactional_id not in names
+        ]
+
+
+def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
+    cluster = Cluster(1)
+    settled, driver = cluster.finish()
+    (step,) = cluster.done(steps.CopyRecords)
+    assert (step.source, step.ranges) == (cluster.named[1].identity, cluster.named[1].offsets)
+    rest, copy = settled.found.decision.transactions
+    assert rest == replace(cluster.named[0], proven=True)
+    assert (copy.partition, copy.identity, copy.rows, copy.proven) == (1, step.identity, 10, False)
+    assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=600, last_offset=609),)
+    assert settled.found.decision == replace(
+        cluster.decision, nonce="mine~1", driver=NEXT_DRIVER, transactions=(rest, copy)
+    )
+    assert (settled.lost, settled.proven) == ((), True)
+    assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
+    assert "10 rows of 1 transactions that had been aborted after the decision were copied" in cluster.warnings[-1]
+
+
+def test_steps_of_a_copy_are_taken_in_this_order() -> None:
+    """Nothing is committed before the marker of the second decision was read."""
+    cluster = Cluster(0, 1)
+    cluster.finish()
+    kinds = (steps.InitProducerId, steps.CopyRecords, steps.DescribeProducers, steps.AppendInTransaction)
+    began = cluster.steps.index(cluster.done(steps.InitProducerId)[0])
+    taken = [
+        type(step).__name__
+        if isinstance(step, kinds)
+        else ", ".join(f"{'commit' if end.commit else 'abort'} {end.identity.transactional_id}" for end in step.ends)
+        for step in cluster.steps[began:]
+        if isinstance(step, (*kinds, steps.EndTransactions))
+    ]
+    assert taken == [
+        "InitProducerId",
+        "CopyRecords",
+        "InitProducerId",
+        "CopyRecords",
+        "DescribeProducers",
+        "AppendInTransaction",
+        "commit w.driver",
+        "commit w.0.0, commit w.1.0",
+    ]
+
+
+def test_copy_takes_another_slot_and_leaves_its_own_part_record() -> None:
+    cluster = Cluster(1)
+    cluster.finish()
+    (initialised,) = cluster.done(steps.InitProducerId)
+    assert initialised.transactional_id == "w.1.0", "the lost one has slot 7"
+    (step,) = cluster.done(steps.CopyRecords)
+    assert step.part == part_record("w", "batch", 1, 1, -1)
+    assert step.identity.transaction_version == 2
+
+
+def test_nothing_is_copied_of_a_decision_that_was_committed() -> None:
+    cluster = Cluster()
+    settled, driver = cluster.finish()
+    assert (settled.found, settled.lost) == (cluster.found, ())
+    assert driver == DriverTransaction(NEXT_DRIVER)
+    assert cluster.done(steps.CopyRecords) == []
+
+
+def test_lost_copy_is_copied_from_the_copy() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = 1
+    settled, driver = cluster.finish()
+    first, second = cluster.done(steps.CopyRecords)
+    assert (second.source, second.ranges) == (
+        first.identity,
+        (OffsetRange(topic="t", partition=1, first_offset=600, last_offset=609),),
+    )
+    assert second.identity.transactional_id == "w.1.1", "the lost copy has slot 0"
+    assert (settled.found.decision.nonce, settled.found.decision.copies) == ("mine~2", 2)
+    assert driver.identity.producer_epoch == DRIVER.producer_epoch + 3
+    assert settled.found.decision.transactions[0].proven
+
+
+def test_losing_attempts_are_ended_once_before_anything_is_copied() -> None:
+    cluster = Cluster(1)
+    loser = replace(DRIVER, transactional_id="w.1.3", producer_id=77)
+    cluster.finish(losers=[loser])
+    assert [end.commit for end in cluster.ended if end.identity == loser] == [False]
+    kinds = [type(step).__name__ for step in cluster.steps]
+    assert kinds.index("EndTransactions") < kinds.index("CopyRecords")
+
+
+def test_sequence_continues_where_the_driver_keeps_its_epoch() -> None:
+    """Below version 2 an EndTxn does not bump the epoch."""
+    cluster = Cluster(1)
+
+    def without_bump(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        results = Cluster.EndTransactions(cluster, step)
+        return tuple(replace(result, producer_id=-1, producer_epoch=-1) for result in results)
+
+    cluster.own = {"EndTransactions": without_bump}
+    _, driver = cluster.finish(DriverTransaction(NEXT_DRIVER, 3))
+    (appended,) = cluster.done(steps.AppendInTransaction)
+    assert (appended.identity, appended.base_sequence) == (NEXT_DRIVER, 3)
+    assert driver == DriverTransaction(NEXT_DRIVER, 4)
+
+
+def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = MOST_COPIES
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*copied from the log 4 times"):
+        cluster.finish()
+    assert len(cluster.done(steps.CopyRecords)) == MOST_COPIES
+    assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"
+
+
+def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
+    cluster = Cluster(1, 2, partitions=3)
+    cluster.gone = {2}
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\]") as raised:
+        cluster.finish()
+    message = raised.value.message
+    assert "2 of its 3 transactions, with 20 rows" in message
+    assert "t-2 [100..109]: the partition does not hold these offsets any more" in message
+    assert "t-1" not in message, "its records can be copied"
+    assert "kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 1 --as committed" in message
+    assert "--as rewrite --allow-duplicates" in message
+    assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
+    assert (cluster.newest(), cluster.open) == (cluster.decision, {})
+
+
+def test_missing_rows_of_a_range_are_counted_and_nothing_is_copied() -> None:
+    cluster = Cluster(1)
+
+    def some(step: steps.CopyRecords) -> steps.Copied:
+        copied = Cluster.CopyRecords(cluster, step)
+        return replace(copied, written=replace(copied.written, rows=7))
+
+    cluster.own = {"CopyRecords": some}
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*3 of 10 rows are gone from t-1 \[100\.\.109\]"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+@pytest.mark.parametrize("gone", [{0}, {0, 1}])
+def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> None:
+    """Nothing partial: what could be copied is not copied either."""
+    cluster = Cluster(0, 1)
+    cluster.gone = gone
+    settled, driver = cluster.finish()
+    assert (settled.lost, settled.found) == (cluster.named, cluster.found)
+    assert driver == DriverTransaction(NEXT_DRIVER)
+    assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+    assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
+    assert "the version may be written anew" in cluster.warnings[-1]
+
+
+def hidden(_: Any) -> Any:
+    raise steps.RecordsHiddenError("LOST_PARTS", "t-0 [100..109]: grant Read")
+
+
+def test_rows_that_may_not_be_read_are_not_given_up() -> None:
+    """Nothing is visible, but whoever grants Read gets the original rows."""
+    cluster = Cluster(0, 1, CopyRecords=hidden)
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*2 of its 2 transactions.*grant Read"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def unreachable(_: Any) -> Any:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
+
+
+def test_copy_that_fails_ends_its_transactions_and_decides_nothing() -> None:
+    cluster = Cluster(0, 1, CopyRecords=unreachable)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be copied.*Fetch was not done"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.0.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def test_copy_that_somebody_ended_is_not_decided() -> None:
+    cluster = Cluster(1)
+
+    def aborted(step: steps.DescribeProducers) -> dict[Any, Any]:
+        return {where: {} for where in step.partitions}
+
+    cluster.own = {"DescribeProducers": aborted}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*TRANSACTION_NOT_OPEN"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def test_copy_that_took_too_long_is_not_decided() -> None:
+    cluster = Cluster(1)
+
+    def slow(step: steps.AppendInTransaction) -> steps.Appended:
+        cluster.now += TIMEOUT_MS
+        return Cluster.AppendInTransaction(cluster, step)
+
+    cluster.own = {"AppendInTransaction": slow}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*TRANSACTION_TOO_OLD"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def test_copies_of_a_fenced_driver_are_ended_at_once() -> None:
+    """The marker of their decision is an ABORT, so no driver will ever commit them."""
+    cluster = Cluster(1)
+
+    def fenced(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if step.ends[0].identity == NEXT_DRIVER:
+            cluster.mark(NEXT_DRIVER, MarkerType.ABORT)
+            return (steps.EndResult(error=ErrorCode.PRODUCER_FENCED),)
+        return Cluster.EndTransactions(cluster, step)
+
+    cluster.own = {"EndTransactions": fenced}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*FENCED"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+    assert cluster.newest() == cluster.decision
+
+
+def test_copies_whose_decision_is_rejected_are_ended_at_once() -> None:
+    cluster = Cluster(1, AppendInTransaction=lambda _: steps.Appended(error=ErrorCode.MESSAGE_TOO_LARGE))
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*NOT_DECIDED.*MESSAGE_TOO_LARGE"):
+        cluster.finish()
+    assert cluster.ended_copies == [("w.1.0", False)]
+
+
+def test_second_decision_without_its_marker_is_unknown_and_ends_nothing() -> None:
+    """The copies may be decided: only a driver that has read the log may end them."""
+    cluster = Cluster(1)
+
+    def unmarked(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        if step.ends[0].identity == NEXT_DRIVER:
+            return (steps.EndResult(error=None),)
+        return Cluster.EndTransactions(cluster, step)
+
+    def later(step: steps.ReadLog) -> steps.LogChunk:
+        cluster.now += 100
+        return Cluster.ReadLog(cluster, step)
+
+    cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
+    with pytest.raises(DecisionPendingError, match="do not write them again") as raised:
+        cluster.finish(limits=SettleLimits(deadline_ms=5_000))
+    assert raised.value.code == "DECISION_UNKNOWN"
+    assert cluster.ended_copies == []
+
+
+def test_commit_heals_its_own_batch() -> None:
+    """So a job without txnAppId heals too, whose next run has another write id."""
+    world = Cluster(partitions=1)
+    world.log.clear()
+    entry = replace(
+        world.named[0], part_offset=world.append(part_record("w", "batch", 0, 1, 0), world.named[0].identity)
+    )
+    world.open[entry.identity.transactional_id] = entry.identity
+    world.first_offsets["t", 0] = {entry.identity.producer_id: (0, 100)}
+    message = replace(MESSAGE, prepared=entry)
+
+    def times_out(end: steps.End) -> None:
+        if end.identity == DRIVER:
+            del world.open[entry.identity.transactional_id]
+            world.aborted.add(entry.identity)
+            world.mark(entry.identity, MarkerType.ABORT)
+
+    def ends(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        results = Cluster.EndTransactions(world, step)
+        times_out(step.ends[0])
+        return results
+
+    world.own = {"EndTransactions": ends}
+    decision = world.run(commit(REQUEST, [message]))
+    assert (decision.nonce, [copy.rows for copy in decision.transactions]) == ("mine~1", [10])
+    ((_, done),) = world.records("done")
+    assert done["nonce"] == "mine~1", "the next run finds nothing left to do"
+    assert world.open == {}
+
+
+def test_take_over_begins_again_after_it_decided_copies() -> None:
+    """Tasks recognise their driver by the state that a fence leaves, and the decision of copies has changed it."""
+    cluster = Cluster(1)
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS)
+    plan = cluster.run(take_over(request, 2))
+    fences = [step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]
+    assert len(fences) == 2
+    (decision,) = plan.decisions
+    assert (decision.version, decision.nonce, decision.status) == (1, "mine~1", DecisionStatus.FINISHED)
+    assert len(cluster.done(steps.CopyRecords)) == 1
+    written = [step.identity for step in cluster.done(steps.AppendInTransaction)]
+    assert plan.driver not in written
+
+
+def test_take_over_returns_a_void_version() -> None:
+    cluster = Cluster(0, 1)
+    cluster.gone = {0, 1}
+    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS)
+    plan = cluster.run(take_over(request, 2))
+    (decision,) = plan.decisions
+    assert decision.status is DecisionStatus.VOID
+    assert len([step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]) == 1
+    assert cluster.records("done") == []
+
+
+def with_second_query(cluster: Cluster) -> None:
+    """Another query id of the write, whose only transaction was aborted as well."""
+    driver = replace(DRIVER, producer_epoch=8)
+    entry = prepared(5)
+    entry = replace(entry, part_offset=cluster.append(part_record("w", "q2", 5, 1, 0), entry.identity))
+    cluster.aborted.add(entry.identity)
+    cluster.mark(entry.identity, MarkerType.ABORT)
+    decision = replace(cluster.decision, query_id="q2", nonce="other", driver=driver, transactions=(entry,))
+    (record,) = decision_records(decision)
+    cluster.append(record, driver)
+    cluster.mark(driver, MarkerType.COMMIT)
+
+
+def test_take_over_copies_for_two_queries_under_one_fence() -> None:
+    cluster = Cluster(1)
+    with_second_query(cluster)
+    plan = cluster.run(take_over(TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert {decision.query_id: decision.nonce for decision in plan.decisions} == {"batch": "mine~1", "q2": "other~1"}
+    first, second = cluster.done(steps.AppendInTransaction)
+    assert second.identity == replace(first.identity, producer_epoch=first.identity.producer_epoch + 1)
+    assert (first.base_sequence, second.base_sequence) == (0, 0)
+    kinds = [step for step in cluster.steps if isinstance(step, (steps.InitProducerId, steps.AppendInTransaction))]
+    fences = [at for at, step in enumerate(kinds) if getattr(step, "transactional_id", "") == "w.driver"]
+    assert fences == [0, len(kinds) - 1]
+
+
+def test_copies_of_one_query_stand_if_another_fails() -> None:
+    cluster = Cluster(1, partitions=2)
+    with_second_query(cluster)
+
+    def some(step: steps.CopyRecords) -> steps.Copied:
+        if step.ranges[0].partition == 1:
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
+        return Cluster.CopyRecords(cluster, step)
+
+    cluster.own = {"CopyRecords": some}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*version 1 .*could not be copied"):
+        cluster.run(take_over(TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS), 2))
+    view = LogView("w")
+    view.feed(cluster.log, cluster.end, 0)
+    found = view.query("q2").newest
+    assert found is not None
+    assert (found.decision.nonce, view.query("q2").has_done_record(found.decision)) == ("other~1", True)
+    assert cluster.newest() == cluster.decision
+    assert cluster.open == {}

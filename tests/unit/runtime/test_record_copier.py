@@ -1,0 +1,397 @@
+"""The records of an aborted transaction are appended again, and no others, from the log of a scripted leader."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hand_driven import HandDrivenClient
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.steps import Copied, CopyRecords, LogRecord, RecordsGoneError, RecordsHiddenError
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+)
+from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
+from kafka_eos_sink.runtime.record_copier import FETCH_BYTES, RecordCopier
+
+LOST = ProducerIdentity(transactional_id="w.0.0", producer_id=7, producer_epoch=2, transaction_version=2)
+COPY = ProducerIdentity(transactional_id="w.0.1", producer_id=8, producer_epoch=0, transaction_version=2)
+PART = LogRecord(b"part", b"{}")
+LOG = ("log", 3)
+TIME = 1_700_000_000_000
+
+
+def batch(
+    base_offset: int,
+    *values: bytes,
+    producer_id: int = LOST.producer_id,
+    epoch: int = LOST.producer_epoch,
+    codec: Codec = Codec.LZ4,
+) -> bytes:
+    block = encode_rows([(None, value, ()) for value in values], TIME, codec=codec)
+    sealed = seal(block, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_offset, transactional=True)
+    return struct.pack(">q", base_offset) + b"".join(sealed)[8:]
+
+
+def marker(offset: int, producer_id: int = LOST.producer_id, epoch: int = LOST.producer_epoch) -> bytes:
+    """An ABORT marker, as it is below version 2: with the epoch of its transaction."""
+    data = bytearray(batch(offset, struct.pack(">hi", 0, 1), producer_id=producer_id, epoch=epoch, codec=Codec.NONE))
+    return changed(data, attributes=0x30)
+
+
+def changed(data: bytes | bytearray, *, attributes: int | None = None, last_delta: int | None = None) -> bytes:
+    """The batch with another header, and the CRC that fits."""
+    from crc32c import crc32c
+
+    data = bytearray(data)
+    if attributes is not None:
+        struct.pack_into(">h", data, 21, attributes)
+    if last_delta is not None:
+        struct.pack_into(">i", data, 23, last_delta)
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
+
+
+def emptied(base_offset: int, last_delta: int) -> bytes:
+    """What the cleaner leaves of the last batch of a producer."""
+    data = bytearray(batch(base_offset, b"x")[:61])
+    struct.pack_into(">i", data, 8, 61 - 12)
+    struct.pack_into(">i", data, 57, 0)
+    return changed(data, last_delta=last_delta)
+
+
+class Cluster:
+    """A leader that holds batches, and brokers that acknowledge what is produced. It is the copier's ``Admin``, too."""
+
+    def __init__(self, *batches: bytes, **settings: Any) -> None:
+        self.client = Brokers()
+        self.batches = {("t", 0): list(batches), ("t", 1): []}
+        self.refusal: KafkaEosError | None = None
+        self.start = 0
+        self.fetched: list[tuple[int, str]] = []
+        client: Any = self
+        self.copier = RecordCopier(client, LOG, ProducerConfig(linger_ms=0, **settings))
+
+    def fetch(
+        self, where: tuple[str, int], offset: int, deadline_ms: int, *, isolation: str, max_wait_ms: int, max_bytes: int
+    ) -> Any:
+        assert deadline_ms > self.client.now
+        self.fetched.append((offset, isolation))
+        if self.refusal is not None:
+            raise self.refusal
+        if offset < self.start:
+            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, records=None)
+        found = b""
+        for data in self.batches[where]:
+            base, delta = struct.unpack_from(">q", data)[0], struct.unpack_from(">i", data, 23)[0]
+            if base + delta >= offset and len(found) < max_bytes:
+                # The first one comes whole, the last one is cut (KIP-74).
+                found += data if not found else data[: max_bytes - len(found)]
+        self.client.now += 10 if found else max_wait_ms
+        return SimpleNamespace(error_code=0, records=found or None)
+
+    def copy(self, *ranges: OffsetRange) -> Copied:
+        return self.copier.copy(CopyRecords(COPY, LOST, ranges, PART))
+
+
+class Brokers(HandDrivenClient):
+    """Answers every request at once, and keeps what was appended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lead({("t", 0): 1, ("t", 1): 1, LOG: 1})
+        self.appended: list[tuple[tuple[str, int], RecordBatch]] = []
+        self.ends: list[bool] = []
+        self.produce_error = 0
+        self.busy = False
+        """Whether responses come only to a producer that waits for them."""
+
+    def poll(self, timeout_ms: int) -> Any:
+        if not self.completions:
+            self.now += timeout_ms
+        while self.sent and not (self.busy and timeout_ms == 0):
+            self.answer(self.response(self.sent[0].request))
+        return super().poll(timeout_ms)
+
+    def response(self, request: Any) -> Any:
+        if isinstance(request, EndTxnRequest):
+            self.ends.append(request.committed)
+            return EndTxnResponse(
+                throttle_time_ms=0,
+                error_code=0,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch + 1,
+            )
+        if isinstance(request, FindCoordinatorRequest):
+            found = FindCoordinatorResponse.Coordinator(
+                key=COPY.transactional_id, node_id=1, host="h", port=1, error_code=0, error_message=None
+            )
+            return FindCoordinatorResponse(throttle_time_ms=0, coordinators=(found,))
+        assert isinstance(request, ProduceRequest)
+        return ProduceResponse(
+            responses=tuple(
+                ProduceResponse.Topic(
+                    name=topic.name,
+                    partition_responses=tuple(
+                        ProduceResponse.Topic.Partition(
+                            index=data.index,
+                            error_code=self.produce_error,
+                            base_offset=self.append((topic.name, data.index), b"".join(map(bytes, data.records))),
+                        )
+                        for data in topic.partition_data
+                    ),
+                )
+                for topic in request.topic_data
+            )
+        )
+
+    def append(self, where: tuple[str, int], data: bytes) -> int:
+        (found,) = read_record_batches(data)
+        self.appended.append((where, found))
+        before = [each for at, each in self.appended[:-1] if at == where]
+        return 5_000 + sum(len(each.records) for each in before)
+
+    def values(self, partition: int = 0) -> list[bytes | None]:
+        return [one.value for where, found in self.appended if where == ("t", partition) for one in found.records]
+
+
+def where(first: int, last: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange(topic="t", partition=partition, first_offset=first, last_offset=last)
+
+
+def test_only_the_batches_of_the_lost_transaction_are_copied() -> None:
+    cluster = Cluster(
+        batch(98, b"begins", b"below", b"the range"),
+        batch(101, b"a", b"b"),
+        batch(103, b"another producer's", producer_id=9),
+        batch(104, b"another epoch's", epoch=1),
+        batch(105, b"a later epoch's", epoch=3),
+        batch(106, b"c"),
+        batch(107, b"", producer_id=-1, epoch=-1),
+        marker(108, producer_id=9),
+        marker(109),
+        batch(110, b"d", codec=Codec.ZSTD),
+        batch(111, b"beyond the range"),
+    )
+    copied = cluster.copy(where(100, 110))
+    assert cluster.client.values() == [b"a", b"b", b"c", b"d"]
+    assert copied.written.rows == 4
+    assert {isolation for _, isolation in cluster.fetched} == {"read_uncommitted"}
+
+
+def test_copied_batches_belong_to_the_new_transaction_unchanged() -> None:
+    cluster = Cluster(batch(100, b"a", b"b"), batch(102, b"c", codec=Codec.ZSTD))
+    cluster.batches["t", 1] = [batch(7, b"d")]
+    copied = cluster.copy(where(100, 102), where(7, 7, partition=1))
+    sent = sorted(
+        ((at, found) for at, found in cluster.client.appended if at[0] == "t"),
+        key=lambda each: (each[0], each[1].base_sequence),
+    )
+    assert [(found.producer_id, found.producer_epoch, found.transactional) for _, found in sent] == [(8, 0, True)] * 3
+    assert [(at[1], found.base_sequence, found.compression) for at, found in sent] == [
+        (0, 0, Codec.LZ4),
+        (0, 2, Codec.ZSTD),
+        (1, 0, Codec.LZ4),
+    ]
+    assert copied.written.rows == 4
+    assert copied.written.offsets == (where(5_000, 5_002), where(5_000, 5_000, partition=1))
+
+
+def test_part_record_follows_the_acknowledged_records() -> None:
+    cluster = Cluster(batch(100, b"a"))
+    copied = cluster.copy(where(100, 100))
+    assert [at for at, _ in cluster.client.appended] == [("t", 0), LOG]
+    (part,) = cluster.client.appended[-1][1].records
+    assert (part.key, part.value) == (PART.key, PART.value)
+    assert copied.part_offset == 5_000
+    assert LOG[0] not in {part.topic for part in copied.written.offsets}
+    assert cluster.client.ends == [], "the transaction stays open"
+
+
+def test_range_is_fetched_in_pieces_to_its_end() -> None:
+    value = bytes(FETCH_BYTES // 3)
+    cluster = Cluster(*(batch(offset, value, codec=Codec.NONE) for offset in range(100, 110)))
+    assert cluster.copy(where(100, 109)).written.rows == 10
+    assert [offset for offset, _ in cluster.fetched] == [100, 102, 104, 106, 108]
+
+
+def test_large_batch_behind_a_marker_is_copied() -> None:
+    """A response with the marker and the beginning of the batch moves on: the next one brings the batch whole."""
+    large = batch(101, bytes(FETCH_BYTES + 1), codec=Codec.NONE)
+    cluster = Cluster(batch(99, b"a"), marker(100, producer_id=9), large)
+    assert cluster.copy(where(99, 101)).written.rows == 2
+    assert cluster.fetched[-1][0] == 101
+
+
+def test_rows_that_come_late_are_awaited() -> None:
+    cluster = Cluster(max_block_ms=1_600)
+    shown = iter([[], [], [], [batch(100, b"a")], [], [], [], [batch(101, b"b")]])
+    fetch = cluster.fetch
+
+    def late(*args: Any, **options: Any) -> Any:
+        cluster.batches["t", 0] = next(shown)
+        return fetch(*args, **options)
+
+    cluster.fetch = late  # type: ignore[method-assign]
+    assert cluster.copy(where(100, 101)).written.rows == 2
+
+
+def gone(cluster: Cluster, *ranges: OffsetRange) -> str:
+    """The copy raises that records are gone, and ends its transaction if it has begun one."""
+    with pytest.raises(RecordsGoneError) as raised:
+        cluster.copy(*(ranges or (where(100, 104),)))
+    assert raised.value.code == "LOST_PARTS"
+    assert cluster.client.ends == ([False] if cluster.client.appended else [])
+    assert all(at != LOG for at, _ in cluster.client.appended)
+    return raised.value.message
+
+
+def test_deleted_records_are_reported_with_their_place() -> None:
+    cluster = Cluster(batch(100, b"a"), batch(104, b"b"))
+    cluster.start = 101
+    assert gone(cluster) == "t-0 [100..104]: the partition does not hold these offsets any more"
+
+
+def test_records_deleted_while_they_are_copied_are_reported() -> None:
+    cluster = Cluster(batch(100, bytes(PUMP_EVERY_BYTES), b"b", codec=Codec.NONE))
+    cluster.batches["t", 1] = [batch(5, b"c")]
+    cluster.start = 6
+    assert gone(cluster, where(100, 101), where(5, 5, partition=1)).startswith("t-1 [5..5]: ")
+    assert cluster.client.ends == [False]
+
+
+def test_shorter_partition_is_reported_after_max_block_ms() -> None:
+    """The topic was created again, or an unclean leader election lost records."""
+    cluster = Cluster(batch(100, b"a"), max_block_ms=2_000)
+    assert gone(cluster) == "t-0 [100..104]: its leader returns nothing from offset 101 on"
+    assert 2_000 < cluster.client.now < 10_000
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        AuthorizationError("AUTHORIZATION_FAILED", "Fetch: TOPIC_AUTHORIZATION_FAILED for t-0; grant Read"),
+        BrokerRefusedError("UNKNOWN_TOPIC", "topic 't' is not known"),
+    ],
+)
+def test_missing_right_and_deleted_topic_are_reported(refusal: KafkaEosError) -> None:
+    cluster = Cluster()
+    cluster.refusal = refusal
+    assert gone(cluster) == f"t-0 [100..104]: {refusal.message}"
+
+
+def test_missing_right_does_not_mean_that_records_are_gone() -> None:
+    cluster = Cluster()
+    cluster.refusal = AuthorizationError("AUTHORIZATION_FAILED", "grant Read")
+    with pytest.raises(RecordsHiddenError):
+        cluster.copy(where(100, 104))
+
+
+def test_damaged_batch_is_reported_and_nothing_of_it_copied() -> None:
+    data = bytearray(batch(100, b"a", b"b", codec=Codec.NONE))
+    data[-3] ^= 1
+    cluster = Cluster(batch(99, b"before"), bytes(data))
+    assert "t-0 [99..101]: the batch at offset 100 is damaged: its CRC-32C" in gone(cluster, where(99, 101))
+
+
+@pytest.mark.parametrize("refusal", [BrokerUnavailableError("REQUEST_DEADLINE", "no leader"), ZeroDivisionError("bug")])
+def test_another_failure_is_raised_as_it_is(refusal: Any) -> None:
+    """Records that cannot be fetched now are not gone."""
+    large = bytes(PUMP_EVERY_BYTES)
+    cluster = Cluster(batch(100, large, codec=Codec.NONE))
+    fetch = cluster.fetch
+
+    def fails_later(where: Any, offset: int, *args: Any, **options: Any) -> Any:
+        if offset > 100:
+            raise refusal
+        return fetch(where, offset, *args, **options)
+
+    cluster.fetch = fails_later  # type: ignore[method-assign]
+    with pytest.raises(type(refusal)) as raised:
+        cluster.copy(where(100, 104))
+    assert raised.value is refusal
+    assert cluster.client.values() == [large]
+    assert cluster.client.ends == [False]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [emptied(101, last_delta=2), changed(batch(101, b"x", b"y"), last_delta=2)],
+    ids=["all records removed", "one record removed"],
+)
+def test_compacted_batch_is_not_copied(left: bytes) -> None:
+    """Its rows are missing in the count, which `commit.restore` compares."""
+    cluster = Cluster(batch(100, b"a"), left)
+    copied = cluster.copy(where(100, 103))
+    assert (cluster.client.values(), copied.written.rows) == ([b"a"], 1)
+
+
+def test_copy_fails_when_its_records_are_rejected() -> None:
+    cluster = Cluster(batch(100, b"a", b"b"))
+    cluster.client.produce_error = ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(KafkaEosError, match="MESSAGE_TOO_LARGE"):
+        cluster.copy(where(100, 101))
+
+
+def test_rows_are_copied_past_interceptors_and_dead_letters() -> None:
+    """They passed both when they were written."""
+    cluster = Cluster(
+        batch(100, b"a"),
+        interceptors=("no.such:Interceptor",),
+        dead_letter_topic="dlq",
+        partitioner="no.such:partitioner",
+    )
+    assert cluster.copy(where(100, 100)).written.rows == 1
+
+
+class Streaming(Cluster):
+    """A range in which each response of a megabyte holds one small batch of the lost transaction."""
+
+    MEGABYTE = 1 << 20
+
+    def __init__(self, responses: int) -> None:
+        super().__init__(buffer_memory=self.MEGABYTE)
+        self.last_offset = 2 * responses - 1
+        value = bytes(self.MEGABYTE - 40_000)
+        self.others = encode_rows([(None, value, ())], TIME)
+
+    def fetch(self, where: Any, offset: int, deadline_ms: int, *, max_bytes: int, **_: Any) -> Any:
+        assert max_bytes == self.MEGABYTE, "no more than buffer.memory"
+        own = batch(offset, bytes(20_000), codec=Codec.NONE)
+        sealed = seal(self.others, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+        other = struct.pack(">q", offset + 1) + b"".join(map(bytes, sealed))[8:]
+        return SimpleNamespace(error_code=0, records=own + other)
+
+
+def test_memory_is_bounded_however_small_the_own_share() -> None:
+    """A view into a response would keep all of it until the acknowledgement."""
+    cluster = Streaming(responses=60)
+    cluster.client.busy = True
+    tracemalloc.start()
+    try:
+        copied = cluster.copy(where(0, cluster.last_offset))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert copied.written.rows == 60
+    assert peak < 6 * Streaming.MEGABYTE, f"{peak / Streaming.MEGABYTE:.1f} MiB"
