@@ -32,7 +32,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_verified_appends
+from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_apis, require_verified_appends
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 
@@ -183,6 +183,7 @@ def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> 
     """Check the topics and the brokers' settings."""
     # View and plan are of no use if the commit log was deleted and created again.
     deadline = admin.client.clock() + settings.producer.max_block_ms
+    require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
     require_verified_appends(admin, found, deadline)
     if settings.topic is not None and settings.producer.dead_letter_topic is None:

@@ -710,17 +710,21 @@ def handshake() -> Iterator[Case]:
         return replace(answer, api_keys=keys)
 
     rules = (Rule(api, Change(without_flexible_produce), count=None),)
-    yield Case(name="ApiVersions-a-broker-too-old", rules=rules, ends="BROKER_TOO_OLD")
+    yield Case(name="ApiVersions-a-broker-too-old", rules=rules, ends="MISSING_API")
 
 
 def commands() -> Iterator[Case]:
     api, not_controller = m.CreateTopicsRequest, Answer(ErrorCode.NOT_CONTROLLER)
     how = {"way": "new-log"}
     yield from again(api, anything, f"REQUEST_TIMED_OUT NOT_CONTROLLER {QUOTA}", **how)
-    done = "TOPIC_ALREADY_EXISTS REQUEST_TIMED_OUT"
-    yield from again(api, anything, done, answer=AnswerAfter, in_a_row=False, after=not_controller, **how)
-    refused = f"""INVALID_REPLICATION_FACTOR POLICY_VIOLATION CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED
-        {STRANGE}"""
+    # The first request that a single broker does not refuse by itself, for too many replicas.
+    done, third = "TOPIC_ALREADY_EXISTS REQUEST_TIMED_OUT", {"nth": 3}
+    yield from again(api, anything, done, answer=AnswerAfter, in_a_row=False, after=not_controller, **third, **how)
+    settings = "INVALID_REPLICATION_FACTOR INVALID_CONFIG POLICY_VIOLATION"
+    yield from again(api, anything, settings, after=not_controller, note="settings", **how)
+    says = r"--partitions 16 --config cleanup\.policy=compact$"
+    yield from for_ever(api, anything, settings, "COMMIT_LOG_TOPIC", says=says, **how)
+    refused = f"CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED {STRANGE}"
     yield from ends(api, anything, {"COMMIT_LOG_TOPIC": refused}, after=not_controller, **how)
     api, moved = m.WriteTxnMarkersRequest, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     how = {"way": "marker"}
