@@ -89,7 +89,9 @@ def test_write_id_is_read_beside_every_bomb_below_64_mib() -> None:
     fuzz = Fuzz(0)
     for _, codec, count, section in fuzz.bombs:
         fuzz._append_section(log, codec, count, section)
-    genuine = history(log, W, 10)
+    genuine, batches = history(W, 10)
+    for each, records in batches:
+        log.append(each, records)
     reset_peak()
     before = resident("VmRSS")
     found = log.read(W).query("batch").newest
