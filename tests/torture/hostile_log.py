@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:tests .venv/bin/python tests/torture/hostile_log.py --cases 1000000
 
-A case is a partition of the commit log: the whole history of two write ids, and among it the batches of a hostile producer. Those begin as
-records of ours. A producer that may Write changes their JSON, their bytes, their batch, or all of it, and signs the batch with a right CRC.
+A case is a batch of a hostile producer. It begins as records of ours. A producer that may Write changes their JSON, their bytes, their
+batch, or all of it, and signs the batch with a right CRC. Some of them lie in one log, among the whole histories of two write ids.
 The reader is the executor, the view, the parser of decisions and ``kafka-eos commits``; only the network is missing.
 
 What must hold: reading raises nothing. A decision that counts names its own write only, in the transaction of its own driver. The write id
@@ -363,14 +363,15 @@ class Fuzz:
         start = resident("VmRSS")
         reset_peak()
         try:
-            for _ in range(cases):
-                self._case()
-                self.counts["cases"] += 1
+            until = self.counts["cases"] + cases
+            while self.counts["cases"] < until:
+                self._read_a_log()
         finally:
             logger.setLevel(level)
         self.memory = max(self.memory, resident("VmHWM") - start)
 
-    def _case(self) -> None:
+    def _read_a_log(self) -> None:
+        self.counts["logs"] += 1
         chance, log = self.chance, HostileLog()
         genuine: dict[str, Decision] = {}
         writers = [(BYSTANDER, 10, 1), (VICTIM, 30, 1), (BYSTANDER, 10, 3), (VICTIM, 30, 3)]
@@ -380,13 +381,14 @@ class Fuzz:
             genuine[write_id], batches = history(write_id, producer_id, version)
             for batch, records in batches:
                 log.append(batch, records)
-        for _ in range(chance.randint(1, 3)):
+        for _ in range(chance.randint(2, 6)):
             self._append_hostile(log, genuine[VICTIM])
         self._check(log, genuine)
 
     def _append_hostile(self, log: HostileLog, decision: Decision) -> None:
         chance = self.chance
-        if chance.random() < 0.002:
+        self.counts["cases"] += 1
+        if chance.random() < 0.001:
             name, codec, count, section = chance.choice(self.bombs)
             self.counts[name] += 1
             self._append_section(log, codec, count, section)
