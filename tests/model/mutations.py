@@ -30,7 +30,7 @@ from kafka_eos_sink.commit import (
     witnesses,
 )
 from kafka_eos_sink.commit import take_over as take_over_module
-from kafka_eos_sink.commit.log_view import QueryState
+from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
 from .exhausted import UNRESOLVABLE
@@ -395,9 +395,14 @@ MUTATIONS: tuple[Mutation, ...] = (
                 '_dump(["decision", write_id, "", number])',
             ),
             Edit(
-                QueryState._of,
-                "LogKey(kind, self.write_id, self.query_id, rest)",
-                'LogKey(kind, self.write_id, "" if kind == "decision" else self.query_id, rest)',
+                commit_log.parse_decision,
+                "(decision.write_id, decision.query_id) == (key.write_id, key.query_id)",
+                "decision.write_id == key.write_id",
+            ),
+            Edit(
+                LogView.query,
+                "self._queries.get((self.write_id, query_id), {})",
+                '{**self._queries.get((self.write_id, query_id), {}), **self._queries.get((self.write_id, ""), {})}',
             ),
         ),
         setting=_small(
