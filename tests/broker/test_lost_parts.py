@@ -6,6 +6,7 @@ Without Spark, and without the source that the rows came from.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -316,6 +317,25 @@ def test_copies_lost_before_their_end_are_copied_again_in_the_same_run(
             running.result(PATIENCE_S)
     assert_next_run_skips(given)
     assert_every_row_once(any_kafka, topic)
+
+
+def test_rows_of_all_topics_of_a_task_are_restored(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose brokers compress and stamp batches themselves."""
+    servers = any_kafka.bootstrap_servers
+    configs: list[dict[str, str]] = [{"compression.type": "gzip"}, {"message.timestamp.type": "LogAppendTime"}]
+    topics = [create_topic(servers, partitions=1, configs=config) for config in configs]
+    given = replace(write_settings(any_kafka, topics[0]), topic=None)
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    messages = [session.write_task(given, plan, task, iter([rows_of(topic, 0) for topic in topics]))]
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    began_ms = time.time_ns() // 1_000_000
+    session.plan(given)
+    for topic in topics:
+        assert_every_row_once(any_kafka, topic, 1)
+    assert {record.timestamp < began_ms for record in read_committed(servers, topics[0])} == {True}
+    assert {record.timestamp >= began_ms for record in read_committed(servers, topics[1])} == {True}
 
 
 @pytest.mark.parametrize(
