@@ -6,6 +6,7 @@ Without Spark, and without the source that the rows came from.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
+from kafka_eos_sink.commit.restore import MOST_COPIES
 from kafka_eos_sink.commit.steps import Copied, CopyRecords, End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -54,6 +56,7 @@ from kafka_testing import (
     ReadRecord,
     assert_nothing_open,
     await_markers,
+    change_config,
     create_topic,
     read_committed,
     read_uncommitted,
@@ -283,6 +286,78 @@ def copies(step: CopyRecords) -> Procedure[Copied]:
     (result,) = yield EndTransactions((End(identity=step.identity, commit=True),))
     assert result.error == 0
     return copied
+
+
+@pytest.mark.parametrize("times", [1, MOST_COPIES])
+def test_copies_lost_before_their_end_are_copied_again_in_the_same_run(
+    any_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Decisions of many pieces follow each other in W.driver's transactions. After four copies the run fails, and the next goes on."""
+    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 200)
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    given = write_settings(any_kafka, topic)
+    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch)[1:])
+    held = tmp_path / "copied"
+    monkeypatch.setenv(VARIABLE, f"restore.decided=wait:{held}")
+    with ThreadPoolExecutor(1) as driver:
+        running = driver.submit(session.plan, given)
+        for number in range(times):
+            wait_until(lambda: held.exists() or running.done(), f"decision {number + 1} of copies")
+            abort_open(given)
+            if number == times - 1:
+                monkeypatch.delenv(VARIABLE)
+            held.unlink()
+        if times == MOST_COPIES:
+            with pytest.raises(
+                DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*copied from the log {times} times"
+            ):
+                running.result(PATIENCE_S)
+            assert values(any_kafka, topic) == Counter(range(ROWS))
+        else:
+            running.result(PATIENCE_S)
+    assert_next_run_skips(given)
+    assert_every_row_once(any_kafka, topic)
+
+
+def test_rows_of_all_topics_of_a_task_are_restored(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose brokers compress and stamp batches themselves."""
+    servers = any_kafka.bootstrap_servers
+    configs: list[dict[str, str]] = [{"compression.type": "gzip"}, {"message.timestamp.type": "LogAppendTime"}]
+    topics = [create_topic(servers, partitions=1, configs=config) for config in configs]
+    given = replace(write_settings(any_kafka, topics[0]), topic=None)
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    messages = [session.write_task(given, plan, task, iter([rows_of(topic, 0) for topic in topics]))]
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    began_ms = time.time_ns() // 1_000_000
+    session.plan(given)
+    for topic in topics:
+        assert_every_row_once(any_kafka, topic, 1)
+    assert {record.timestamp < began_ms for record in read_committed(servers, topics[0])} == {True}
+    assert {record.timestamp >= began_ms for record in read_committed(servers, topics[1])} == {True}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual"),
+    [("max.message.bytes", "80", "1048588"), ("message.timestamp.before.max.ms", "1", "9223372036854775807")],
+)
+def test_copies_that_the_topic_refuses_leave_nothing_open(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, usual: str
+) -> None:
+    """Until the topic takes them again, as it took the originals."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    given = write_settings(kafka, topic)
+    messages = decided(given, "commit.between_ends", monkeypatch)
+    abort_by_hand(given, messages[1:])
+    change_config(kafka.bootstrap_servers, "topic", topic, setting, value)
+    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):
+        session.plan(given)
+    assert values(kafka, topic) == Counter(range(ROWS))
+    assert_nothing_open(kafka.bootstrap_servers)
+    change_config(kafka.bootstrap_servers, "topic", topic, setting, usual)
+    assert_next_run_skips(given)
+    assert_every_row_once(kafka, topic)
 
 
 def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:

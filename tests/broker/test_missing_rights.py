@@ -121,13 +121,13 @@ REFUSALS = [
 ]
 NOTHING = "nothing-at-all"
 NO_PROOFS = "no-proofs"
-NO_TOPIC_READ = "no-topic-read"
+NO_TOPIC_READ = {point: f"no-topic-read-{point}" for point in ("commit.between_ends", "commit.decided")}
 NO_LOG_YET = "no-log-yet"
 USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
     NO_PROOFS: NEEDED,
-    NO_TOPIC_READ: without("topic", "READ"),
+    **{user: without("topic", "READ") for user in NO_TOPIC_READ.values()},
     NO_LOG_YET: EVERYTHING,
     "topic-write": (Right("topic", "WRITE"),),
     NOTHING: (),
@@ -273,23 +273,27 @@ def test_write_without_proof_rights_succeeds_with_warnings(
     assert_every_row_once(guarded, NO_PROOFS)
 
 
+@pytest.mark.parametrize("point", NO_TOPIC_READ)
 def test_lost_rows_that_may_not_be_read_are_copied_once_they_may(
-    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    topic = f"data-{NO_TOPIC_READ}"
-    given = settings_of(guarded, NO_TOPIC_READ)
+    """Nor are they given up where nothing of the version is visible."""
+    user = NO_TOPIC_READ[point]
+    topic = f"data-{user}"
+    given = settings_of(guarded, user)
     plan = session.plan(given)
     messages = tasks(given, plan)
-    die_at("commit.between_ends", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages[1:])
+    die_at(point, given, plan, messages, monkeypatch)
+    kept = 1 if point == "commit.between_ends" else 0
+    abort_by_hand(given, messages[kept:])
     with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
         session.plan(given)
     assert "Once the rows can be read again, the next run copies them" in str(raised.value)
-    assert len(read_committed(guarded.plaintext_servers, topic)) == ROWS
+    assert len(read_committed(guarded.plaintext_servers, topic)) == kept * ROWS
     assert_nothing_open(guarded.plaintext_servers)
     may_read = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
     session.plan(replace(given, client=may_read))
-    assert_every_row_once(guarded, NO_TOPIC_READ)
+    assert_every_row_once(guarded, user)
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:
