@@ -15,17 +15,17 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
     "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
-    "client": 4_065,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
+    "client": 4_072,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
-    "runtime": 2_120,  # with the copier of lost transactions; to be 1,300
+    "runtime": 2_309,  # with the copier of lost transactions, and what a write requires of the cluster; to be 1,300
     "settings": 1_468,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
-    "cli": 1_301,
+    "cli": 1_339,  # check lets the cluster validate the commit log
 }
-ALL_LINES = 23_360  # commit/, 4,155 of them, is to be 3,500
+ALL_LINES = 23_600  # commit/, 4,155 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
