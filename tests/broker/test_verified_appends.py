@@ -19,6 +19,7 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import driver_requests, session
+from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_eos_sink.runtime.requirements import VERIFICATION, broker_settings
 from kafka_testing import create_topic, read_committed, wait_until
 
@@ -26,7 +27,7 @@ TIMEOUT_MS = 30_000
 OFF = {VERIFICATION: "false"}
 
 
-def append_behind_abort(admin: Admin, topic: str) -> int | None:
+def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) -> int | None:
     """The error of a Produce whose transaction the coordinator has aborted."""
 
     def deadline() -> int:
@@ -35,13 +36,18 @@ def append_behind_abort(admin: Admin, topic: str) -> int | None:
     name, where = "aborted.0.0", (topic, 0)
     producer_id, epoch = admin.init_producer_id(name, 60_000, deadline())
     identity = ProducerIdentity(
-        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, transaction_version=0
+        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, transaction_version=transaction_version
     )
-    assert driver_requests.add_partition(admin, identity, where, deadline()) == ErrorCode.NONE
+    if transaction_version < 2:
+        assert driver_requests.add_partition(admin, identity, where, deadline()) == ErrorCode.NONE
     records = (LogRecord(b"key", b"row"),)
     assert driver_requests.append(admin, AppendInTransaction(identity, 0, records), where, TIMEOUT_MS).error == 0
     abort = EndTransaction(
-        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=False, version=3
+        transactional_id=name,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        committed=False,
+        version=end_txn_version(identity),
     )
     (ended,) = admin.end_transactions([abort], deadline())
     assert ended.error_code == ErrorCode.NONE
@@ -91,7 +97,9 @@ def test_write_is_refused_where_leaders_append_behind_an_abort(
 
 def test_setting_does_not_matter_from_transaction_version_2_on() -> None:
     with EmbeddedKafka(transaction_version=2, properties=OFF) as kafka:
-        topic = create_topic(kafka.bootstrap_servers)
+        topic, other = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)
+        with connected(kafka.bootstrap_servers) as admin:
+            assert append_behind_abort(admin, other, transaction_version=2) == ErrorCode.INVALID_PRODUCER_EPOCH
         write_all(write_settings(kafka, topic))
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 20
 
