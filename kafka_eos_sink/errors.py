@@ -64,6 +64,14 @@ class BrokerRefusedError(KafkaEosError):
     """A broker responded with an error that is not retriable."""
 
 
+class MissingApiError(BrokerRefusedError):
+    """A broker does not offer an API in a version that this client speaks (code MISSING_API)."""
+
+
+class TopicSettingsError(BrokerRefusedError):
+    """The cluster rejects a new topic's settings and may accept others."""
+
+
 class TransactionAbortedError(KafkaEosError):
     """The transaction of this attempt cannot be committed; a new attempt may succeed."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
+import time
 
 VARIABLE = "KAFKA_EOS_LOG"
 ROOT = "kafka_eos_sink"
@@ -13,7 +15,10 @@ _FORMAT = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
 
 log = logging.getLogger(ROOT)
 
-_warned: set[str] = set()
+AGAIN_AFTER_S = 60.0
+
+_silent_until: dict[object, float] = {}
+"""Until when (monotonic) not to warn, by the text of a warning or what it is about."""
 
 
 def configure() -> None:
@@ -43,17 +48,23 @@ def configure() -> None:
             )
 
 
-def warn_once(warning: str, about: str | None = None) -> None:
-    """Log a warning that this process has not logged yet; nor another one ``about`` the same.
+def warn_once(warning: str, about: object = None) -> None:
+    """Log a warning that this process has not logged yet.
 
     A stream's planner process would repeat it with every batch. The prefix names the package, because Spark mixes the logs of
     Python workers with its own lines.
+
+    Args:
+        about: What the warning is about, if that may change and the text names a batch: then one per minute.
     """
-    if (about or warning) not in _warned:
-        _warned.add(about or warning)
+    now, key = time.monotonic(), warning if about is None else about
+    for each in [each for each, until in _silent_until.items() if until <= now]:
+        del _silent_until[each]
+    if key not in _silent_until:
+        _silent_until[key] = math.inf if about is None else now + AGAIN_AFTER_S
         log.warning("kafka-eos: %s", warning)
 
 
 def forget() -> None:
     """Log every warning again; for tests."""
-    _warned.clear()
+    _silent_until.clear()

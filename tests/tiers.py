@@ -214,6 +214,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
+    Rule("faults/test_stopped_broker.py", ALL),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),
@@ -244,6 +245,8 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
+    Rule("broker/test_commit_log_creation.py", ALL),
+    Rule("broker/test_verified_appends.py", ALL),
     Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(
         "broker/test_deleted_topics.py::test_commit_fails_when_topic_is_deleted_after_the_write",

@@ -11,22 +11,27 @@ from enum import Enum, IntEnum
 from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.errors import AuthorizationError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
+    NEEDED,
+    OPTIONAL,
+    OTHER_SERVICES,
     UNVERIFIED,
     broker_settings,
+    missing_apis,
     verifies_appends,
     way_to_verify,
 )
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
-from kafka_eos_sink.runtime.topics import MAX_REPLICATION_FACTOR
+from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
 
 _NEVER_MS = 2**31 - 1
 _BROKER_TIMEOUT_MS = 10_000
@@ -45,7 +50,6 @@ class _Operation(IntEnum):
 
     READ = 3
     WRITE = 4
-    CREATE = 5
     ALTER = 7
     DESCRIBE = 8
     CLUSTER_ACTION = 9
@@ -97,7 +101,9 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
         BrokerUnavailableError: No broker can be reached. Every other problem is a finding.
     """
     deadline = admin.client.clock() + timeout_ms
-    admin.client.any_node(deadline)
+    versions = admin.client.versions(admin.client.any_node(deadline))
+    if missing_apis(versions, [MetadataRequest]):
+        return [_offers("connection", admin.client.config.bootstrap_servers_text, versions)]
     admin.client.wait_for_metadata(deadline)
     found = [*_brokers(admin, deadline), *_transactions(admin, deadline)]
     operations = _cluster_operations(admin, deadline)
@@ -106,7 +112,7 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
         if topic in (commit_log_topic, DEFAULT_TOPIC):
             meaning = "it must hold only records of the sink: choose another topic"
             found.append(Finding(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
-    found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, operations)
+    found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     return [*found, *_rights(admin, deadline, operations)]
 
 
@@ -122,20 +128,31 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
         # A limit per broker: one that does not respond must not use up the time of the others.
         limit = min(deadline, client.clock() + _BROKER_TIMEOUT_MS)
         try:
-            features = client.call(broker.node_id, request, deadline_ms=limit).supported_features
+            response = client.call(broker.node_id, request, deadline_ms=limit)
         except KafkaEosError as failure:
             meaning = f"check its advertised listener; {failure.message}"
             yield Finding("", what, f"{address} cannot be reached from here", _FAILS, meaning)
             continue
-        level = next((each.max_version for each in features if each.name == "metadata.version"), 0)
+        level = next((each.max_version for each in response.supported_features if each.name == "metadata.version"), 0)
         release = next(release for first, release in _RELEASES.items() if level >= first)
         releases.add(release)
-        yield Finding("", what, f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}")
+        shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
+        yield _offers(what, shown, BrokerVersions.from_response(response))
     skips = "4.3.0 and 4.3.1 can skip a transaction marker if a partition has no leader"
     repair = f"{skips}; the write then fails with an error, and `kafka-eos repair` writes the marker"
     affected = ("4.3" in releases, "Kafka 4.3, patch level not visible", _WARN, repair)
     unsure = (None in releases or not releases, "release not known", _UNKNOWN, skips)
     yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
+
+
+def _offers(what: str, found: str, versions: BrokerVersions) -> Finding:
+    needed, optional = missing_apis(versions, NEEDED), missing_apis(versions, OPTIONAL)
+    return _cluster_rule(
+        what,
+        (bool(needed), found, _FAILS, f"does not offer {needed}. {OTHER_SERVICES}"),
+        (bool(optional), found, _WARN, f"does not offer {optional}"),
+        otherwise=found,
+    )
 
 
 def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
@@ -181,13 +198,8 @@ def _cluster_operations(admin: Admin, deadline: int) -> int:
     return _UNKNOWN_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
-def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | None = None) -> Iterator[Finding]:
-    """Check a topic.
-
-    Args:
-        cluster: For the commit log, the operations that the cluster allows: the first write creates a missing log.
-    """
-    client, is_commit_log = admin.client, cluster is not None
+def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[Finding]:
+    client = admin.client
     # Without automatic creation: the command must change nothing.
     request = MetadataRequest(
         topics=(MetadataRequest.Topic(name=name),),
@@ -196,15 +208,8 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
     )
     (response,) = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
     error = response.error_code
-    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and cluster is not None:
-        factor = min(MAX_REPLICATION_FACTOR, len(client.metadata.brokers))
-        size = f"{LOG_PARTITIONS} partitions, replication factor {factor}"
-        created = f"does not exist yet, the first write creates it with {size}"
-        # An ACL can also grant Create on the topic's name, which brokers do not report for a missing topic.
-        denied = "missing Create on the cluster: grant Create on this topic, or create it yourself"
-        unknown = (cluster == _UNKNOWN_OPERATIONS, created, _UNKNOWN, "")
-        cannot_create = (not _allows(cluster, _Operation.CREATE), created, _UNKNOWN, denied)
-        yield _rule(about, "topic", unknown, cannot_create, otherwise=created)
+    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_commit_log:
+        yield _created_log(admin, about, name, deadline)
         return
     if error:
         found, meaning = ErrorCode.of(error).name, ""
@@ -222,6 +227,21 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, cluster: int | No
         configs = {}
     yield from _configs(about, topic, configs, is_commit_log)
     yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
+
+
+def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
+    """Let the cluster check the request by which the first write creates the commit log."""
+    brokers = broker_count(admin, deadline)
+    try:
+        made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
+    except ConfigurationError as rejected:
+        return Finding(about, "topic", "does not exist", _FAILS, rejected.message)
+    replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
+    size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
+    created = f"does not exist yet, the first write creates it with {size}"
+    weak = weaknesses(replicas, brokers, configs)
+    meaning = f"{weak}: the loss of a broker can lose decisions; create it yourself"
+    return _rule(about, "topic", (bool(weak), created, _WARN, meaning), otherwise=created)
 
 
 def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[Finding]:

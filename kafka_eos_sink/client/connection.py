@@ -27,7 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_eos_sink import __version__
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, MissingApiError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -136,6 +136,11 @@ class BrokerVersions:
         """Return the broker's highest version of a request, -1 if it has none."""
         return self.api_versions.get(request.API_KEY, (0, -1))[1]
 
+    def offered(self, request: type[Request[Any]]) -> str:
+        """Describe the broker's versions of a request, for messages."""
+        lowest, highest = self.api_versions.get(request.API_KEY, (0, -1))
+        return f"{lowest} to {highest}" if highest >= 0 else "none"
+
     def negotiate(
         self,
         request: type[Request[Any]],
@@ -150,18 +155,17 @@ class BrokerVersions:
             broker: The broker's name for messages.
 
         Raises:
-            BrokerRefusedError: BROKER_TOO_OLD, if the broker's highest version is below the client's lowest one.
-                NO_COMMON_VERSION, if the broker's lowest version or the bounds leave no version.
+            MissingApiError: Broker and client have no version in common.
+            BrokerRefusedError: NO_COMMON_VERSION, if the bounds leave no version.
         """
         api = api_name(request)
         first, last = request.VERSIONS[0], request.VERSIONS[-1]
         lowest, highest = self.api_versions.get(request.API_KEY, (0, -1))
-        if highest < first:
-            known = f"only up to version {highest}" if highest >= 0 else "not at all"
-            raise BrokerRefusedError(
-                "BROKER_TOO_OLD",
-                f"{broker} speaks {api} {known}, and this client requires version {first} or later; "
-                "upgrade the broker to Apache Kafka 3.0 or later",
+        if highest < first or lowest > last:
+            raise MissingApiError(
+                "MISSING_API",
+                f"{broker} does not offer {api} in a version that this client speaks ({first} to {last}, offered: "
+                f"{self.offered(request)}); kafka-eos check shows all that are missing",
             )
         first = first if min_version is None else max(first, min_version)
         last = last if max_version is None else min(last, max_version)
@@ -234,7 +238,7 @@ class Connection:
 
         Raises:
             ProtocolError: The broker sent bytes that are not Kafka's protocol.
-            BrokerRefusedError: The broker is too old.
+            MissingApiError: The broker offers no version that the handshake needs.
             AuthenticationError: The dialogue rejected the broker, or the broker rejected the client.
 
         After an error, close the connection.

@@ -27,7 +27,7 @@ class NetworkClient(Pump):
 
     Raises:
         ConfigurationError: TLS_SETTINGS, from the constructor, if OpenSSL rejects certificates or keys.
-        BrokerRefusedError: BROKER_TOO_OLD, from `poll` and the blocking calls, if a broker lacks a version that the client needs.
+        MissingApiError: From `poll` and the blocking calls, if a broker lacks a version that the client needs.
         AuthenticationError: From `poll` and the blocking calls, if TLS or SASL fails. Another attempt would fail, too.
     """
 

@@ -162,7 +162,7 @@ class Pump:
             timeout_ms: Replaces ``request.timeout.ms`` for this request.
 
         Raises:
-            BrokerRefusedError: BROKER_TOO_OLD or NO_COMMON_VERSION.
+            BrokerRefusedError: MISSING_API or NO_COMMON_VERSION.
         """
         timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         return self._connected(node_id).send(request, self.clock(), timeout, max_version, min_version)

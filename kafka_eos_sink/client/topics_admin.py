@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeVar
 
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
@@ -46,19 +45,27 @@ class TopicsAdmin(Requests):
         return self.values(call, [name], deadline_ms)[name]
 
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str], deadline_ms: int
-    ) -> bool:
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        deadline_ms: int,
+        *,
+        validate_only: bool = False,
+    ) -> m.CreateTopicsResponse.Topic | None:
         """Create the topic and wait for its leaders.
 
         Args:
             partitions, replication_factor: -1 for the broker's default.
+            validate_only: Create nothing; the result is the same.
 
         Returns:
-            False if the topic existed. An earlier try whose response was lost may have created it, so check the configuration in
-            both cases.
+            The topic, None if it existed. An earlier try whose response was lost may have created it.
 
         Raises:
-            AuthorizationError, BrokerRefusedError: With the command that creates the topic by hand.
+            TopicSettingsError: Other settings may be accepted.
+            AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
         topic = m.CreateTopicsRequest.Topic(
             name=name,
@@ -66,18 +73,18 @@ class TopicsAdmin(Requests):
             replication_factor=replication_factor,
             configs=tuple(m.CreateTopicsRequest.Topic.Config(name=key, value=value) for key, value in configs.items()),
         )
+        timeout_ms = self.client.config.request_timeout_ms
         call = single(
-            m.CreateTopicsRequest(topics=(topic,), timeout_ms=self.client.config.request_timeout_ms),
+            m.CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=validate_only),
             Route.CONTROLLER,
             "topic",
-            lambda response: ((each.error_code, each.error_message, not each.error_code) for each in response.topics),
+            lambda response: (
+                (each.error_code, each.error_message, None if each.error_code else each) for each in response.topics
+            ),
         )
-        try:
-            created = self.values(call, [name], deadline_ms)[name]
-        except (AuthorizationError, BrokerRefusedError) as error:
-            command = _create_command(self.client.config.bootstrap_servers_text, topic)
-            error.message = f"{error.message} To create it by hand: {command}"
-            raise
+        created: m.CreateTopicsResponse.Topic | None = self.values(call, [name], deadline_ms)[name]
+        if validate_only:
+            return created
         self.leaders([(name, 0)], deadline_ms)
         # Metadata that names the first partition's leader names all partitions, also if the broker chose their number.
         count = len(self.client.metadata.topics[name].partitions)
@@ -346,14 +353,4 @@ def _writable(marker: TransactionMarker) -> m.WriteTxnMarkersRequest.Marker:
         topics=(m.WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
-    )
-
-
-def _create_command(bootstrap_servers: str, topic: m.CreateTopicsRequest.Topic) -> str:
-    configs = "".join(f" --config {config.name}={config.value}" for config in topic.configs)
-    partitions = f" --partitions {topic.num_partitions}" if topic.num_partitions > 0 else ""
-    replication = f" --replication-factor {topic.replication_factor}" if topic.replication_factor > 0 else ""
-    return (
-        f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --create --topic {topic.name}"
-        f"{partitions}{replication}{configs}"
     )

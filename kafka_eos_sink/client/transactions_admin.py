@@ -10,7 +10,8 @@ from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.reactions import RETRIES, refusal
 
@@ -18,6 +19,7 @@ _FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
 """For how long the coordinator is queried, after the deadline, for the transaction that blocks an id."""
 _NAMED_PARTITIONS = 8
+_LIST = "ListTransactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,12 @@ class TransactionsAdmin(Requests):
         return [outcomes[each] for each in transactions]
 
     def list_transactions(
-        self, *, states: Sequence[str] = ("Ongoing",), id_pattern: str | None = None, deadline_ms: int
+        self,
+        *,
+        states: Sequence[str] = ("Ongoing",),
+        id_pattern: str | None = None,
+        deadline_ms: int,
+        partial: bool = False,
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...]:
         """Return the cluster's transactions in one of ``states`` (empty: all).
 
@@ -141,24 +148,37 @@ class TransactionsAdmin(Requests):
 
         Args:
             id_pattern: A regular expression for the whole id. The broker applies it (RE2) if it can (KIP-1152), else this client.
+            partial: At the deadline, return what the other brokers have listed, and warn, instead of raising.
 
         Raises:
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
-        retry = Retry(self.client, "ListTransactions", deadline_ms)
+        retry = Retry(self.client, _LIST, deadline_ms)
+        # The request for metadata may hang at the very broker that does not list.
+        metadata_by = (self.client.clock() + deadline_ms) // 2 if partial else deadline_ms
+        found: dict[str, m.ListTransactionsResponse.Transaction] = {}
         # Not a `Call`: a retry must not wait for a dead broker, because its part of the state has moved to other brokers.
         while True:
-            if not self.client.wait_for_metadata(deadline_ms):
+            if not self.client.wait_for_metadata(metadata_by) and not partial:
                 raise retry.timeout()
-            found = self._list_round(states, id_pattern, retry)
-            if found is not None:
-                return found
-            retry.pause()
+            if self._list_round(states, id_pattern, retry, found):
+                return tuple(found.values())
+            try:
+                retry.pause()
+            except BrokerUnavailableError as timeout:
+                if not partial:
+                    raise
+                warn_once(f"{timeout.message}; continued without the transactions that it coordinates", about=_LIST)
+                return tuple(found.values())
 
     def _list_round(
-        self, states: Sequence[str], id_pattern: str | None, retry: Retry
-    ) -> tuple[m.ListTransactionsResponse.Transaction, ...] | None:
-        """List at all brokers of the snapshot; return None if a broker's part is incomplete."""
+        self,
+        states: Sequence[str],
+        id_pattern: str | None,
+        retry: Retry,
+        found: dict[str, m.ListTransactionsResponse.Transaction],
+    ) -> bool:
+        """List at all brokers of the snapshot into ``found``; return whether they are complete."""
         api = m.ListTransactionsRequest
         requests: list[NodeRequest] = []
         filtered: set[int] = set()
@@ -168,13 +188,13 @@ class TransactionsAdmin(Requests):
                 filtered.add(node_id)
             pattern = id_pattern if node_id in filtered else None
             requests.append((node_id, api(state_filters=tuple(states), transactional_id_pattern=pattern), None))
-        found: dict[str, m.ListTransactionsResponse.Transaction] = {}
         is_complete = True
         results = self.client.call_all(requests, retry.deadline_ms)
         for (node_id, *_), result in zip(requests, results, strict=True):
             if isinstance(result, KafkaEosError):
                 retry.on_error(result, node_id)
-                return None
+                is_complete = False
+                continue
             if result.error_code:
                 what = f"ListTransactions of broker {node_id}"
                 if retry.on_code(api, result.error_code, what, node_id) not in RETRIES:
@@ -185,7 +205,7 @@ class TransactionsAdmin(Requests):
             for line in result.transaction_states:
                 if node_id in filtered or re.fullmatch(id_pattern or "", line.transactional_id) is not None:
                     found[line.transactional_id] = line
-        return tuple(found.values()) if is_complete else None
+        return is_complete
 
     def holder(self, transactional_id: str) -> str:
         """Describe, for an error message, which transaction blocks this transactional id.

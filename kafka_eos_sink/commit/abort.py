@@ -3,62 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.open_transactions import end_open, list_open
+from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
-from kafka_eos_sink.commit.steps import POLL_MS, Now, Procedure, Wait, Warn
+from kafka_eos_sink.commit.steps import Procedure, Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-
-ABORT_QUIET_MS = 3_000
-ABORT_DEADLINE_MS = 15_000
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 def abort(
     request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None], transaction_version: int
-) -> Procedure[None]:
-    """End what the failed batch left open; finish it where it was decided after all.
+) -> Procedure[Plan | None]:
+    """End what the failed batch left open; finish the batch if it was decided after all.
 
-    Spark calls abort also after a commit that raised, so the log is asked first. Where a newer driver holds the write id, only this
-    batch's own transactions are ended. Killed workers live on for seconds: repeated until two listings, three seconds apart, are
-    empty, for 15 s at most.
+    Spark calls abort also after a commit that raised, so the log is read first. If a newer driver holds the write id, only this
+    batch's own transactions are ended. What killed workers open afterwards, a `sweep` ends.
 
-    `plan` is None where no task handed it over: then nobody can tell whether a newer driver has taken over. It is fenced in that
-    case, which costs it a round and no row.
+    Args:
+        plan: None if no task handed it over. Then nobody can tell whether a newer driver has taken over. It is fenced in that case,
+            which costs it a round and no row.
+
+    Returns:
+        The plan to sweep with; None if a newer driver holds the write id.
     """
-    started: int = yield Now()
-    nonce = None if plan is None else plan.nonce
-    quiet_since: int | None = None
-    taken_over = False
-    while True:
-        opened = yield from list_open(request.write_id, transaction_version)
-        now: int = yield Now()
-        if opened or not taken_over:
-            if plan is not None and not (yield from still_holds(plan)):
-                yield from _end_own(plan, nonce, request.nonce, messages)
-                return
-            quiet_since = None
-            plan = yield from take_over(request, transaction_version)
-            if not taken_over:
-                yield from _tell_what_was_finished(plan, nonce)
-            taken_over = True
-        elif quiet_since is None:
-            quiet_since = now
-        elif now - quiet_since >= ABORT_QUIET_MS:
-            return
-        if now - started > ABORT_DEADLINE_MS:
-            if opened:
-                yield Warn(
-                    f"transactions of write id {request.write_id!r} are still open after the abort: {opened[0].transactional_id} and "
-                    f"{len(opened) - 1} more; the next run ends them, or the transaction timeout"
-                )
-            return
-        yield Wait(ABORT_QUIET_MS // 3 if not opened else POLL_MS)
+    own = tuple(
+        message.prepared.identity for message in messages if message is not None and message.prepared is not None
+    )
+    if plan is not None and not (yield from still_holds(plan.driver)):
+        yield from _end_own(plan, request.nonce, own)
+        return None
+    found = yield from take_over(replace(request, handed_over=own), transaction_version)
+    if plan is not None:
+        yield from _tell_what_was_finished(found, plan.nonce)
+    return found
 
 
-def _tell_what_was_finished(found: Plan, nonce: str | None) -> Procedure[None]:
+def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
     """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
     for decision in found.decisions:
         if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
@@ -68,20 +53,17 @@ def _tell_what_was_finished(found: Plan, nonce: str | None) -> Procedure[None]:
             )
 
 
-def _end_own(
-    plan: Plan, nonce: str | None, barrier_nonce: str, messages: Sequence[TaskMessage | None]
-) -> Procedure[None]:
+def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) -> Procedure[None]:
     """A newer driver only looks after its own partitions: end what this batch handed over, unless it was decided.
 
     Nobody can decide it any more, as our driver is fenced; whether it was decided before stands in the log up to a barrier.
     """
-    own = [message.prepared.identity for message in messages if message is not None and message.prepared is not None]
     if not own:
         return
     view = LogView(plan.write_id)
     yield from read_to_barrier(view, barrier_nonce)
     for query in view.queries("decision"):
-        if nonce in query.nonces_not_aborted:
+        if plan.nonce in query.nonces_not_aborted:
             yield Warn(
                 f"a batch of write id {plan.write_id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
                 "finishes it then. Do not write its rows again under another id"
@@ -96,11 +78,15 @@ def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
     and W.driver after it, so that a newer driver's transaction is never among them. Where a decision is not proven, what is open may
     have joined a committed transaction: left to the next plan, which knows its ids.
+
+    Args:
+        decision: The last one of the batch; None if it was aborted. No other driver ever takes over a random write id.
     """
     if not all(found.proven for found in plan.decisions):
         return 0
-    opened = yield from list_open(plan.write_id, plan.driver.transaction_version)
-    if not opened or not (yield from still_holds(plan)):
+    opened = yield from list_open(plan.write_id, plan.driver.transaction_version, LIST_WITHIN_MS)
+    driver = plan.driver if decision is None else decision.driver
+    if not opened or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver))):
         return 0
     named = () if decision is None else decision.transactions
     yield from end_open(opened, {prepared.identity.transactional_id for prepared in named})

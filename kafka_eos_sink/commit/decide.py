@@ -121,7 +121,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     if hidden:
         yield Warn(
             f"without the right to Read {', '.join(hidden)} it cannot be checked that no older open transaction is committed along with "
-            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read"
+            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read, unless the cluster offers no DescribeProducers"
         )
     for entry in prepared:
         for part in entry.offsets:

@@ -28,11 +28,11 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
     return driver.transaction_version >= 2 and found.is_of(driver, later=1) and found.state in ended
 
 
-def still_holds(plan: Plan) -> Procedure[bool]:
-    """Whether the plan's driver still holds the write id."""
-    driver_id = driver_transactional_id(plan.write_id)
+def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
+    """Whether this driver still holds the write id."""
+    driver_id = driver.transactional_id
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    return is_held_by(plan.driver, described.get(driver_id))
+    return is_held_by(driver, described.get(driver_id))
 
 
 def is_overtaken(plan: Plan) -> Procedure[bool]:

@@ -22,10 +22,19 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
+LIST_WITHIN_MS = 5_000
+"""For how long a driver waits for the list. What it misses blocks readers until the next list, and is never decided."""
 
-def list_open(write_id: str, transaction_version: int) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Return the exact identities of the write id's open transactions."""
-    listed: tuple[str, ...] = yield ListOpenTransactions(write_id)
+
+def list_open(
+    write_id: str, transaction_version: int, within_ms: int | None = None
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Return the exact identities of the write id's open transactions.
+
+    Args:
+        within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
+    """
+    listed: tuple[str, ...] = yield ListOpenTransactions(write_id, within_ms)
     ours = tuple(transactional_id for transactional_id in listed if parse(transactional_id, write_id) is not None)
     if not ours:
         return ()

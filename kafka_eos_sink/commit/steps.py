@@ -38,9 +38,14 @@ class RecordsHiddenError(RecordsGoneError):
 
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
-    """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids."""
+    """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids.
+
+    ``within_ms`` replaces the usual deadline. What a broker coordinates that does not respond by then is missing from the result, and
+    the user is warned.
+    """
 
     write_id: str
+    within_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
 from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.open_transactions import end_open, list_open
+from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.settle import SettleLimits
@@ -48,6 +48,7 @@ class TakeOver:
     view                     what this process has read of the log, to continue from there
     predecessor              this process's plan before this one; if that batch was finished and no driver fenced since, nothing is
                              open, and the listing (whose cost grows with all ids of the cluster) is skipped
+    handed_over              transactions of an earlier plan's tasks, which are ended like listed ones, even if the list lacks them
     """
 
     write_id: str
@@ -56,6 +57,7 @@ class TakeOver:
     limits: SettleLimits = field(default_factory=SettleLimits)
     view: LogView | None = None
     predecessor: Plan | None = None
+    handed_over: tuple[ProducerIdentity, ...] = ()
     unknown_id: UnknownId = UnknownId.BEGIN
 
 
@@ -96,11 +98,13 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     is_first_look = view.next_offset == 0
     yield from read_to_end(view)
     require_whole(view)
+    # Open transactions of an id that this log does not know may be decided in another log. That must not be overlooked.
+    is_new = is_first_look and view.is_empty and request.unknown_id is not UnknownId.ABORT
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
     if predecessor is None or transaction_version < 2 or not (yield from _is_followed_by_nobody(view, predecessor)):
-        opened = yield from list_open(write_id, transaction_version)
-    if is_first_look and request.unknown_id is not UnknownId.ABORT:
+        opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)
+    if is_new:
         yield from require_own_log(view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.is_empty:
         raise refusals.unknown_write_id(write_id)
@@ -116,7 +120,7 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     yield Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
-    left_open = yield from end_open(opened, finished.unproven)
+    left_open = yield from end_open(dict.fromkeys((*opened, *request.handed_over)), finished.unproven)
     if finished.failures:
         raise finished.failures[0]
     return replace(_plan(request, driver, started, barrier, tuple(finished.decisions)), left_open=left_open)
@@ -197,7 +201,7 @@ def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) ->
 def _is_followed_by_nobody(view: LogView, plan: Plan) -> Procedure[bool]:
     """Whether the plan's batch is finished, which ended what it left open, and no driver has fenced since."""
     done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
-    return plan.nonce in done and (yield from still_holds(plan))
+    return plan.nonce in done and (yield from still_holds(plan.driver))
 
 
 def _plan(

@@ -118,8 +118,8 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
 def fresh_identity(write_id: str, partition: int, first: int, timeout_ms: int) -> Procedure[ProducerIdentity]:
     """InitProducerId of the first slot without an open transaction, beginning at slot ``first``.
 
-    An open one is left alone: a sibling attempt may have prepared it, and the driver may be about to name it. A slot is passed over
-    as well if its coordinator does not respond: another slot has another coordinator.
+    An open transaction is not touched: a sibling attempt may have prepared it, and the driver may be about to name it. A slot whose
+    coordinator does not respond is skipped as well. Another slot has another coordinator.
     """
     ids = tuple(task_transactional_id(write_id, partition, (first + step) % SLOTS) for step in range(SLOTS))
     started: int = yield Now()

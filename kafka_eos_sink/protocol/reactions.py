@@ -29,6 +29,7 @@ class Reaction(Enum):
     ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"
     FENCED = "a newer producer has the id: the task fails its attempt, the driver fails the query"
     CONFIGURATION = "fail: the configuration or a permission is wrong"
+    OTHER_SETTINGS = "the cluster rejects these settings of a topic: try others"
     NOT_FOUND = "the topic, partition or transactional id does not exist"
     OUT_OF_RANGE = "the offset is before the start or after the end of the log"
     UNKNOWN = "the outcome is unknown: the commit log proves it"
@@ -116,6 +117,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.SUCCESS: "TOPIC_ALREADY_EXISTS",
         Reaction.REFRESH_METADATA: "NOT_CONTROLLER",
         Reaction.RETRY: "REQUEST_TIMED_OUT",
+        Reaction.OTHER_SETTINGS: "INVALID_REPLICATION_FACTOR INVALID_CONFIG POLICY_VIOLATION",
     },
     messages.DescribeConfigsRequest: {
         Reaction.RETRY: "REQUEST_TIMED_OUT",
@@ -215,8 +217,8 @@ def refusal(
 
     Returns:
         An AuthorizationError with Kafka's code (e.g. TOPIC_AUTHORIZATION_FAILED) and the missing permission, a FencedError
-        (PRODUCER_FENCED), a TransactionAbortedError (TRANSACTION_ABORTED), or a BrokerRefusedError (INVALID_TRANSACTION_TIMEOUT,
-        UNKNOWN_TOPIC or BROKER_REFUSED).
+        (PRODUCER_FENCED), a TransactionAbortedError (TRANSACTION_ABORTED), a TopicSettingsError, or a BrokerRefusedError
+        (INVALID_TRANSACTION_TIMEOUT, UNKNOWN_TOPIC or BROKER_REFUSED).
     """
     error = ErrorCode.of(code)
     failure = f"{what} returned {error.name}: {(broker_message or error.message).rstrip('.')}."
@@ -227,4 +229,6 @@ def refusal(
         return errors.FencedError("PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.")
     if action is Reaction.ABORT:
         return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
+    if action is Reaction.OTHER_SETTINGS:
+        return errors.TopicSettingsError("BROKER_REFUSED", failure)
     return errors.BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)

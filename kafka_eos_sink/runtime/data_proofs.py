@@ -11,7 +11,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, MissingApiError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import first_batch_of
@@ -92,14 +92,14 @@ class DataProofs:
     ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
         try:
             return self._describe_producers(step.partitions)
-        except AuthorizationError:
+        except (AuthorizationError, MissingApiError):
             found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = {}
-        # A missing right on one topic must not hide the others.
+        # A missing right on one topic must not hide the others. A missing API is like the right.
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:
                 found.update(self._describe_producers(where))
-            except AuthorizationError:
+            except (AuthorizationError, MissingApiError):
                 found.update(dict.fromkeys(where))
         return found
 

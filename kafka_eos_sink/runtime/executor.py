@@ -142,7 +142,10 @@ class Executor:
     def _list_open(self, step: steps.ListOpenTransactions) -> tuple[str, ...]:
         prefix = _re2_quote(step.write_id)
         listed = self.admin.list_transactions(
-            states=("Ongoing",), id_pattern=rf"{prefix}\.[0-9]+\.[0-9]+", deadline_ms=self._deadline
+            states=("Ongoing",),
+            id_pattern=rf"{prefix}\.[0-9]+\.[0-9]+",
+            deadline_ms=self._within(step.within_ms),
+            partial=step.within_ms is not None,
         )
         return tuple(entry.transactional_id for entry in listed)
 

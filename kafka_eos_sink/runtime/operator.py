@@ -6,7 +6,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge, rounds
+from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
@@ -117,21 +117,15 @@ class Repaired:
     unreadable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Producers:
-    """Responses to DescribeProducers, and what is missing from them: partitions and, without the Read permission, topics."""
-
-    found: dict[TopicPartition, tuple[ProducerState, ...]]
-    unasked: tuple[TopicPartition, ...]
-    unreadable: frozenset[str]
-
-
 def producers_on(
     admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
-) -> Producers:
+) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
     """Describe the producers of partitions, and of all partitions of ``topics``. Skips what does not exist.
 
     A leader that does not respond, or a topic that may not be read, must not stop the query of the others.
+
+    Returns:
+        The producers, the partitions that did not respond, and the topics without the Read permission.
     """
     groups: dict[tuple[int, str], list[TopicPartition]] = {}
     unreadable: set[str] = set()
@@ -162,7 +156,7 @@ def producers_on(
             if refused.code != "UNKNOWN_TOPIC":
                 raise
         unasked += [where for where in group if where not in found]
-    return Producers(found=found, unasked=tuple(unasked), unreadable=frozenset(unreadable))
+    return found, unasked, unreadable
 
 
 @contextmanager
@@ -273,44 +267,38 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
-        producers = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
-        findings = judge(evidence, producers.found)
-        missing = [finding for finding in findings if finding.verdict is Verdict.MISSING]
-        if write and missing:
-            deadline = admin.client.clock() + settings.timeout_ms
-            # At most one marker per partition and request: the response could not be matched to two.
-            for markers in rounds(missing):
-                admin.write_txn_markers(markers, deadline)
-            _await_ends(admin, missing, deadline)
+        producers, unasked, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
+        findings = judge(evidence, producers)
+        written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
+        for finding in written:
+            assert finding.marker is not None
+            # One per request: the response could not be matched to two markers of a partition.
+            admin.write_txn_markers([finding.marker], admin.client.clock() + settings.timeout_ms)
+        for finding in written:
+            _await_end(admin, finding, admin.client.clock() + settings.timeout_ms)
         return Repaired(
             findings=findings,
-            written=write and bool(missing),
+            written=bool(written),
             knows_decisions=evidence.knows_decisions,
             topics=tuple(sorted(evidence.topics)),
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in producers.unasked),
-            unreadable=tuple(sorted(producers.unreadable)),
+            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked),
+            unreadable=tuple(sorted(unreadable)),
         )
 
 
-def _await_ends(admin: Admin, findings: Sequence[Finding], deadline: int) -> None:
-    """Wait until the leaders hold none of the transactions open."""
+def _await_end(admin: Admin, finding: Finding, deadline: int) -> None:
+    """Wait until the leader does not hold the transaction open."""
+    assert finding.marker is not None
+    where, held = finding.where, (finding.marker.producer_id, finding.start_offset)
     # A leader responds to WriteTxnMarkers before the marker is in effect.
     while True:
-        producers = admin.describe_producers({finding.where for finding in findings}, deadline)
-        left = [finding for finding in findings if _holds(producers[finding.where], finding)]
-        if not left:
+        producers = admin.describe_producers([where], deadline)[where]
+        if held not in [(each.producer_id, each.current_txn_start_offset) for each in producers]:
             return
         if admin.client.clock() >= deadline:
-            topic, partition = left[0].where
             raise BrokerUnavailableError(
                 "REQUEST_DEADLINE",
-                f"{topic}-{partition} accepted the marker of {left[0].transactional_id} and still holds its transaction open; check the "
+                f"{where[0]}-{where[1]} accepted the marker of {finding.transactional_id} and still holds its transaction open; check the "
                 "log of its leader",
             )
         admin.client.wait(POLL_MS, deadline)
-
-
-def _holds(producers: Sequence[ProducerState], finding: Finding) -> bool:
-    assert finding.marker is not None
-    held = finding.marker.producer_id, finding.start_offset
-    return any((each.producer_id, each.current_txn_start_offset) == held for each in producers)

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.connection import BrokerVersions
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError
+from kafka_eos_sink.client.connection import BrokerVersions, api_name
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, MissingApiError
 from kafka_eos_sink.logs import warn_once
-from kafka_eos_sink.protocol.messages import AddPartitionsToTxnRequest
+from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.schema import Request
 
+NEEDED: Mapping[type[Request[Any]], str] = {
+    m.MetadataRequest: "find leaders",
+    m.FindCoordinatorRequest: "find coordinators",
+    m.InitProducerIdRequest: "fence earlier runs",
+    m.AddPartitionsToTxnRequest: "write in transactions",
+    m.ProduceRequest: "write rows and decisions",
+    m.AddOffsetsToTxnRequest: "commit source.offsets.group",
+    m.TxnOffsetCommitRequest: "commit source.offsets.group",
+    m.EndTxnRequest: "commit and abort",
+    m.DescribeTransactionsRequest: "check transactions before they are committed",
+    m.ListTransactionsRequest: "find what a dead run left open",
+    m.FetchRequest: "read the commit log",
+    m.ListOffsetsRequest: "prove what readers see",
+    m.DescribeConfigsRequest: "check settings",
+}
+"""The APIs of an exactly-once write, and what it does with them. Each is needed from the lowest of the request's ``VERSIONS`` on."""
+OPTIONAL: Mapping[type[Request[Any]], str] = {
+    m.DescribeProducersRequest: "prove that nobody wrote markers by hand; without it a write works as without Read on its topics",
+    m.CreateTopicsRequest: "create the commit log",
+    m.WriteTxnMarkersRequest: "write missing markers (kafka-eos repair)",
+    m.DescribeClusterRequest: "show rights (kafka-eos check)",
+}
+OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; for other services see docs/compatibility.md"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
 VERIFYING_ADD_PARTITIONS = 4
@@ -18,6 +43,36 @@ UNVERIFIED = (
     "an aborted task attempt that is still running could append rows that belong to no transaction: read_committed consumers would "
     "block, or see rows twice"
 )
+
+
+def missing_apis(versions: BrokerVersions, apis: Iterable[type[Request[Any]]]) -> str:
+    """Describe the APIs without a version in common: what for, what is needed, what the broker offers; empty if none."""
+    missing = []
+    for api in apis:
+        lowest, highest = versions.api_versions.get(api.API_KEY, (0, -1))
+        if highest < api.VERSIONS[0] or lowest > api.VERSIONS[-1]:
+            name, use = api_name(api), NEEDED.get(api) or OPTIONAL[api]
+            missing.append(
+                f"{name} {api.VERSIONS[0]} to {api.VERSIONS[-1]} (offered: {versions.offered(api)}) to {use}"
+            )
+    return "; ".join(missing)
+
+
+def require_apis(admin: Admin, deadline: int) -> None:
+    """Require the APIs of a write, so that none is missed after the rows are written.
+
+    Raises:
+        MissingApiError: MISSING_API with all of them.
+    """
+    versions = admin.client.versions(admin.client.any_node(deadline))
+    if missing := missing_apis(versions, NEEDED):
+        raise MissingApiError(
+            "MISSING_API",
+            f"the cluster at {admin.client.config.bootstrap_servers_text} does not offer what an exactly-once write needs: {missing}. "
+            f"{OTHER_SERVICES}",
+        )
+    if missing := missing_apis(versions, [m.DescribeProducersRequest]):
+        warn_once(f"the cluster does not offer {missing}")
 
 
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
@@ -36,7 +91,7 @@ def verifies_appends(settings: Mapping[str, str], versions: BrokerVersions) -> b
     if VERIFICATION in settings:
         return settings[VERIFICATION] == "true"
     # A managed cluster may hide its settings. Its versions still show the release.
-    if versions.highest(AddPartitionsToTxnRequest) >= VERIFYING_ADD_PARTITIONS:
+    if versions.highest(m.AddPartitionsToTxnRequest) >= VERIFYING_ADD_PARTITIONS:
         return True
     return False if settings else None
 

@@ -32,7 +32,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_verified_appends
+from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_apis, require_verified_appends
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 
@@ -183,6 +183,7 @@ def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> 
     """Check the topics and the brokers' settings."""
     # View and plan are of no use if the commit log was deleted and created again.
     deadline = admin.client.clock() + settings.producer.max_block_ms
+    require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
     require_verified_appends(admin, found, deadline)
     if settings.topic is not None and settings.producer.dead_letter_topic is None:
@@ -258,22 +259,25 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         return decision
 
 
-def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> None:
+def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> Plan | None:
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Args:
         plan: None if no task's message brought it to this process.
+
+    Returns:
+        The plan for `sweep`; None if a newer driver has taken over.
     """
     with lease_admin(settings.client) as admin:
         deadline = admin.client.clock() + settings.producer.max_block_ms
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         request = _take_over_request(settings, timeout_ms)
-        _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
+        return _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
-    """Abort what losing attempts opened after the commit; return how many there were."""
+    """Abort what losing or killed attempts opened after the commit or abort; return how many there were."""
     with lease_admin(settings.client) as admin:
         return _executor(settings, admin).run(aborting.sweep(plan, decision))
 

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, TOPIC_CONFIGURATION
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, ConfigurationError, InvalidRowError
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    ConfigurationError,
+    InvalidRowError,
+    KafkaEosError,
+    TopicSettingsError,
+)
 from kafka_eos_sink.logs import warn_once
-from kafka_eos_sink.protocol.wire_types import ZERO_UUID
+from kafka_eos_sink.protocol.messages import CreateTopicsResponse
 
 log = logging.getLogger(__name__)
 
-MAX_REPLICATION_FACTOR = 3
+INSYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+REPLICATION_FACTOR = 3
+COMPACTED = {"cleanup.policy": "compact"}
+SAFE = {**COMPACTED, INSYNC: "2"}
+CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
+    (REPLICATION_FACTOR, TOPIC_CONFIGURATION | SAFE),
+    (REPLICATION_FACTOR, SAFE),
+    (-1, TOPIC_CONFIGURATION),
+    (-1, COMPACTED),
+)
+"""Replication factor and settings of a new commit log, the safest first. A cluster of one or two brokers rejects the first two,
+and then its own default holds (-1). Managed clusters reject most settings; the log needs only its policy."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
 """What one Metadata request may take."""
@@ -60,7 +79,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         deadline: Absolute ms of the client's clock.
 
     Returns:
-        The topic's id; zero if it was just created.
+        The topic's id; zero if it was just created by a broker that does not return the id.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that mends it.
@@ -71,63 +90,115 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
             f"topic {data_topic!r} is a commit log, which holds only the sink's own records; choose another topic, or set another "
             "commit.log.topic",
         )
-    by_hand = (
-        f"kafka-topics.sh --bootstrap-server ... --create --topic {topic} --partitions {LOG_PARTITIONS} "
-        + " ".join(f"--config {name}={value}" for name, value in TOPIC_CONFIGURATION.items())
-    )
+    brokers = broker_count(admin, deadline)
     found = admin.topic(topic, deadline)
     if found is None:
-        # Before the first response the metadata holds the bootstrap servers only. Their number says nothing about the brokers.
-        admin.client.wait_for_metadata(deadline)
-        replication = min(MAX_REPLICATION_FACTOR, len(admin.client.metadata.brokers))
-        configuration = dict(TOPIC_CONFIGURATION)
-        if replication > 1:
-            configuration["min.insync.replicas"] = "2"
-        try:
-            created = admin.create_topic(topic, LOG_PARTITIONS, replication, configuration, deadline)
-        except (AuthorizationError, BrokerRefusedError) as refused:
-            raise ConfigurationError(
-                "COMMIT_LOG_TOPIC",
-                f"the commit log topic {topic!r} does not exist and cannot be created ({refused.message}); create it: {by_hand}",
-            ) from None
-        if created:
-            # CreateTopics 5 and 6 do not return the id. The next check reads it.
-            return ZERO_UUID
+        made = create_commit_log(admin, topic, brokers, deadline)
+        if made is not None:
+            _warn_if_weak(topic, made.replication_factor, brokers, created_configs(made))
+            return made.topic_id
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
-    if partitions < LOG_PARTITIONS:
+    if found is None or partitions < LOG_PARTITIONS:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
             f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; choose another "
-            f"commit.log.topic, or delete the topic and create it again: {by_hand}",
+            f"commit.log.topic, or delete the topic and create it again: {_create_command(admin, topic, brokers)}",
         )
-    if (
-        found is not None
-        and len(found.partitions[0].replica_nodes) == 1
-        and len(admin.client.metadata.brokers) >= MAX_REPLICATION_FACTOR
-    ):
-        warn_once(
-            f"the commit log topic {topic!r} has a single replica, so the loss of one disk loses its decisions and with them the "
-            "guarantee; raise its replication to 3 and min.insync.replicas to 2"
-        )
-    _require_compacted(admin, topic, deadline)
-    return ZERO_UUID if found is None else found.topic_id
+    configs = _required_configs(admin, topic, deadline)
+    _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
+    return found.topic_id
 
 
-def _require_compacted(admin: Admin, topic: str, deadline: int) -> None:
+def create_commit_log(
+    admin: Admin, topic: str, brokers: int, deadline: int, *, validate_only: bool = False
+) -> CreateTopicsResponse.Topic | None:
+    """Create the commit log with the safest settings that the cluster accepts; return None if it exists.
+
+    Raises:
+        ConfigurationError: COMMIT_LOG_TOPIC with the command that creates it.
+    """
+    rejected: KafkaEosError | None = None
+    for factor, configs in CREATIONS:
+        try:
+            return admin.create_topic(topic, LOG_PARTITIONS, factor, configs, deadline, validate_only=validate_only)
+        except TopicSettingsError as error:
+            # The command must not repeat settings that the cluster has rejected.
+            rejected, brokers = error, 0
+        except (AuthorizationError, BrokerRefusedError) as error:
+            rejected = error
+            break
+    assert rejected is not None
+    raise ConfigurationError(
+        "COMMIT_LOG_TOPIC",
+        f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: "
+        + _create_command(admin, topic, brokers),
+    )
+
+
+def _create_command(admin: Admin, topic: str, brokers: int) -> str:
+    safe = brokers >= REPLICATION_FACTOR
+    return (
+        f"kafka-topics.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --create --topic {topic} "
+        f"--partitions {LOG_PARTITIONS} "
+        + (f"--replication-factor {REPLICATION_FACTOR} " if safe else "")
+        + " ".join(f"--config {name}={value}" for name, value in (SAFE if safe else COMPACTED).items())
+    )
+
+
+def broker_count(admin: Admin, deadline: int) -> int:
+    # Before the first response the metadata holds the bootstrap servers only. Their number says nothing about the brokers.
+    if min(admin.client.metadata.brokers) < 0:
+        admin.client.wait_for_metadata(deadline)
+    return len(admin.client.metadata.brokers)
+
+
+def created_configs(made: CreateTopicsResponse.Topic) -> Mapping[str, str]:
+    """Return the settings of a topic that was just created, without DescribeConfigs none."""
+    return {each.name: each.value for each in made.configs or () if each.value is not None}
+
+
+def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, str]:
+    """Return the settings that keep decisions; require cleanup.policy=compact."""
     try:
-        policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy")
+        configs = admin.describe_configs("topic", topic, (*SAFE, UNCLEAN), deadline)
     except AuthorizationError:
-        policy = "compact"
+        configs = {}
+    policy = configs.get("cleanup.policy")
+    if policy is None:
         warn_once(
             f"the cleanup.policy of the commit log topic {topic!r} may not be read (missing right: DescribeConfigs). It must be "
             "compact alone, because any other policy loses decisions. Without the right, some lost transactions cannot be "
             "distinguished from committed ones. Grant DescribeConfigs on the topic"
         )
-    if policy != "compact":
+    elif policy != "compact":
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
             f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions; change it: "
-            f"kafka-configs.sh --bootstrap-server ... --entity-type topics --entity-name {topic} --alter "
-            "--add-config cleanup.policy=compact",
+            f"kafka-configs.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --entity-type topics "
+            f"--entity-name {topic} --alter --add-config cleanup.policy=compact",
+        )
+    return configs
+
+
+def weaknesses(replicas: int, brokers: int, configs: Mapping[str, str]) -> str:
+    """Describe how a failure of a disk or broker could lose decisions; empty if none is known.
+
+    A cluster of fewer than three brokers cannot do better with its replicas, and a single replica not with its settings.
+    """
+    found = []
+    if 0 < replicas < REPLICATION_FACTOR <= brokers:
+        found.append(f"only {replicas} of {brokers} brokers as replicas")
+    if replicas > 1 and configs.get(INSYNC) == "1":
+        found.append(f"{INSYNC}=1")
+    if replicas > 1 and configs.get(UNCLEAN) == "true":
+        found.append(f"{UNCLEAN}=true")
+    return ", ".join(found)
+
+
+def _warn_if_weak(topic: str, replicas: int, brokers: int, configs: Mapping[str, str]) -> None:
+    if found := weaknesses(replicas, brokers, configs):
+        warn_once(
+            f"the commit log topic {topic!r} has {found}, so the loss of a broker can lose decisions, and with them the guarantee; "
+            f"give it {REPLICATION_FACTOR} replicas, {INSYNC}=2 and {UNCLEAN}=false"
         )

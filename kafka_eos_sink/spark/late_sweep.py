@@ -1,8 +1,8 @@
-"""Abort transactions that losing task attempts begin after the commit of their batch.
+"""Abort transactions that losing or killed task attempts begin after the commit or abort of their batch.
 
-A speculative attempt that finds the batch decided aborts its own transaction. An attempt that is killed before leaves it open. The plan
-of the next batch aborts it; but a query that waits for data has no next batch, and the transaction would block ``read_committed``
-consumers until its timeout.
+An attempt that finds the batch decided or aborted aborts its own transaction. An attempt that is killed before leaves it open. The plan
+of the next batch aborts it. But a query that waits for data has no next batch, and a job may have no next run. Then the transaction
+would block ``read_committed`` consumers until its timeout.
 """
 
 from __future__ import annotations
@@ -17,28 +17,39 @@ from kafka_eos_sink.runtime.session import WriteSettings
 log = logging.getLogger(__name__)
 
 SWEEP_AFTER_S = (3.0, 5.0)
-"""Seconds from the commit to the first sweep, and from that to the second."""
+"""Seconds from the commit or abort to the first sweep, and from that to the second. Killed workers live on for 2 to 4 s."""
+AT_ONCE_S = 5.0
+"""For how long to wait for a sweep at once."""
 
 _superseded: dict[str, threading.Event] = {}
 """By write id: the queries of one session share the commit process, and a busy query must not cancel the sweep of another."""
 
 
-def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None) -> None:
-    """Sweep twice in the next seconds, in a thread; a later call for the same write id cancels this one."""
+def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, *, at_once: bool = False) -> None:
+    """Sweep twice in the next seconds, in a thread; a later call for the same write id cancels this one.
+
+    Args:
+        at_once: Also sweep now, and wait for that. A batch job often ends after its write, and a query after an abort. Spark kills
+            this process then.
+    """
     if (previous := _superseded.pop(plan.write_id, None)) is not None:
         previous.set()
     superseded = _superseded[plan.write_id] = threading.Event()
-    # A daemon: it must not keep the commit process alive when the query ends. Its plan or the timeout then aborts the rest.
-    threading.Thread(
-        target=_sweep, args=(settings, plan, decision, superseded), name="kafka-eos sweep", daemon=True
-    ).start()
+    swept = threading.Event()
 
+    def run() -> None:
+        for delay in (0.0, *SWEEP_AFTER_S) if at_once else SWEEP_AFTER_S:
+            if superseded.wait(delay):
+                return
+            try:
+                session.sweep(settings, plan, decision)
+            except Exception as error:  # Not an error for the user: the next plan aborts what this sweep could not.
+                log.warning("kafka-eos: the sweep for open transactions of %r failed: %s", plan.write_id, error)
+            swept.set()
+        if _superseded.get(plan.write_id) is superseded:
+            del _superseded[plan.write_id]
 
-def _sweep(settings: WriteSettings, plan: Plan, decision: Decision | None, superseded: threading.Event) -> None:
-    for delay in SWEEP_AFTER_S:
-        if superseded.wait(delay):
-            return
-        try:
-            session.sweep(settings, plan, decision)
-        except Exception as error:  # Not an error for the user: the next plan aborts what this sweep could not.
-            log.warning("kafka-eos: the sweep for open transactions of %r failed: %s", plan.write_id, error)
+    # A daemon: it must not keep the commit process alive. The next plan or the timeout then aborts the rest.
+    threading.Thread(target=run, name="kafka-eos sweep", daemon=True).start()
+    if at_once:
+        swept.wait(AT_ONCE_S)

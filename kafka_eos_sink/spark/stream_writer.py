@@ -123,7 +123,9 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             # Without any message there is no plan: the write id alone finds the transactions that this batch left open.
             write_id = _write_id(options) if first is None else first.plan.write_id
             settings = self._settings(options, write_id, "" if first is None else first.query_id, batchId, None)
-            session.abort(settings, None if first is None else first.plan, complete)
+            found = session.abort(settings, None if first is None else first.plan, complete)
+            if found is not None:
+                sweep_later(settings, found, None, at_once=True)
         except Exception as error:
             log.warning(
                 "kafka-eos: the abort of batch %d did not finish; the next run or the timeout aborts the open transactions: %s",

@@ -19,6 +19,7 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.session import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
+from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import SinkMessage, SinkWriter, current_task, planning, unwrapped
 
 if TYPE_CHECKING:
@@ -72,14 +73,19 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         """
         # Speculative attempts that lost may still run: Spark kills them without waiting for their end.
         if self._plan is not None:
-            session.commit(self._planned_settings(), self._plan, unwrapped(messages))
+            settings = self._planned_settings()
+            decision = session.commit(settings, self._plan, unwrapped(messages))
+            sweep_later(settings, self._plan, decision, at_once=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the open transactions of the batch; never raises, so that the user sees why the batch failed."""
         if self._plan is None:
             return
         try:
-            session.abort(self._planned_settings(), self._plan, unwrapped(messages))
+            settings = self._planned_settings()
+            found = session.abort(settings, self._plan, unwrapped(messages))
+            if found is not None:
+                sweep_later(settings, found, None, at_once=True)
         except Exception as error:
             log.warning(
                 "kafka-eos: the abort of a failed batch did not finish; the next run or the timeout aborts the open "

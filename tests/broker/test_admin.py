@@ -16,7 +16,7 @@ from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError
+from kafka_eos_sink.errors import BrokerRefusedError, TopicSettingsError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
@@ -142,11 +142,23 @@ def test_a_topic_is_created_once(admin: Admin) -> None:
     assert admin.describe_configs("topic", name, ["cleanup.policy"], deadline(admin)) == {"cleanup.policy": "compact"}
 
 
-def test_rejected_topic_creation_names_the_create_command(admin: Admin) -> None:
-    with pytest.raises(BrokerRefusedError, match="INVALID_REPLICATION_FACTOR") as refused:
-        admin.create_topic("too-many-replicas", 2, 9, {"cleanup.policy": "compact"}, deadline(admin))
-    assert "--create --topic too-many-replicas --partitions 2 --replication-factor 9" in str(refused.value)
-    assert "--config cleanup.policy=compact" in str(refused.value)
+@pytest.mark.parametrize(
+    ("replicas", "policy", "code"), [(9, "compact", "INVALID_REPLICATION_FACTOR"), (1, "nonsense", "INVALID_CONFIG")]
+)
+def test_rejected_topic_settings_raise_an_error_of_their_own(
+    admin: Admin, replicas: int, policy: str, code: str
+) -> None:
+    with pytest.raises(TopicSettingsError, match=code):
+        admin.create_topic("rejected", 2, replicas, {"cleanup.policy": policy}, deadline(admin))
+
+
+def test_a_topic_that_is_only_validated_is_not_created(admin: Admin) -> None:
+    name = f"validated-{uuid.uuid4()}"
+    found = admin.create_topic(name, 2, -1, {"segment.bytes": "20000000"}, deadline(admin), validate_only=True)
+    assert found is not None
+    assert (found.num_partitions, found.replication_factor) == (2, 1)
+    assert {each.name: each.value for each in found.configs or ()}["segment.bytes"] == "20000000"
+    assert admin.topic(name, deadline(admin)) is None
 
 
 def test_configurations_are_read(admin: Admin) -> None:

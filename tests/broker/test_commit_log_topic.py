@@ -95,7 +95,7 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
 
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
-    with pytest.raises(ConfigurationError, match="a topic of its own"):
+    with pytest.raises(ConfigurationError, match="is a commit log"):
         session.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
 
 

@@ -96,7 +96,7 @@ def test_setting_does_not_matter_from_transaction_version_2_on() -> None:
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 20
 
 
-def test_leader_of_oldest_supported_kafka_rejects_append_behind_abort() -> None:
+def test_oldest_supported_kafka_rejects_append_behind_an_abort() -> None:
     with EmbeddedKafka(version="3.6.2") as kafka, connected(kafka.bootstrap_servers) as admin:
         topic = create_topic(kafka.bootstrap_servers, partitions=1)
         assert append_behind_abort(admin, topic) == ErrorCode.INVALID_TXN_STATE

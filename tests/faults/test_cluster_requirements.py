@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import ConfigurationError, MissingApiError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime import session
+from kafka_testing import unique_topic
 
 from .bench import Bench, write_whole
 from .fault_proxy import Answer, Change, Rule
@@ -24,11 +28,14 @@ BROKER = 4
 
 def offering(api: type[Request[Any]], highest: int) -> Rule:
     """The broker's ApiVersions with this API up to a version, or (-1) without it."""
+    return offering_at_most({api: highest})
 
+
+def offering_at_most(limits: Mapping[type[Request[Any]], int]) -> Rule:
     def changed(answer: m.ApiVersionsResponse) -> m.ApiVersionsResponse:
-        others = tuple(each for each in answer.api_keys if each.api_key != api.API_KEY)
-        own = m.ApiVersionsResponse.ApiVersion(api_key=api.API_KEY, min_version=0, max_version=highest)
-        return replace(answer, api_keys=others if highest < 0 else (*others, own))
+        highest = {api.API_KEY: limit for api, limit in limits.items()}
+        keys = [replace(each, max_version=highest.get(each.api_key, each.max_version)) for each in answer.api_keys]
+        return replace(answer, api_keys=tuple(each for each in keys if each.max_version >= 0))
 
     return Rule(m.ApiVersionsRequest, Change(changed), count=None)
 
@@ -56,7 +63,7 @@ BEFORE_36 = offering(m.AddPartitionsToTxnRequest, 3)
 
 
 @pytest.mark.parametrize("hidden", [ALL_HIDDEN, VERIFICATION_HIDDEN, NONE_SHOWN], ids=["all", "verification", "empty"])
-def test_release_shows_verified_appends_where_settings_are_hidden(
+def test_api_versions_prove_verification_if_settings_are_hidden(
     bench_of: Callable[[int], Bench], hidden: Rule, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(0)
@@ -91,7 +98,7 @@ def test_plan_fails_where_brokers_do_not_know_the_setting(bench_of: Callable[[in
     assert m.InitProducerIdRequest not in {seen.api for seen in bench.proxy.requests}
 
 
-def test_nothing_is_asked_of_verification_from_transaction_version_2_on(
+def test_transaction_version_2_needs_no_verification(
     bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(2)
@@ -102,3 +109,81 @@ def test_nothing_is_asked_of_verification_from_transaction_version_2_on(
     bench.assert_exactly_once(topic)
     assert not bench.proxy.unfired
     assert "verify" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("api", "highest", "shown"),
+    [
+        (m.ProduceRequest, 7, r"Produce 9 to 12 \(offered: 0 to 7\) to write rows"),
+        (m.DescribeTransactionsRequest, -1, r"DescribeTransactions 0 to 0 \(offered: none\) to check transactions"),
+        (m.EndTxnRequest, 2, r"EndTxn 3 to 5 \(offered: 0 to 2\) to commit"),
+    ],
+    ids=["Produce", "DescribeTransactions", "EndTxn"],
+)
+def test_plan_fails_without_an_api_before_anything_is_written(
+    bench_of: Callable[[int], Bench], api: type[Request[Any]], highest: int, shown: str
+) -> None:
+    bench = bench_of(2)
+    given = bench.write_settings(bench.topic(), commit_log=unique_topic("commits"))
+    bench.proxy.inject(offering(api, highest))
+    with pytest.raises(MissingApiError, match=rf"MISSING_API\].*does not offer .*{shown}"):
+        session.plan(given)
+    assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
+
+
+def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -> None:
+    """Redpanda's versions at the end of 2024."""
+    bench = bench_of(2)
+    given = bench.write_settings(bench.topic())
+    bench.proxy.inject(offering_at_most({m.ProduceRequest: 7, m.MetadataRequest: 8, m.FindCoordinatorRequest: 3}))
+    with pytest.raises(MissingApiError, match=r"Metadata 9 .*FindCoordinator 4 .*Produce 9 ") as refused:
+        session.plan(given)
+    with connected(bench.proxy.bootstrap_servers) as admin:
+        (found,) = check_cluster(admin, topic=None, commit_log_topic="log", timeout_ms=30_000)
+    assert found.verdict is Verdict.FAILS
+    missing = refused.value.message.partition("needs: ")[2]
+    assert missing in found.meaning
+
+
+def test_write_without_describe_producers_works_as_without_read(
+    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(2)
+    topic = bench.topic()
+    bench.proxy.inject(offering(m.DescribeProducersRequest, -1))
+    with caplog.at_level(logging.WARNING):
+        write_whole(bench.write_settings(topic))
+    assert m.DescribeProducersRequest not in {seen.api for seen in bench.proxy.requests}
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
+    assert caplog.text.count("the cluster does not offer DescribeProducers 0 to 0 (offered: none)") == 1
+    assert f"without the right to Read {topic} it cannot be checked" in caplog.text
+
+
+def test_only_repair_needs_write_txn_markers(
+    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(2)
+    topic = bench.topic()
+    given = bench.write_settings(topic)
+    bench.proxy.inject(offering(m.WriteTxnMarkersRequest, -1))
+    with caplog.at_level(logging.WARNING):
+        write_whole(given)
+    bench.assert_exactly_once(topic)
+    assert caplog.records == []
+    with connected(bench.proxy.bootstrap_servers) as admin:
+        found = check_cluster(admin, topic=topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
+        (broker,) = (each for each in found if each.what.startswith("broker "))
+        assert broker.verdict is Verdict.WARNING
+        assert "WriteTxnMarkers 1 to 2 (offered: none) to write missing markers (kafka-eos repair)" in broker.meaning
+        marker = TransactionMarker(
+            topic=topic,
+            partition=0,
+            producer_id=1,
+            producer_epoch=0,
+            committed=True,
+            coordinator_epoch=0,
+            transaction_version=2,
+        )
+        with pytest.raises(MissingApiError, match=r"does not offer WriteTxnMarkers .*offered: none"):
+            admin.write_txn_markers([marker], admin.client.clock() + 30_000)

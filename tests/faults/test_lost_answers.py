@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import abort
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -111,6 +110,12 @@ def of_driver(request: Any) -> bool:
     return (request.transactional_id or "").endswith(".driver")
 
 
+def of_slot(request: m.DescribeTransactionsRequest) -> bool:
+    """Whether the id that an attempt wants is free."""
+    (transactional_id, *others) = request.transactional_ids
+    return not others and not transactional_id.endswith(".driver")
+
+
 LOSSES: tuple[Action, ...] = (LoseRequest(close=False), LoseResponse(), Cut("response"))
 MORE_LOSSES: tuple[Action, ...] = (
     LoseRequest(),
@@ -126,11 +131,7 @@ ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
     "DescribeConfigs": (m.DescribeConfigsRequest, lambda _: True, (2,)),
     "ListTransactions": (m.ListTransactionsRequest, lambda _: True, (2,)),
     "FindCoordinator": (m.FindCoordinatorRequest, lambda _: True, (2,)),
-    "DescribeTransactions-of-the-slots": (
-        m.DescribeTransactionsRequest,
-        lambda request: len(request.transactional_ids) == 8,
-        (2,),
-    ),
+    "DescribeTransactions-of-a-slot": (m.DescribeTransactionsRequest, of_slot, (2,)),
     "DescribeTransactions-of-the-check": (
         m.DescribeTransactionsRequest,
         lambda request: 1 < len(request.transactional_ids) < 8,
@@ -143,7 +144,7 @@ ON_THE_WAY: dict[str, tuple[Any, Callable[[Any], bool], tuple[int, ...]]] = {
     ),
     "DescribeTransactions-of-the-driver": (
         m.DescribeTransactionsRequest,
-        lambda request: len(request.transactional_ids) == 1,
+        lambda request: request.transactional_ids[0].endswith(".driver"),
         (2,),
     ),
     "InitProducerId-of-the-driver": (m.InitProducerIdRequest, of_driver, (2, 0)),
@@ -564,12 +565,6 @@ def test_late_add_partitions_transaction_is_ended_by_next_batch(bench_of: Callab
 # Spark's life cycle of a batch that fails: abort, and the same again
 
 
-@pytest.fixture
-def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is killed here, so that no worker lives on for the seconds that an abort waits for."""
-    monkeypatch.setattr(abort, "ABORT_QUIET_MS", 50)
-
-
 def run_and_abort(bench: Bench, settings: session.WriteSettings) -> KafkaEosError | None:
     """One run of a batch as Spark drives it; the error of the run, if there was one."""
     planner, committer = of_process(settings, "planner"), of_process(settings, "committer")
@@ -589,7 +584,6 @@ def run_and_abort(bench: Bench, settings: session.WriteSettings) -> KafkaEosErro
     return None
 
 
-@pytest.mark.usefixtures("soon_quiet")
 @pytest.mark.parametrize(
     ("api", "where", "action", "visible", "hurry"),
     [
@@ -640,7 +634,6 @@ MENU = {
 SEEDS = (1, 2, 3, 5, 6, 7, 8, 9)
 
 
-@pytest.mark.usefixtures("soon_quiet")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: int) -> None:
     topic = bench.topic()

@@ -16,7 +16,7 @@ from kafka_eos_sink.runtime import session
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
 from .fault_proxy import Action, Answer, Change, Delay, RandomFaults, Rule
-from .test_lost_answers import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, pieces, seen
+from .test_lost_answers import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, of_slot, pieces, seen
 
 Stage = tuple[Any, Callable[[Any], bool], int]
 """API, which requests, and the number of the first that counts."""
@@ -36,11 +36,7 @@ def of_part(request: m.ProduceRequest) -> bool:
 
 
 STAGES: dict[str, Stage] = {
-    "DescribeTransactions-of-the-slots": (
-        m.DescribeTransactionsRequest,
-        lambda request: len(request.transactional_ids) == 8,
-        1,
-    ),
+    "DescribeTransactions-of-a-slot": (m.DescribeTransactionsRequest, of_slot, 1),
     "InitProducerId-of-a-copy": (m.InitProducerIdRequest, of_copy, 1),
     "Fetch-of-rows": (m.FetchRequest, of_rows, 1),
     "AddPartitionsToTxn-of-a-copy": (

@@ -1,4 +1,4 @@
-"""Time in the simulation stands still unless a trace lets it pass; and what was searched is told at the end."""
+"""What was searched is told at the end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_eos_sink.commit import abort, proofs
+from kafka_eos_sink.commit import proofs
 
 LINES: list[str] = []
 """One line per search, for the summary."""
@@ -14,9 +14,7 @@ LINES: list[str] = []
 
 @pytest.fixture(autouse=True)
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Abort ends after two empty listings some seconds apart, and commit asks who blocks readers a second later; in the simulation
-    those seconds never pass by themselves."""
-    monkeypatch.setattr(abort, "ABORT_QUIET_MS", 0)
+    """Commit asks who blocks readers after a second; in the simulation that second never passes by itself."""
     monkeypatch.setattr(proofs, "HOLDERS_AFTER_MS", 0)
     return
 

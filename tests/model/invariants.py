@@ -103,6 +103,29 @@ def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
     return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
 
 
+def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any]) -> bool | None:
+    """Whether a named transaction is committed (True), aborted (False), or neither.
+
+    From version 2 on its own end alone bumps its epoch by one. Its marker in the commit log can be omitted (KAFKA-20734), and a later
+    transaction's closes the part record then; so its markers in the data partitions and its coordinator count as well.
+    """
+    if cluster.version < 2:
+        return part_outcome(cluster, entry)
+    _, producer_id, epoch = name
+    for partition, first in ((LOG, entry["part_offset"]), *((1 + each[1], each[2]) for each in entry["offsets"])):
+        for each in cluster.logs[partition][first:]:
+            if isinstance(each, Control) and (each.producer_id, each.producer_epoch) == (producer_id, epoch + 1):
+                return each.commit
+    found = cluster.transaction(name[0])
+    if found is not None and (found.producer_id, found.producer_epoch, found.state) == (
+        producer_id,
+        epoch + 1,
+        kafka.COMPLETE_ABORT,
+    ):
+        return False
+    return None
+
+
 def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = False) -> str | None:
     """At most once (I6), the chain of decisions (I2), decisions and parts only where they belong (I12), and none above a gap (I16)."""
     seen: set[Any] = set()
@@ -128,11 +151,10 @@ def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = Fal
             continue
         mine = found.identities()
         for identity, entry in earlier.identities().items():
-            truth = part_outcome(cluster, entry)
             if identity in mine:
-                if truth is not True:
+                if part_outcome(cluster, entry) is not True:
                     return f"I2: the decision at offset {found.offset} repeats {identity}, which is not committed"
-            elif truth is not False:
+            elif (truth := own_end(cluster, identity, entry)) is not False:
                 return (
                     f"I2: the decision at offset {found.offset} replaces {identity} of the one at offset {earlier.offset}, which is "
                     f"{'committed' if truth else 'not ended'}"

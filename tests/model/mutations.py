@@ -167,11 +167,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 abort.abort,
-                "plan = yield from take_over(request, transaction_version)",
-                "from kafka_eos_sink.commit.steps import End, EndTransactions\n"
-                "            if opened:\n                yield EndTransactions(tuple(End(identity=each, commit=False) for each in opened))",
+                "    found = yield from take_over(replace(request, handed_over=own), transaction_version)\n",
+                "    opened = yield from list_open(request.write_id, transaction_version)\n"
+                "    yield from end_open((*own, *opened))\n"
+                "    return plan\n",
             ),
-            Edit(abort.abort, "yield from _tell_what_was_finished(plan, nonce)", "pass"),
         ),
         setting=_small("abort blindly", faults=faults(unavailable=1)),
         caught=("I3",),
@@ -215,7 +215,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="no list though somebody fenced since",
         what="a planner process leaves out listing, without asking whether another driver ran since its last plan",
         edits=(
-            Edit(take_over_module._is_followed_by_nobody, " and (yield from still_holds(plan))", "\n    yield from ()"),
+            Edit(
+                take_over_module._is_followed_by_nobody,
+                " and (yield from still_holds(plan.driver))",
+                "\n    yield from ()",
+            ),
         ),
         setting=_small(
             "fenced since",
@@ -252,7 +256,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "        opened = yield from list_open(write_id, transaction_version)\n",
+                "        opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)\n",
                 "        pass\n",
             ),
             Edit(
@@ -710,7 +714,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             drivers=1,
             loud=UNRESOLVABLE,
             faults=faults(skip_marker=1, speculate=1),
-            recover_from_every=5,
+            recover_from_every=3,
             **ONE_ROW,
         ),
         caught=("I3",),
@@ -733,7 +737,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="sweep of a write id that a newer driver holds",
         what="the sweep after a batch ends what the tasks of the next one have prepared",
-        edits=(Edit(abort.sweep, " or not (yield from still_holds(plan))", ""),),
+        edits=(
+            Edit(abort.sweep, " or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver)))", ""),
+        ),
         setting=_small(
             "late sweep",
             batches=2,

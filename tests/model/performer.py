@@ -233,6 +233,8 @@ def unavailable(step: Any) -> Any:
             return steps.Appended(error=None)
         case steps.AddPartition():
             return None
+        case steps.ListOpenTransactions(within_ms=int()):
+            return ()
     return Throw(BrokerUnavailableError("UNAVAILABLE", "no answer before the deadline"))
 
 

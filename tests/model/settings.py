@@ -64,7 +64,7 @@ class Setting:
     may_read: bool = True
     """Whether the principal has Read on the data topics, without which nobody says who holds up their readers."""
     sweeps: bool = False
-    """Whether a commit is followed by a sweep, which lives on beside the next batches."""
+    """Whether a commit is followed by a sweep, as an abort always is. It lives on beside the next batches."""
     same_slot: bool = True
     """Attempts of a partition begin at the same slot, as they do at the ninth attempt or in another application."""
     verifies: bool = True

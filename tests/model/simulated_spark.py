@@ -436,7 +436,10 @@ class World:
                     state = self._spawn(state, (number, "sweep", version, 0, 0), (driver.plan, node.number))
                 return state
             case "abort":
-                return self._set_driver(state, number, driver._replace(phase="failed"))
+                state = self._set_driver(state, number, driver._replace(phase="failed"))
+                if node.result is not None:
+                    state = self._spawn(state, (number, "sweep", version, 0, 0), (node.number, -1))
+                return state
             case "sweep":
                 return state
         raise AssertionError(name)

@@ -241,7 +241,8 @@ def test_version_zero_transactions_are_ended_after_an_upgrade(dead: Dead, forget
     stream.assert_nothing_of_it_is_open()
 
 
-def test_lost_part_behind_shuffle_is_rewritten_in_any_order(dead: Dead) -> None:
+def test_lost_part_behind_shuffle_is_restored_in_its_order(dead: Dead) -> None:
+    """Although the next run of the batch gives the rows in another one."""
     stream = dead.streams["shuffled"]
     lost = stream.decision().transactions[1]
     abort(stream, [lost])
@@ -250,11 +251,11 @@ def test_lost_part_behind_shuffle_is_rewritten_in_any_order(dead: Dead) -> None:
     before, after = written_twice(stream)
     assert sum(map(len, before.values())) == lost.rows > 0
     for partition, records in before.items():
-        assert Counter(map(number_of, records)) == Counter(map(number_of, after[partition]))
-        assert list(map(number_of, records)) != list(map(number_of, after[partition]))
+        assert list(map(number_of, records)) == list(map(number_of, after[partition]))
 
 
-def test_lost_part_is_rewritten_when_interceptor_changes_bytes(dead: Dead) -> None:
+def test_lost_part_is_restored_with_the_bytes_of_its_interceptor(dead: Dead) -> None:
+    """An interceptor stamps each row anew with every run; the copies pass it no second time."""
     stream = dead.streams["stamped"]
     lost = stream.decision().transactions[1:]
     abort(stream, lost)
@@ -263,10 +264,10 @@ def test_lost_part_is_rewritten_when_interceptor_changes_bytes(dead: Dead) -> No
     before, after = written_twice(stream)
     assert sum(map(len, before.values())) == sum(prepared.rows for prepared in lost) > 0
     stamps = {record.value for found in (before, after) for records in found.values() for record in records}
-    assert len(stamps) == 2 * sum(map(len, before.values()))
+    assert len(stamps) == sum(map(len, before.values()))
 
 
-def test_part_fenced_by_zombie_is_rewritten(dead: Dead) -> None:
+def test_part_fenced_by_zombie_is_restored(dead: Dead) -> None:
     stream = dead.streams["fenced"]
     taken = stream.decision().transactions[1]
     zombie = confluent_kafka.Producer(
@@ -564,8 +565,6 @@ def test_checkpoint_only_spark_can_open_requires_a_prefix(
 def test_long_outage_loses_nothing_without_transaction_timeout(dead: Dead) -> None:
     short, never = dead.streams["short"], dead.streams["never"]
     bounded, boundless = short.decision().transactions, never.decision().transactions
-    assert all(prepared.digest is not None for prepared in bounded)
-    assert all(prepared.digest is None for prepared in boundless)
     await_states(short, [prepared.identity.transactional_id for prepared in bounded[1:]], {"CompleteAbort", None})
     assert set(states(never, [prepared.identity.transactional_id for prepared in boundless[1:]])) == {"Ongoing"}
     for name, named in (("short", bounded), ("never", boundless)):

@@ -60,7 +60,7 @@ def test_drivers_die_one_after_the_other_at_every_step(
 
 def other_rows(source: Path) -> None:
     """The first file has other lines, and fewer."""
-    (source / "000000.txt").write_text("not a number\n" * 10)
+    (source / "000000.txt").write_text("7777777\n" * 10)
 
 
 def no_rows(source: Path) -> None:

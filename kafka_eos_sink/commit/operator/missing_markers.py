@@ -235,15 +235,3 @@ def _commit_marker(part: DecidedPart, producer: ProducerState) -> TransactionMar
         coordinator_epoch=max(0, producer.coordinator_epoch),
         transaction_version=identity.transaction_version,
     )
-
-
-def rounds(findings: Iterable[Finding]) -> tuple[tuple[TransactionMarker, ...], ...]:
-    """Group the missing markers into rounds with at most one per partition."""
-    made: list[dict[TopicPartition, TransactionMarker]] = []
-    for marker in (finding.marker for finding in findings if finding.marker is not None):
-        where = (marker.topic, marker.partition)
-        free = next((each for each in made if where not in each), None)
-        if free is None:
-            made.append(free := {})
-        free[where] = marker
-    return tuple(tuple(each.values()) for each in made)

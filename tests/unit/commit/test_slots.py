@@ -94,7 +94,7 @@ def test_attempt_uses_descriptions_of_a_throttled_client() -> None:
     assert Coordinators(lambda _: 1_001).run() == f"w.0.{OWN}"
 
 
-def test_attempt_fails_at_its_deadline_if_every_description_is_slow() -> None:
+def test_attempt_fails_at_its_deadline_with_slow_coordinators() -> None:
     coordinators = Coordinators(lambda _: SLOT_WITHIN_MS + 1)
     with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
         coordinators.run()

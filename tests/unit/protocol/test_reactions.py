@@ -12,6 +12,7 @@ from kafka_eos_sink.errors import (
     BrokerRefusedError,
     FencedError,
     KafkaEosError,
+    TopicSettingsError,
     TransactionAbortedError,
 )
 from kafka_eos_sink.protocol import messages, reactions
@@ -64,7 +65,8 @@ UNHEARD_OF = 9_999
         ("Fetch", "TOPIC_AUTHORIZATION_FAILED", X),
         ("CreateTopics", "TOPIC_ALREADY_EXISTS", Reaction.SUCCESS),
         ("CreateTopics", "NOT_CONTROLLER", L),
-        ("CreateTopics", "INVALID_REPLICATION_FACTOR", X),
+        ("CreateTopics", "INVALID_REPLICATION_FACTOR", Reaction.OTHER_SETTINGS),
+        ("CreateTopics", "INVALID_PARTITIONS", X),
         ("CreateTopics", "THROTTLING_QUOTA_EXCEEDED", R),
         ("DescribeConfigs", "CLUSTER_AUTHORIZATION_FAILED", X),
         ("DescribeTransactions", "TRANSACTIONAL_ID_NOT_FOUND", Reaction.NOT_FOUND),
@@ -105,7 +107,7 @@ def test_end_txn_error_never_proves_an_abort() -> None:
         ("InitProducerId", ErrorCode.PRODUCER_FENCED, FencedError, "PRODUCER_FENCED"),
         ("InitProducerId", ErrorCode.TRANSACTION_ABORTABLE, TransactionAbortedError, "TRANSACTION_ABORTED"),
         ("InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT, BrokerRefusedError, "INVALID_TRANSACTION_TIMEOUT"),
-        ("CreateTopics", ErrorCode.POLICY_VIOLATION, BrokerRefusedError, "BROKER_REFUSED"),
+        ("CreateTopics", ErrorCode.POLICY_VIOLATION, TopicSettingsError, "BROKER_REFUSED"),
         ("CreateTopics", UNHEARD_OF, BrokerRefusedError, "BROKER_REFUSED"),
     ],
 )

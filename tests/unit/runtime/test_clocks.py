@@ -15,7 +15,7 @@ from kafka_eos_sink.runtime.executor import Executor
 HOUR_MS = 3_600_000
 
 
-def test_deadlines_pass_at_the_same_pace_when_somebody_sets_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_wall_clock_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     true_time_ns = time.time_ns
 
     def measure() -> Procedure[tuple[int, int]]:

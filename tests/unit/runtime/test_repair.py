@@ -222,8 +222,8 @@ class Leaders:
         admin: Any = SimpleNamespace(
             client=SimpleNamespace(clock=lambda: 0), topic=self.topic, describe_producers=self.describe_producers
         )
-        producers = producers_on(admin, partitions, topics, 1)
-        return set(producers.found), set(producers.unasked), producers.unreadable
+        producers, unasked, unreadable = producers_on(admin, partitions, topics, 1)
+        return set(producers), set(unasked), unreadable
 
 
 def test_exactly_the_partitions_of_named_topics_are_checked() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.commit.log_view import Outcome
-from kafka_eos_sink.commit.operator.missing_markers import DecidedPart, Evidence, Finding, Verdict, judge, rounds
+from kafka_eos_sink.commit.operator.missing_markers import DecidedPart, Evidence, Finding, Verdict, judge
 from kafka_eos_sink.commit.steps import TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
@@ -180,15 +180,6 @@ def test_contradicting_commit_log_leaves_it_unproven(witness: Outcome) -> None:
 )
 def test_transaction_not_ended_by_coordinator_is_running(coordinator: TransactionDescription) -> None:
     assert finding(coordinator, witness=Outcome.OPEN).verdict is Verdict.RUNNING
-
-
-def test_a_round_holds_one_marker_per_partition() -> None:
-    found = []
-    for producer_id, partition in [(10, 1), (11, 1), (12, 2), (13, 1)]:
-        part = replace(PART, identity=replace(TASK, producer_id=producer_id), where=("orders", partition))
-        found.append(finding(described(producer_id=producer_id), replace(OPEN, producer_id=producer_id), part))
-    written = [[(marker.producer_id, marker.partition) for marker in each] for each in rounds(found)]
-    assert written == [[(10, 1), (12, 2)], [(11, 1)], [(13, 1)]]
 
 
 def of_attempt(coordinator: TransactionDescription | None, producer: ProducerState = LOSER) -> tuple[Finding, ...]:
