@@ -66,18 +66,17 @@ class LoggedRecord:
 
     @property
     def outcome(self) -> Outcome:
-        if self.key.kind == "decision" and self._is_aborted_by_hand:
+        marker = self.marker
+        # ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch, which from version 2 on no coordinator writes.
+        # It closes a decision: a driver acts on one only if its first marker is a COMMIT. Of a part it proves nothing, because the rows
+        # lie on other partitions.
+        is_by_hand = (
+            marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
+        )
+        if is_by_hand and self.key.kind == "decision":
             return Outcome.ABORTED
         version = None if self.value is None else self.value.get("transaction_version")
-        return outcome_of(self.producer_epoch, version, self.marker)
-
-    @property
-    def _is_aborted_by_hand(self) -> bool:
-        """Whether its first marker is an ABORT with its own epoch, as ``kafka-transactions.sh abort`` writes it."""
-        # From version 2 on no coordinator writes such a marker. It closes a decision: a driver acts on one only if its first marker is
-        # a COMMIT. Of a part it proves nothing, because the rows lie on other partitions.
-        marker = self.marker
-        return marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
+        return outcome_of(self.producer_epoch, version, marker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +109,21 @@ class QueryState:
         Raises:
             WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing, COMMIT_LOG_FORMAT if a newer version of the sink wrote it.
         """
-        while (first := _newest_committed(self._of("decision", 0))) is not None and first.value is not None:
+        records = self._of("decision", 0)
+        for at, first in reversed(list(enumerate(records))):
+            if first.outcome is not Outcome.COMMITTED:
+                continue
+            if first.value is None:
+                return None
             if first.decision is None:
                 first.decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
             if first.decision is not None:
                 return LoggedDecision(first.decision, first.offset)
-            self._of("decision", 0).remove(first)
-            self._records.setdefault(("foreign",), []).append(first)
+            self._records.setdefault(("foreign",), []).append(records.pop(at))
             warn_once(
                 f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
                 "It counts for nothing. Find out who else may Write the commit log: everyone who may can decide for every write in it",
-                about=f"{self.write_id} {first.offset}",
+                about=f"forged {self.write_id}",
             )
         return None
 

@@ -153,7 +153,7 @@ def test_writes_go_on_beside_records_that_cannot_be_read(
     shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)}
     assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
+    assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
     assert len(warnings(caplog, "is passed over")) == (codec is not Codec.NONE)
 
 
@@ -229,7 +229,7 @@ def test_forged_decision_ends_no_transaction_and_hides_no_decision(
         assert described.transaction_state == "Ongoing"
         hostile.end(foreign)
     assert len(read_committed(servers, topic)) == 4 * ROWS
-    assert_nothing_open(servers, [topic])
+    assert_nothing_open(servers, [topic], of=given.write_id)
     assert warnings(caplog, "that its driver did not write")
 
 
@@ -269,4 +269,4 @@ def test_broken_write_id_is_shown_as_unreadable_beside_the_others(
         session.plan(replace(broken, version=4))
     write_all(replace(sound, version=4))
     assert len(read_committed(servers, topic)) == 6 * ROWS
-    assert_nothing_open(servers, [topic])
+    assert_nothing_open(servers, [topic], of=sound.write_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -171,6 +172,22 @@ def test_forged_decision_is_not_what_a_planner_keeps() -> None:
     found = view.query(Q).newest
     assert found is not None
     assert found.decision == genuine
+
+
+def test_many_forged_decisions_are_set_apart_in_one_pass_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    genuine = decision()
+    (record,) = decision_records(genuine)
+    log.write(record, DRIVER)
+    for number in range(20_000):
+        log.write(record, replace(FORGER, producer_id=1_000 + number))
+    query = log.read().query(Q)
+    began = time.process_time()
+    assert query.newest is not None
+    assert query.newest.decision == genuine
+    assert len(query.foreign) == 20_000
+    assert time.process_time() - began < 20
+    assert len(caplog.records) == 1
 
 
 def test_forged_piece_of_a_decision_is_not_taken_for_the_missing_one() -> None:
