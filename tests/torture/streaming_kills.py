@@ -4,8 +4,9 @@
 
 A query streams numbered lines from files to an embedded Kafka, a file a batch, while files are added. Its driver and everything that it
 started is killed with SIGKILL, at a random named step of the protocol or after a random time from its first plan on, and started again with
-the same checkpoint. In the end every line must be visible once to a read_committed consumer, and no transaction open. A line per kill tells
-where it struck; exit status 1 if a line is missing or there twice.
+the same checkpoint. After every other kill the transactions that it left open are aborted, as if they timed out. Those that were decided
+are restored from the log, and drivers are killed at the steps of that, too. In the end every line must be visible once to a read_committed
+consumer, and no transaction open. A line per kill tells where it struck; exit status 1 if a line is missing or there twice.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from dead_writes import POINTS
+from dead_writes import POINTS, RESTORE_POINTS, abort_open, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.killable_job import KillableJob, signal_all
 from tests.spark.quick_start import PYTHON_STARTUP, short_lived_jvm
+from tests.spark.streams import write_id_of
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "tests" / "spark" / "jobs" / "stream_rows.py"
+DECIDED = ("commit.decided", "commit.between_ends", "restore.decided")
+"""Steps at which some transactions are decided and open."""
 LONGEST_LIFE_S = 3.0
 """A driver lives for at most so long after its first plan: some batches, each with every step of the protocol."""
 
@@ -43,12 +47,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def strike(job: KillableJob, arguments: list[str], chance: random.Random, folder: Path, number: int) -> str:
-    """Start a driver and kill it; where it was hit."""
+def strike(
+    job: KillableJob, arguments: list[str], chance: random.Random, folder: Path, number: int, points: tuple[str, ...]
+) -> str:
+    """Start a driver and kill it, at one of the points or at any time; where it was hit."""
     if chance.random() < 0.5:
-        point = chance.choice(POINTS)
+        point = chance.choice(points)
         job.die_at(point, arguments)
-        return f"at {point}"
+        return point
     began = folder / f"began-{number}"
     life = chance.random() * LONGEST_LIFE_S
     with job.started(arguments, f"plan.fenced=wait:{began}") as process:
@@ -56,7 +62,7 @@ def strike(job: KillableJob, arguments: list[str], chance: random.Random, folder
         began.unlink()
         time.sleep(life)
         signal_all(process.pid, signal.SIGKILL)
-    return f"{life:.2f} s after its first plan"
+    return f"{life:.2f} s after the first plan"
 
 
 def main() -> int:
@@ -79,14 +85,20 @@ def main() -> int:
         source, checkpoint = folder / "source", folder / "checkpoint"
         arguments = [kafka.bootstrap_servers, topic, str(source), str(checkpoint)]
         files = 0
+        lost = False
         started = time.monotonic()
         for number in range(given.kills):
             # More than a driver can write in its life, so that it is never killed while it has nothing to do.
             done = len(list((checkpoint / "commits").glob("[0-9]*"))) if checkpoint.exists() else 0
             add_files(source, files, done + 20 - files)
             files = max(files, done + 20)
-            where = strike(job, arguments, chance, folder, number)
-            print(f"kill {number + 1:4} in batch {done:4}, {where}", flush=True)
+            where = strike(job, arguments, chance, folder, number, RESTORE_POINTS if lost else POINTS)
+            aborted = chance.random() < 0.5
+            if aborted:
+                abort_open(write_settings(kafka, topic, write_id=write_id_of(checkpoint)))
+            lost = aborted and where in DECIDED
+            what = " and aborted" if aborted else ""
+            print(f"kill {number + 1:4} in batch {done:4}, {where}{what}", flush=True)
         if job.run(arguments) != 0:
             print(job.said()[-3_000:])
             return 1
