@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -316,11 +316,6 @@ class LogView:
             for ids, records in self._queries.items()
             if any(kind in kinds for kind, *_ in records)
         )
-
-    @property
-    def all_markers(self) -> Iterator[Marker]:
-        """The control batches of the watched producer ids."""
-        return (marker for markers in self._markers.values() for marker in markers)
 
     def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
         """The first control batch of a watched producer id after an offset."""
