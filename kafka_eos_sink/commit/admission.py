@@ -39,6 +39,8 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     if newest.status is DecisionStatus.VOID:
         # None of its rows is visible, so the batch may be another one now.
         return None, None
+    if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
+        raise _second_write(plan, batch)
     if newest.resolution is not None:
         # The operator looked at the rows, so topic, schema and offsets are not compared.
         return TaskOutcome.ALREADY_COMMITTED, (
@@ -129,6 +131,15 @@ def _checkpoint_rolled_back(plan: Plan, batch: BatchIdentity, newest: SettledDec
         "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (no version up to that "
         "one is written, whatever its rows are) or rewrite (write them again, on purpose). For a new checkpoint, whose versions begin "
         "at 0 with other rows, take another txnAppId or transactional.id.prefix",
+    )
+
+
+def _second_write(plan: Plan, batch: BatchIdentity) -> WriteRefusedError:
+    return WriteRefusedError(
+        "DIFFERENT_BATCH",
+        f"{version_of(batch.version, plan.write_id)} was already written by this call of the foreachBatch function, so these rows would be "
+        "left out. Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or "
+        "without that option, are one write",
     )
 
 

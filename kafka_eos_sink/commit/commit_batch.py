@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import forget, write_done
+from kafka_eos_sink.commit.commit_log import forget, skipped_record, write_done
 from kafka_eos_sink.commit.decide import DriverTransaction, GroupOffsets, append_decision, check_prepared, decide
-from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.prepared_transaction import (
     BatchIdentity,
@@ -20,7 +21,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
 )
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
+from kafka_eos_sink.commit.steps import Append, DescribeTransactions, Procedure, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -51,6 +52,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     complete = _require_messages_of_one_run(plan, batch, messages)
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
+        if complete[0].foreach_call is not None:
+            yield from _note_skip(plan.write_id, batch, complete[0].foreach_call)
         return None
     if skipped:
         raise WriteRefusedError(
@@ -78,7 +81,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
     try:
         yield Reached("commit.decided")
-        return (yield from _finish(request, found, losers, driver))
+        return (yield from _finish(request, found, losers, driver, complete[0].foreach_call))
     except DecisionPendingError:
         raise
     except Exception as failure:  # whatever it is: it must not look like a failure before the decision
@@ -87,7 +90,11 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
 
 
 def _finish(
-    request: CommitRequest, found: LoggedDecision, losers: tuple[ProducerIdentity, ...], driver: DriverTransaction
+    request: CommitRequest,
+    found: LoggedDecision,
+    losers: tuple[ProducerIdentity, ...],
+    driver: DriverTransaction,
+    foreach_call: str | None,
 ) -> Procedure[Decision]:
     settled, driver = yield from finish(
         found,
@@ -105,8 +112,17 @@ def _finish(
     if request.random_write_id:
         yield from forget(decision, driver.identity, driver.sequence)
     elif settled.proven:
-        yield from write_done(decision)
+        yield from write_done(decision, foreach_call)
     return decision
+
+
+def _note_skip(write_id: str, batch: BatchIdentity, foreach_call: str) -> Procedure[None]:
+    """Record that a `foreachBatch` call has skipped its version, so that a second write in this call is not skipped as well."""
+    view = LogView(write_id)
+    yield from read_to_end(view)
+    done = view.query(batch.query_id).done
+    if done is not None and done["version"] == batch.version:
+        yield Append((skipped_record(write_id, batch.query_id, done, foreach_call),))
 
 
 def _require_messages_of_one_run(

@@ -92,7 +92,7 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
     return LogRecord(part_key(write_id, query_id, partition), _value({"version": version, "attempt": task_attempt_id}))
 
 
-def done_record(decision: Decision, finished_ms: int) -> LogRecord:
+def done_record(decision: Decision, finished_ms: int, foreach_call: str | None = None) -> LogRecord:
     """Return the hint for people and the next run that a decision is finished. It counts only for the nonce that it names."""
     ranges: dict[str, dict[str, list[int]]] = {}
     for prepared in decision.transactions:
@@ -109,7 +109,14 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
         "transactions": len(decision.transactions),
         "offsets": ranges if len(_dump(ranges)) <= MAX_RECORD_BYTES else {},
     }
+    if foreach_call is not None:
+        fields["foreach_call"] = foreach_call
     return LogRecord(done_key(decision.write_id, decision.query_id), _value(fields))
+
+
+def skipped_record(write_id: str, query_id: str, done: dict[str, Any], foreach_call: str) -> LogRecord:
+    """Return the done record of a version that a `foreachBatch` call has skipped."""
+    return LogRecord(done_key(write_id, query_id), _value({**done, "foreach_call": foreach_call}))
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
@@ -250,12 +257,12 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
     return value
 
 
-def write_done(decision: Decision) -> Procedure[None]:
+def write_done(decision: Decision, foreach_call: str | None = None) -> Procedure[None]:
     """Append the done record of a finished decision; warn if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
     now: int = yield WallClock()
     try:
-        yield Append((done_record(decision, now),))
+        yield Append((done_record(decision, now, foreach_call),))
     except KafkaEosError as failure:
         yield Warn(
             f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "

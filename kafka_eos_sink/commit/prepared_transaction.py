@@ -85,7 +85,7 @@ class SettledDecision:
     """The newest decision of a query id after recovery, with which the tasks of the next batch compare theirs.
 
     ``resolution`` is that of the decision: an operator's word, which is compared with nothing. ``proven`` is False where the right to
-    Read the data topics is missing and readers were held up.
+    Read the data topics is missing and readers were held up. ``foreach_call`` is the last `foreachBatch` call that wrote or skipped it.
     """
 
     query_id: str
@@ -97,6 +97,7 @@ class SettledDecision:
     offsets_hash: str | None
     resolution: str | None = None
     proven: bool = True
+    foreach_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,7 @@ class BatchIdentity:
     """What identifies a write: two writes with the same values are the same one (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too.
+    ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to. Only tasks know it.
     """
 
     query_id: str
@@ -135,6 +137,7 @@ class BatchIdentity:
     offsets_hash: str | None
     on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
     streaming: bool = False
+    foreach_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,3 +167,4 @@ class TaskMessage:
     task: TaskIdentity
     outcome: TaskOutcome
     prepared: PreparedTransaction | None = None
+    foreach_call: str | None = None

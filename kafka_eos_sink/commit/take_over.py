@@ -148,7 +148,9 @@ def _finish_decisions(view: LogView, request: TakeOver, identity: ProducerIdenti
         named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
         is_done = query.is_done(found.decision)
         try:
+            call = query.done.get("foreach_call") if is_done and query.done is not None else None
             decision, after = yield from _finish(found, is_done, request, driver)
+            decision = replace(decision, foreach_call=call)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named

@@ -64,6 +64,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             task=task,
             outcome=outcome,
             prepared=prepared,
+            foreach_call=batch.foreach_call,
         )
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:

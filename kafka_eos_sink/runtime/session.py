@@ -68,6 +68,7 @@ class WriteSettings:
     producer: ProducerConfig
     streaming: bool = False
     group_offsets: GroupOffsets | None = None
+    foreach_call: str | None = None
 
     @property
     def batch(self) -> BatchIdentity:
@@ -79,6 +80,7 @@ class WriteSettings:
             offsets_hash=self.offsets_hash,
             on_checkpoint_rollback=self.on_checkpoint_rollback,
             streaming=self.streaming,
+            foreach_call=self.foreach_call,
         )
 
     @property

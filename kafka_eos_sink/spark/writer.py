@@ -6,6 +6,7 @@ driver (``commit``, ``abort``). Only the planner pickles, so ``__getstate__`` ma
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,14 @@ from kafka_eos_sink.spark.spark_boundary import SinkMessage, SinkWriter, current
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
+"""Local properties of the tasks of a write in a `foreachBatch` function. Together they are the same for all writes in one call of the
+function, and for no other call."""
 
 
 class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
@@ -58,8 +64,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         An attempt without rows opens no transaction; at-least-once needs none.
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
-        _, task = current_task()
-        settings = self._planned_settings()
+        context, task = current_task()
+        settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
         rows = self._columns.rows(iterator, settings.commit_log_topic)
         if self._plan is None:
             return SinkMessage(session.write_task_at_least_once(settings, task, rows))
@@ -113,3 +119,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             random_write_id=app_id is None,
             offsets_hash=None,
         )
+
+
+def _foreach_call(context: TaskContext) -> str | None:
+    found = [context.getLocalProperty(name) for name in FOREACH_CALL]
+    return None if None in found else "/".join(map(str, found))

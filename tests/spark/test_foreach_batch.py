@@ -1,0 +1,72 @@
+"""Writes in a `foreachBatch` function: a re-run skips them, and a second one with the same pair and topic is an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_testing import read_committed
+from tests.spark.jobs.stream_rows import LINES, add_files
+from tests.spark.streams import Stream
+
+Function = Callable[[DataFrame, int], None]
+
+
+@pytest.fixture
+def stream(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(kafka, spark, tmp_path, files=1)
+
+
+def save(stream: Stream, rows: DataFrame, version: int, *, column: bool, app: str = "app") -> None:
+    writer = (rows.withColumn("topic", lit(stream.topic)) if column else rows).write.format("kafka-eos").mode("append")
+    if not column:
+        writer = writer.option("topic", stream.topic)
+    writer = writer.option("kafka.bootstrap.servers", stream.servers)
+    writer.option("txnAppId", app).option("txnVersion", version).save()
+
+
+def run(stream: Stream, function: Function) -> None:
+    writer = stream.frame().writeStream.foreachBatch(function).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(stream.checkpoint)).start().awaitTermination()
+
+
+def keys(stream: Stream) -> Counter[bytes | None]:
+    return Counter(record.key for record in read_committed(stream.servers, stream.topic))
+
+
+@pytest.mark.parametrize("column", [False, True], ids=["option topic", "column topic"])
+def test_second_write_of_a_call_is_an_error_in_each_run(stream: Stream, column: bool) -> None:
+    fails = True
+
+    def one_write(batch: DataFrame, version: int) -> None:
+        save(stream, batch.withColumn("key", lit("first")), version, column=column)
+        if fails:
+            raise RuntimeError("the first run fails behind its write")
+
+    def two_writes(batch: DataFrame, version: int) -> None:
+        save(stream, batch.withColumn("key", lit("first")), version, column=column)
+        save(stream, batch.withColumn("key", lit("second")), version, column=column)
+
+    def two_apps(batch: DataFrame, version: int) -> None:
+        save(stream, batch.withColumn("key", lit("first")), version, column=column)
+        save(stream, batch.withColumn("key", lit("second")), version, column=column, app="other")
+
+    with pytest.raises(Exception, match="the first run fails"):
+        run(stream, one_write)
+    fails = False
+    run(stream, one_write)  # the same rows in another call: skipped
+    assert keys(stream) == {b"first": LINES}
+
+    add_files(stream.source, 1, 1)
+    for _ in range(2):  # in the second run the first write is skipped, too
+        with pytest.raises(Exception, match=r"DIFFERENT_BATCH\] version 1 .* own txnAppId"):
+            run(stream, two_writes)
+        assert keys(stream) == {b"first": 2 * LINES}
+    run(stream, two_apps)
+    assert keys(stream) == {b"first": 2 * LINES, b"second": LINES}
