@@ -117,13 +117,9 @@ def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any])
             if isinstance(each, Control) and (each.producer_id, each.producer_epoch) == (producer_id, epoch + 1):
                 return each.commit
     found = cluster.transaction(name[0])
-    if found is not None and (found.producer_id, found.producer_epoch, found.state) == (
-        producer_id,
-        epoch + 1,
-        kafka.COMPLETE_ABORT,
-    ):
-        return False
-    return None
+    if found is None or found.producer_id != producer_id or found.producer_epoch > epoch + 1:
+        return False  # its coordinator has gone on since; rows that were committed and omitted everywhere were never visible
+    return False if (found.producer_epoch, found.state) == (epoch + 1, kafka.COMPLETE_ABORT) else None
 
 
 def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = False) -> str | None:
