@@ -43,7 +43,7 @@ def test_debug_log_names_lost_produce_and_moved_coordinator(bench: Bench, caplog
     assert_in_order(
         lines,
         [
-            r"slot of partition 0: .*\.0\.\d of 8, 8 free",
+            rf"{task} step DescribeTransactions: .*",
             rf"{task} request: InitProducerId {on_node}",
             rf"{task} step InitProducerId: .*\.0\.\d; commit log {log}; \S+ ms: .*\.0\.\d \(producer id \d+, epoch \d+\)",
             rf"{task} request: Produce {on_node}",
