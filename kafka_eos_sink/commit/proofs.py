@@ -85,8 +85,14 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     started: int = yield Now()
     looks = 0
     while waiting:
-        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
-        waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
+        stable: Mapping[tuple[str, int], int | None]
+        stable = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
+        for topic in sorted({where[0] for where, offset in stable.items() if offset is None}):
+            yield Warn(
+                f"{refusals.version_of(decision.version, decision.write_id)} is committed, but its rows in topic {topic} are gone: the "
+                "topic was deleted"
+            )
+        waiting = {where: last for where, last in waiting.items() if _is_before(last, stable.get(where, -1))}
         if not waiting:
             return True
         looks += 1
@@ -122,10 +128,15 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     return True
 
 
+def _is_before(last: int, stable: int | None) -> bool:
+    """Whether readers do not pass an offset yet. Those of a deleted topic never will."""
+    return stable is not None and stable <= last
+
+
 def _holders(
     committed: Sequence[PreparedTransaction],
     last_offsets: Mapping[tuple[str, int], int],
-    stable: Mapping[tuple[str, int], int],
+    stable: Mapping[tuple[str, int], int | None],
 ) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
     """Who still holds readers below our last offsets: partitions where that cannot be seen, and those that only others hold.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -40,14 +40,28 @@ class DataProofs:
         self._next_check_of_ends_ms = self._clock() + CHECK_ENDS_EVERY_MS
         self._short_since: dict[TopicPartition, int] = {}
 
-    def last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[TopicPartition, int]:
-        stable = self._query(partial(self._admin.list_offsets, step.partitions, isolation="read_committed"))
+    def last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[TopicPartition, int | None]:
+        stable: dict[TopicPartition, int | None] = dict.fromkeys(step.partitions)
+        try:
+            stable |= self._stable(step.partitions)
+        except steps.DataTopicGoneError:
+            deadline_ms = self._clock() + self._timeout_ms
+            topics = {topic for topic, _ in step.partitions}
+            left = {topic for topic in topics if self._admin.topic(topic, deadline_ms) is not None}
+            if not left or left == topics:
+                raise
+            stable |= self._stable([where for where in step.partitions if where[0] in left])
         blocked = {
-            where: last for where, last in zip(step.partitions, step.last_offsets, strict=True) if stable[where] <= last
+            where: last
+            for where, last in zip(step.partitions, step.last_offsets, strict=True)
+            if (offset := stable[where]) is not None and offset <= last
         }
         if blocked and self._clock() >= self._next_check_of_ends_ms:
             self._require_whole(blocked)
         return stable
+
+    def _stable(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self.query(partial(self._admin.list_offsets, partitions, isolation="read_committed"))
 
     def describe_producers(
         self, step: steps.DescribeProducers
@@ -57,7 +71,7 @@ class DataProofs:
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:
-                producers = self._query(partial(self._admin.describe_producers, where))
+                producers = self.query(partial(self._admin.describe_producers, where))
             except AuthorizationError:
                 found.update(dict.fromkeys(where))
                 continue
@@ -89,10 +103,10 @@ class DataProofs:
         where, offset, wait_ms = (part.topic, part.partition), part.first_offset, 0
         give_up_at = self._clock() + self._timeout_ms
         while offset <= part.last_offset:
-            fetched = self._query(partial(self._fetch_one_batch, where, offset, wait_ms))
+            fetched = self.query(partial(self._fetch_one_batch, where, offset, wait_ms))
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 earliest = partial(self._admin.list_offsets, (where,), isolation="read_uncommitted", timestamp=EARLIEST)
-                start = self._query(earliest)[where]
+                start = self.query(earliest)[where]
                 if start <= offset:
                     # The offset lies behind the end of the log.
                     return steps.Unseen.GONE
@@ -120,7 +134,7 @@ class DataProofs:
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
         """Raise if a partition ends too early for max.block.ms."""
-        ends = self._query(partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted"))
+        ends = self.query(partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted"))
         now = self._clock()
         self._next_check_of_ends_ms = now + CHECK_ENDS_EVERY_MS
         # A new leader's high watermark may lag for a moment, so one short end proves nothing.
@@ -136,7 +150,7 @@ class DataProofs:
                     "topic was deleted and created again, or an unclean leader election lost records",
                 )
 
-    def _query(self, query: Callable[[int], T]) -> T:
+    def query(self, query: Callable[[int], T]) -> T:
         """Run a query, given its deadline.
 
         Raises:

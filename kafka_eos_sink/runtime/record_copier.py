@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import (
     AuthorizationError,
-    BrokerRefusedError,
     KafkaEosError,
     ProtocolError,
     TransactionAbortedError,
@@ -21,6 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import BatchHeader, RecordsBlock, read_blocks
 from kafka_eos_sink.runtime import failpoints
+from kafka_eos_sink.runtime.data_proofs import DataProofs
 
 FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
@@ -38,6 +39,9 @@ class RecordCopier:
         self._admin = admin
         self._client = admin.client
         self._where = where
+        self._proofs = DataProofs(admin, timeout_ms=config.delivery_timeout_ms, max_block_ms=config.max_block_ms)
+        self._gone_topics: dict[str, str] = {}
+        """Topic to why nothing of it can be copied. A deleted topic costs max.block.ms once, not once per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
 
@@ -89,25 +93,26 @@ class RecordCopier:
                 raise _gone(part, f"its leader returns nothing from offset {offset} on")
 
     def _fetch(self, part: OffsetRange, offset: int) -> tuple[list[tuple[BatchHeader, RecordsBlock]], int]:
-        where = (part.topic, part.partition)
+        if part.topic in self._gone_topics:
+            raise _gone(part, self._gone_topics[part.topic])
+        fetch = partial(
+            self._admin.fetch,
+            (part.topic, part.partition),
+            offset,
+            isolation="read_uncommitted",
+            max_wait_ms=FETCH_WAIT_MS,
+            max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
+        )
         try:
-            fetched = self._admin.fetch(
-                where,
-                offset,
-                self._client.clock() + self._config.delivery_timeout_ms,
-                isolation="read_uncommitted",
-                max_wait_ms=FETCH_WAIT_MS,
-                max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
-            )
+            fetched = self._proofs.query(fetch)
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise _gone(part, "the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
         except (AuthorizationError, ProtocolError) as failure:
             raise _gone(part, failure.message) from failure
-        except BrokerRefusedError as refused:
-            if refused.code != "UNKNOWN_TOPIC":
-                raise
-            raise _gone(part, refused.message) from refused
+        except steps.DataTopicGoneError as gone:
+            self._gone_topics[part.topic] = gone.message
+            raise _gone(part, gone.message) from gone
         return found, max([offset, *(header.last_offset + 1 for header, _ in found)])
 
 
