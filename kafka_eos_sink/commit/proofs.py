@@ -99,11 +99,13 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
         now: int = yield Now()
         if looks > 1:  # the first time the marker is usually just on its way
             hidden, others = yield from _holders(committed, waiting, stable)
-            for (topic, partition), producer_id in sorted(others.items()):
+            for producer_id in sorted(set(others.values())):
+                blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
                 yield Warn(
-                    f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
-                    f"producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
-                    f"none of it: {refusals.command('repair', decision.write_id)}"
+                    f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
+                    f"of producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
+                    f"none of it: {refusals.command('repair', decision.write_id)}",
+                    about=f"producer id {producer_id}",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
@@ -178,7 +180,8 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
             raise refusals.pending(decision, f"{transactional_id} is {found.state} at its coordinator")
     yield Warn(
         "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
-        "calls every transaction complete"
+        "calls every transaction complete",
+        about="Read after the decision",
     )
 
 

@@ -285,9 +285,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Warn the user."""
+    """Warn the user; once a minute about the same thing, if ``about`` names it."""
 
     message: str
+    about: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -80,7 +81,7 @@ class Executor:
             steps.Now: lambda _: admin.client.clock(),
             steps.WallClock: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
+            steps.Warn: self._warn,
             steps.Reached: lambda step: failpoints.reached(step.point),
         }
 
@@ -126,6 +127,13 @@ class Executor:
 
     def _within(self, within_ms: int | None) -> int:
         return self._deadline if within_ms is None else self.client.clock() + within_ms
+
+    def _warn(self, step: steps.Warn) -> None:
+        message = refusals.on_commit_log(step.message, self.where[0])
+        if step.about is None:
+            log.warning("%s", message)
+        else:
+            warn_once(message, about=step.about)
 
     # transactions
 
