@@ -9,7 +9,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     SettledDecision,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.refusals import command, resolve_command, version_of
+from kafka_eos_sink.commit.refusals import resolve_command, version_of
 from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.errors import WriteRefusedError
 
@@ -104,9 +104,7 @@ def _not_the_next_version(plan: Plan, batch: BatchIdentity, newest: SettledDecis
             "batches between; or somebody removed batches from the checkpoint, by hand or by Spark's repartitioning of a query's "
             f"state, which takes one. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look"
         )
-    answer = command(
-        "resolve", plan.write_id, f"--version {batch.version - 1} --as committed --query-id '{batch.query_id}'"
-    )
+    answer = resolve_command(plan.write_id, batch.query_id, batch.version - 1, "committed")
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
         f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit (what counts is what a "
@@ -120,7 +118,7 @@ def _earlier_version_unfinished(plan: Plan, batch: BatchIdentity, newest: Settle
         "EARLIER_VERSION_UNFINISHED",
         f"{version_of(batch.version, plan.write_id)} cannot be written before version {newest.version}, which was decided and then "
         f"aborted by the transaction timeout: run version {newest.version} again, or give its rows up: "
-        + resolve_command(plan.write_id, newest.version, "committed"),
+        + resolve_command(plan.write_id, batch.query_id, newest.version, "committed"),
     )
 
 
@@ -145,7 +143,7 @@ def _second_write(plan: Plan, batch: BatchIdentity) -> WriteRefusedError:
 
 def _different_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
     """The same version with other source offsets, or with another topic or schema where no offsets are known."""
-    answer = resolve_command(plan.write_id, batch.version, "committed")
+    answer = resolve_command(plan.write_id, batch.query_id, batch.version, "committed")
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
         why = (
             "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Put the offsets of this "

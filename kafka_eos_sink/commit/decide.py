@@ -121,9 +121,11 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     if hidden:
         yield Warn(
             f"without the right to Read {', '.join(hidden)} it cannot be checked that no older open transaction is committed along with "
-            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read, unless the cluster offers no DescribeProducers"
+            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read, unless the cluster offers no DescribeProducers",
+            about="Read before the decision",
         )
     for entry in prepared:
+        write_id = entry.identity.transactional_id.rsplit(".", 2)[0]
         for part in entry.offsets:
             remembered = producers.get((part.topic, part.partition), {})
             if remembered is None:
@@ -139,7 +141,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
                         if start < 0 or start > part.first_offset
                         else "an older one was never ended"
                     )
-                    + "; nothing was committed. Run it again; if it comes again, see kafka-eos repair",
+                    + f"; nothing was committed. Run it again; if it comes again: {refusals.command('repair', write_id)}",
                 )
 
 

@@ -90,8 +90,14 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     looks = 0
     asks_at = started + HOLDERS_AFTER_MS
     while waiting:
-        stable: Mapping[tuple[str, int], int] = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
-        waiting = {where: last for where, last in waiting.items() if stable.get(where, -1) <= last}
+        stable: Mapping[tuple[str, int], int | None]
+        stable = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
+        for topic in sorted({where[0] for where, offset in stable.items() if offset is None}):
+            yield Warn(
+                f"{refusals.version_of(decision.version, decision.write_id)} is committed, but its rows in topic {topic} are gone: the "
+                "topic was deleted"
+            )
+        waiting = {where: last for where, last in waiting.items() if _is_before(last, stable.get(where, -1))}
         if not waiting:
             return True
         looks += 1
@@ -99,11 +105,13 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
         if looks > 1 and now >= asks_at:
             asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)
-            for (topic, partition), producer_id in sorted(others.items()):
+            for producer_id in sorted(set(others.values())):
+                blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
                 yield Warn(
-                    f"{topic}-{partition}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction of "
-                    f"producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
-                    f"none of it: {refusals.command('repair', decision.write_id)}"
+                    f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
+                    f"of producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
+                    f"none of it: {refusals.command('repair', decision.write_id)}",
+                    about=f"producer id {producer_id}",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
@@ -128,10 +136,15 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     return True
 
 
+def _is_before(last: int, stable: int | None) -> bool:
+    """Whether readers do not pass an offset yet. Those of a deleted topic never will."""
+    return stable is not None and stable <= last
+
+
 def _holders(
     committed: Sequence[PreparedTransaction],
     last_offsets: Mapping[tuple[str, int], int],
-    stable: Mapping[tuple[str, int], int],
+    stable: Mapping[tuple[str, int], int | None],
 ) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
     """Who still holds readers below our last offsets: partitions where that cannot be seen, and those that only others hold.
 
@@ -173,7 +186,8 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
             raise refusals.pending(decision, f"{transactional_id} is {found.state} at its coordinator")
     yield Warn(
         "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
-        "calls every transaction complete"
+        "calls every transaction complete",
+        about="Read after the decision",
     )
 
 

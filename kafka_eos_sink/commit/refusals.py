@@ -5,6 +5,7 @@ The procedures decide when to raise one. Its sentences stand here, so that a pro
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
@@ -12,7 +13,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     PreparedTransaction,
 )
-from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -28,9 +29,9 @@ TIMEOUT_WAYS_OUT = (
 )
 
 
-def command(name: str, write_id: str, *options: str) -> str:
+def command(name: str, write_id: str, options: str = "") -> str:
     """Return an operator's command on a write id, to paste from an error message."""
-    return " ".join((f"kafka-eos {name}{_ON_THE_CLUSTER}'{write_id}'", *options))
+    return f"kafka-eos {name}{_ON_THE_CLUSTER}{shlex.quote(write_id)}{options}"
 
 
 def on_commit_log(message: str, log_topic: str) -> str:
@@ -40,7 +41,7 @@ def on_commit_log(message: str, log_topic: str) -> str:
     """
     if log_topic == DEFAULT_TOPIC:
         return message
-    named = _ON_THE_CLUSTER.replace("--write-id", f"--commit-log-topic '{log_topic}' --write-id")
+    named = _ON_THE_CLUSTER.replace("--write-id", f"--commit-log-topic {shlex.quote(log_topic)} --write-id")
     return message.replace(_ON_THE_CLUSTER, named)
 
 
@@ -51,16 +52,23 @@ def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
         for entry in prepared
         for part in entry.offsets
     ]
-    shown = ", ".join(ranges[:8])
-    return shown if len(ranges) <= 8 else f"{shown} and {len(ranges) - 8} more"
+    return some(ranges)
+
+
+def some(names: Sequence[str]) -> str:
+    """List the first names, and how many more there are."""
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
 def version_of(version: int, write_id: str) -> str:
     return f"version {version} of write id {write_id!r}"
 
 
-def resolve_command(write_id: str, version: int, answers: str) -> str:
-    return command("resolve", write_id, f"--version {version} --as {answers}")
+def resolve_command(write_id: str, query_id: str, version: int, answers: str) -> str:
+    # A batch write has one query id. A stream's prefix may have served several checkpoints.
+    of_query = "" if query_id == BATCH_QUERY_ID else f" --query-id {shlex.quote(query_id)}"
+    return command("resolve", write_id, f" --version {version} --as {answers}{of_query}")
 
 
 # who holds the write id
@@ -90,8 +98,8 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
         f"{len(opened)} transactions of write id {write_id!r} are open (first: {opened[0].transactional_id}), but this commit log "
         "knows nothing of it. They belong to a run with another commit.log.topic, where they may be decided. Ending them could "
         "lose rows, so nothing was touched. Name that log: kafka-eos recover --bootstrap-servers ... --commit-log-topic ... "
-        f"--write-id '{write_id}'. If that log was lost, wait for their transaction.timeout.ms, or abort them: the same command on "
-        "this log with --abort-unknown",
+        f"--write-id {shlex.quote(write_id)}. If that log was lost, wait for their transaction.timeout.ms, or abort them: the same "
+        "command on this log with --abort-unknown",
     )
 
 
@@ -102,7 +110,7 @@ def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "NO_FREE_TRANSACTIONAL_ID",
         f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions; see: "
-        f"kafka-eos transactions --prefix '{write_id}'",
+        f"kafka-eos transactions --bootstrap-servers ... --prefix {shlex.quote(write_id)}",
     )
 
 
@@ -149,7 +157,7 @@ def unresolved(decision: Decision, what: str) -> DecisionPendingError:
         "UNRESOLVED",
         f"{version_of(decision.version, decision.write_id)}: {what}. Whether its rows are visible cannot be proven, so "
         "nothing was written; look at the topic and answer with: "
-        + resolve_command(decision.write_id, decision.version, "committed|rewrite"),
+        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed|rewrite"),
     )
 
 
@@ -157,8 +165,8 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
-        f"leave it as it is: {resolve_command(decision.write_id, decision.version, 'committed')}; or create the topic, and write all its "
-        "rows again, those in other topics a second time: --as rewrite --allow-duplicates",
+        f"leave it as it is: {resolve_command(decision.write_id, decision.query_id, decision.version, 'committed')}; or create the "
+        "topic, and write all its rows again, those in other topics a second time: --as rewrite --allow-duplicates",
     )
 
 
@@ -197,6 +205,6 @@ def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Seq
         f"with {sum(entry.rows for entry in lost)} rows, were aborted before they could be committed (by the transaction timeout, or by "
         f"hand), and their rows cannot be copied from the log: {'; '.join(why)}. Nothing was copied. Once the rows can be read again, the "
         "next run copies them. If they are gone for good, leave the version as it is: "
-        f"{resolve_command(decision.write_id, decision.version, 'committed')}; or write it again, the visible rows a second time: --as "
-        "rewrite --allow-duplicates",
+        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
+        + "; or write it again, the visible rows a second time: --as rewrite --allow-duplicates",
     )

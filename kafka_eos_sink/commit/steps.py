@@ -235,9 +235,9 @@ class LogPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LastStableOffsets:
-    """Result: dict from (topic, partition) to the last stable offset; a partition that does not respond is missing.
+    """Result: dict from (topic, partition) to the last stable offset, or to None if only other topics exist any more.
 
-    ``last_offsets`` are this write's last ones there.
+    A partition that does not respond is missing. ``last_offsets`` are this write's last ones there.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -293,9 +293,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Warn the user."""
+    """Warn the user; once a minute about the same thing, if ``about`` names it."""
 
     message: str
+    about: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,14 +78,28 @@ class DataProofs:
         self._next_check_of_ends_ms = self._clock() + CHECK_ENDS_EVERY_MS
         self._short_since: dict[TopicPartition, int] = {}
 
-    def last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[TopicPartition, int]:
-        stable = self._query(partial(self._admin.list_offsets, step.partitions, isolation="read_committed"))
+    def last_stable_offsets(self, step: steps.LastStableOffsets) -> Mapping[TopicPartition, int | None]:
+        stable: dict[TopicPartition, int | None] = dict.fromkeys(step.partitions)
+        try:
+            stable |= self._stable(step.partitions)
+        except steps.DataTopicGoneError:
+            deadline_ms = self._clock() + self._timeout_ms
+            topics = {topic for topic, _ in step.partitions}
+            left = {topic for topic in topics if self._admin.topic(topic, deadline_ms) is not None}
+            if not left or left == topics:
+                raise
+            stable |= self._stable([where for where in step.partitions if where[0] in left])
         blocked = {
-            where: last for where, last in zip(step.partitions, step.last_offsets, strict=True) if stable[where] <= last
+            where: last
+            for where, last in zip(step.partitions, step.last_offsets, strict=True)
+            if (offset := stable[where]) is not None and offset <= last
         }
         if blocked and self._clock() >= self._next_check_of_ends_ms:
             self._require_whole(blocked)
         return stable
+
+    def _stable(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return self._query(partial(self._admin.list_offsets, partitions, isolation="read_committed"))
 
     def describe_producers(
         self, step: steps.DescribeProducers

@@ -90,7 +90,7 @@ class Executor:
             steps.Now: lambda _: admin.client.clock(),
             steps.WallClock: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: lambda step: log.warning("%s", refusals.on_commit_log(step.message, where[0])),
+            steps.Warn: self._warn,
             steps.Reached: lambda step: failpoints.reached(step.point),
         }
 
@@ -136,6 +136,13 @@ class Executor:
 
     def _within(self, within_ms: int | None) -> int:
         return self._deadline if within_ms is None else self.client.clock() + within_ms
+
+    def _warn(self, step: steps.Warn) -> None:
+        message = refusals.on_commit_log(step.message, self.where[0])
+        if step.about is None:
+            log.warning("%s", message)
+        else:
+            warn_once(message, about=step.about)
 
     # transactions
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -132,3 +133,27 @@ def test_commit_fails_when_topic_is_deleted_after_the_write(
     create_topic(kafka.bootstrap_servers, topic)
     write_all(of_topic(given, topic))
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+
+def test_decided_batch_is_finished_when_one_of_its_topics_is_deleted(
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deleted, kept = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)
+    given = settings_for(kafka, kept)
+    plan = session.plan(given)
+    messages = [
+        session.write_task(
+            given,
+            plan,
+            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
+            iter([rows_of(topic, task)]),
+        )
+        for task, topic in enumerate((deleted, kept))
+    ]
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    delete_topic(kafka.bootstrap_servers, deleted)
+    plan = session.plan(given)
+    assert [decision.status for decision in plan.decisions] == [DecisionStatus.FINISHED]
+    assert f"rows in topic {deleted} are gone" in caplog.text
+    assert len(read_committed(kafka.bootstrap_servers, kept)) == ROWS
+    assert_nothing_open(kafka.bootstrap_servers, [kept], of=given.write_id)

@@ -50,7 +50,7 @@ def run_with_sparks_sink(stream: Stream) -> None:
 def run_named_command(stream: Stream, text: str) -> None:
     """Run the `kafka-eos resolve` command that an error contains."""
     named = re.search(
-        r"kafka-eos resolve --bootstrap-servers \.\.\. (--write-id '[^']+' --version \d+ --as committed --query-id '[^']+')",
+        r"kafka-eos resolve --bootstrap-servers \.\.\. (--write-id \S+ --version \d+ --as committed --query-id \S+)",
         text,
     )
     assert named is not None, text

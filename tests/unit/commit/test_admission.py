@@ -115,7 +115,7 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
         with pytest.raises(
             WriteRefusedError,
             match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*continues at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
-            r"kafka-eos resolve --bootstrap-servers ... --write-id 'w' --version 4 --as committed --query-id 'q' \(or --version 5 if",
+            r"kafka-eos resolve --bootstrap-servers ... --write-id w --version 4 --as committed --query-id q \(or --version 5 if",
         ):
             admit(older, BATCH)
 

@@ -255,7 +255,8 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
     opened = World().DescribeTransactions(steps.DescribeTransactions(("w.0.0",)))["w.0.0"]
     world = World(DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids, opened))
     with pytest.raises(
-        TransactionAbortedError, match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --prefix 'w'"
+        TransactionAbortedError,
+        match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --bootstrap-servers ... --prefix w",
     ):
         world.run(fresh_identity("w", 0, 0, 900_000))
     assert world.now > SLOT_DEADLINE_MS
