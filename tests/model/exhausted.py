@@ -163,7 +163,7 @@ EXHAUSTED = named(
             **SOME,
             **ONE,
         ),
-        Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER),
+        Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
         Setting(
             name="crash and restart in the same planner process",
@@ -215,7 +215,7 @@ _STATES = {
     "crash while copying, tasks live on": (18_126, 50_423),
     "records gone": (40_691, 70_478),
     "two markers passed over": (62_031, 62_852),
-    "timeouts and a restart": (441_737, 655_545),
+    "timeouts and a restart": (388, 594),
     "two drivers beside each other": (53_592, 115_279),
     "crash and restart in the same planner process": (6_619, 20_804),
     "a planner process that remembers an older driver": (6_619, 20_804),
@@ -228,8 +228,6 @@ CAPPED = {
     ("a marker passed over, a late attempt fails", 0): 100_000,
     ("a marker passed over, a late attempt, time", 2): 100_000,
     ("a marker passed over, a late attempt, time", 0): 100_000,
-    ("timeouts and a restart", 2): 50_000,
-    ("timeouts and a restart", 0): 50_000,
     ("crash, two batches", 0): 50_000,
     ("speculation", 0): 100_000,
     ("sweeps, speculation, a restart", 0): 50_000,
@@ -238,6 +236,13 @@ CAPPED = {
 
 LARGE = named(
     (
+        Setting(
+            name="timeouts and a restart, two tasks",
+            restart="failed",
+            attempts=1,
+            faults=faults(timeout=1),
+            **EAGER,
+        ),
         Setting(name="two drivers beside each other, timeouts", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers, two tasks, two attempts", faults=faults(speculate=1), recover_from_every=200),
         Setting(name="two drivers, two tasks, two batches", batches=2, attempts=1, recover_from_every=200),
