@@ -42,7 +42,7 @@ MAX_RECORD_BYTES = 500_000
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
 """No batch of ours holds more, of any version of the sink. Readers pass over a larger one."""
 
-_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _LARGEST = {
     "partition": 2**31 - 1,
     "producer_epoch": 2**15 - 1,
@@ -187,10 +187,10 @@ def parse_key(key: bytes) -> LogKey | None:
     return None
 
 
-_VALUES: dict[str, dict[str, type]] = {
+_VALUES: dict[str, dict[str, Any]] = {
     "barrier": {"nonce": str},
     "part": {"version": int, "attempt": int},
-    "done": {"version": int, "nonce": str, "finished_ms": int},
+    "done": {"version": int, "nonce": str, "finished_ms": int, "foreach_call": str | None},
     "decision": {"nonce": str, "transaction_version": int, "count": int, "body": str},
 }
 
@@ -202,7 +202,9 @@ def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
         version: int = _plain(int, fields["format"], "format")
         if version not in (1, FORMAT_VERSION):
             return {"format": version}
-        return {"format": version} | {name: _plain(of, fields[name], name) for name, of in _VALUES[key.kind].items()}
+        return {"format": version} | {
+            name: _plain(of, fields.get(name), name) for name, of in _VALUES[key.kind].items()
+        }
     except _UNREADABLE:
         return None
 

@@ -70,7 +70,7 @@ def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None
     write_all(given, 1)
     with pytest.raises(
         WriteRefusedError,
-        match=rf"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --commit-log-topic '{log}' --write-id",
+        match=rf"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --commit-log-topic {log} --write-id",
     ):
         session.plan(replace(given, schema="value string, other int"))
 

@@ -62,7 +62,7 @@ def test_every_command_with_a_write_id_is_recognised() -> None:
 class Held:
     """A committed batch on four partitions, whose readers two other producers block."""
 
-    own, others = 5, {0: 7, 1: 7, 2: 7, 3: 9}
+    own, others, now = 5, {0: 7, 1: 7, 2: 7, 3: 9}, 0
 
     def batch(self, version: int) -> Procedure[bool]:
         identity = ProducerIdentity(
@@ -89,8 +89,9 @@ class Held:
                 return dict.fromkeys(partitions, 2)
             case steps.DescribeProducers(partitions=partitions):
                 return {where: {self.others[where[1]]: (0, 2)} for where in partitions}
-            case _:
-                return 0
+            case steps.Wait():
+                self.now += 1_000
+        return self.now
 
 
 def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
