@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from threading import Barrier
 from typing import Any
 
@@ -114,9 +115,15 @@ def values(kafka: EmbeddedKafka, topic: str) -> Counter[int]:
     return Counter(int(record.value or b"") for record in read_committed(kafka.bootstrap_servers, topic))
 
 
-def assert_every_row_once(kafka: EmbeddedKafka, topic: str, count: int = TASKS) -> None:
-    assert values(kafka, topic) == Counter(range(count * ROWS))
-    assert_nothing_open(kafka.bootstrap_servers)
+def assert_every_row_once(
+    kafka: EmbeddedKafka, given: session.WriteSettings, count: int = TASKS, *, topic: str | None = None
+) -> None:
+    assert values(kafka, topic or given.topic or "") == Counter(range(count * ROWS))
+    assert_none_of_ours_open(kafka, given)
+
+
+def assert_none_of_ours_open(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
+    assert_nothing_open(kafka.bootstrap_servers, [given.topic or ""], of=given.write_id)
 
 
 def assert_next_run_skips(given: session.WriteSettings) -> None:
@@ -149,10 +156,10 @@ def test_recover_restores_aborted_rows_without_spark(
     decision = recover(any_kafka, given, capsys)
     assert (decision["version"], decision["state"]) == (given.version, "finished")
     assert decision["finished_now"]
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
     assert_next_run_skips(given)
     assert not recover(any_kafka, given, capsys)["finished_now"]
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
     write_all(replace(given, version=given.version + 1), 1)
     assert sum(values(any_kafka, topic).values()) == (TASKS + 1) * ROWS
 
@@ -162,17 +169,20 @@ def test_next_run_restores_rows_before_it_skips(any_kafka: EmbeddedKafka, monkey
     given = write_settings(any_kafka, topic)
     abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch)[1:])
     assert_next_run_skips(given)
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_copies_equal_the_aborted_records(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    """Two tasks and a losing attempt lie in turn in the same ranges. Only what the decision names is copied, in its order."""
+    """Two tasks and a losing attempt lie in turn in the same ranges. Only what the decision names is copied, in its order.
+
+    The buffer holds two calls' rows, so no attempt is further ahead of the log than that.
+    """
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
-    producer = ProducerConfig(batch_size=2_000, compression=compression)
+    producer = ProducerConfig(batch_size=2_000, buffer_memory=20_000, compression=compression)
     given = replace(write_settings(kafka, topic), producer=producer)
     plan = session.plan(given)
     in_turn = Barrier(3)
@@ -202,23 +212,25 @@ def test_copies_equal_the_aborted_records(
             [each for each in originals if attempt_of(each) == attempt],
         )
     assert len(copies) == 2 * 10 * KINDS
-    assert_nothing_open(servers)
+    assert_none_of_ours_open(kafka, given)
 
 
 KINDS = 120
 
 
 def rows_of_all_kinds(topic: str, attempt: int, number: int) -> Rows:
-    """Keys, values and headers that are there, empty or null, and timestamps of their own."""
+    """Keys, values and headers that are there, empty or null, and timestamps of their own.
+
+    Nothing makes the values smaller, so that every call fills a batch for each partition, whatever the compression.
+    """
+    random = Random(attempt * 100 + number)
     headers = [
         [{"key": "attempt", "value": b"%d" % attempt}, {"key": "h", "value": None if each % 3 else b""}][: 1 + each % 2]
         for each in range(KINDS)
     ]
     columns = RecordColumns(
         key=pa.array([None if each % 5 == 0 else b"%d" % (each % 7) for each in range(KINDS)], pa.binary()),
-        value=pa.array(
-            [None if each % 11 == 0 else b"%d.%d" % (number, each) * 9 for each in range(KINDS)], pa.binary()
-        ),
+        value=pa.array([None if each % 11 == 0 else random.randbytes(60) for each in range(KINDS)], pa.binary()),
         headers=pa.array(headers, HEADERS_TYPE),
         timestamp=pa.array([1_600_000_000_000 + each for each in range(KINDS)], pa.int64()),
     )
@@ -272,7 +284,7 @@ def test_records_of_others_in_the_ranges_are_not_copied(
         copied = executor.run(copies(CopyRecords(to, found[source], (everything,), part)))
         assert copied.written.rows == ROWS
     assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [source] * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers)
+    assert_none_of_ours_open(any_kafka, given)
 
 
 def initialised(transactional_id: str) -> Procedure[ProducerIdentity]:
@@ -316,7 +328,7 @@ def test_copies_lost_before_their_end_are_copied_again_in_the_same_run(
         else:
             running.result(PATIENCE_S)
     assert_next_run_skips(given)
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
 
 
 def test_rows_of_all_topics_of_a_task_are_restored(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +345,7 @@ def test_rows_of_all_topics_of_a_task_are_restored(any_kafka: EmbeddedKafka, mon
     began_ms = time.time_ns() // 1_000_000
     session.plan(given)
     for topic in topics:
-        assert_every_row_once(any_kafka, topic, 1)
+        assert_every_row_once(any_kafka, given, 1, topic=topic)
     assert {record.timestamp < began_ms for record in read_committed(servers, topics[0])} == {True}
     assert {record.timestamp >= began_ms for record in read_committed(servers, topics[1])} == {True}
 
@@ -354,10 +366,10 @@ def test_copies_that_the_topic_refuses_leave_nothing_open(
     with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):
         session.plan(given)
     assert values(kafka, topic) == Counter(range(ROWS))
-    assert_nothing_open(kafka.bootstrap_servers)
+    assert_none_of_ours_open(kafka, given)
     change_config(kafka.bootstrap_servers, "topic", topic, setting, usual)
     assert_next_run_skips(given)
-    assert_every_row_once(kafka, topic)
+    assert_every_row_once(kafka, given)
 
 
 def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
@@ -398,11 +410,11 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
         with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
             session.plan(given)
         assert values(any_kafka, topic) == Counter(range(ROWS))
-        assert_nothing_open(servers)
+        assert_none_of_ours_open(any_kafka, given)
     assert main(["resolve", *where, "--version", "3", "--as", "committed"]) == 0
     assert_next_run_skips(given)
     assert values(any_kafka, topic) == Counter(range(ROWS))
-    assert_nothing_open(servers)
+    assert_none_of_ours_open(any_kafka, given)
 
 
 def test_version_of_which_nothing_can_be_copied_is_void(
@@ -417,9 +429,9 @@ def test_version_of_which_nothing_can_be_copied_is_void(
     assert recover(any_kafka, given, capsys)["state"] == "void"
     assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in caplog.text
     assert values(any_kafka, topic) == Counter()
-    assert_nothing_open(any_kafka.bootstrap_servers)
+    assert_none_of_ours_open(any_kafka, given)
     write_all(given, TASKS)
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
 
 
 @pytest.fixture
@@ -462,7 +474,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
     decision = held_commit(given, plan, messages, lambda: abort_by_hand(given, aborted))
     assert decision is not None
     assert decision.copies == 1
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
     if txn_app_id == "given":
         assert_next_run_skips(given)
     else:
@@ -470,7 +482,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
         where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]
         assert main(["recover", *where]) == 0
         assert "The commit log holds no decision" in capsys.readouterr().out
-    assert_every_row_once(any_kafka, topic)
+    assert_every_row_once(any_kafka, given)
 
 
 def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
@@ -490,4 +502,4 @@ def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
         held_commit(given, plan, messages, lose)
     session.abort(given, plan, messages)
     assert values(kafka, topic) == Counter()
-    assert_nothing_open(kafka.bootstrap_servers)
+    assert_none_of_ours_open(kafka, given)
