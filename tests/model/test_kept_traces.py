@@ -309,6 +309,20 @@ def test_sweep_ends_losing_attempts_but_no_newer_drivers_ones(version: int) -> N
     assert found.rows == {ROW: 1}
 
 
+def test_sweep_after_abort_ends_what_a_worker_opened_behind_it(version: int) -> None:
+    """Spark kills a failed job's workers at any later time."""
+    found = script(version, attempts=1, faults=faults(kill_task=1), rows=lambda _, batch: ((0,), (1,)))
+    found.run(0, "plan")
+    found.happens((0, "task", 0, 0, 0), "kill")
+    found.run(0, "task", until=produces(DATA))
+    found.run(0, "abort")
+    assert found.driver(0).phase == "failed"
+    found.run(0, "task", until=asks)
+    assert is_open(found, "w.1.1")
+    found.run(0, "sweep")
+    assert not is_open(found, "w.1.1")
+
+
 def test_a_sweep_that_comes_after_the_next_fence_ends_nothing(version: int) -> None:
     rows = ("row", "q", 1, 0), ("row", "q", 1, 1)
     found = script(version, sweeps=True, batches=2, rows=lambda _, batch: ((0,), (1,)) if batch else ((0,),))
