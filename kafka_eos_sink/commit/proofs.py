@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
@@ -32,14 +33,23 @@ Written = tuple[ProducerIdentity, OffsetRange]
 HOLDERS_AFTER_MS = 1_000
 """How long to wait before asking who blocks readers, and between such requests: usually a marker is on its way, and a leader describes all
 producers of a day."""
+MARKERS_WITHIN_MS = 10_000
+"""How long to wait for markers in the commit log if the rows are proven visible without them."""
 HIDDEN_READERS_MS = 10_000
 """How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
 
 
-def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
-    """Read the COMMIT markers in the commit log: EndTxn answers before they are written."""
+def verify_markers(
+    decision: Decision, committed: Sequence[PreparedTransaction], deadline: int, *, visible: bool
+) -> Procedure[None]:
+    """Read the COMMIT markers in the commit log: EndTxn answers before they are written.
+
+    If the data topics prove that the rows are visible, a marker that a broker has left out in the commit log only (KAFKA-20734) stops
+    nobody: the coordinator's word stands in for it, and it is told what holds up the cleaning of the log.
+    """
     if not committed:
         return
+    started: int = yield Now()
     view = LogView(
         decision.write_id,
         next_offset=min(prepared.part_offset for prepared in committed),
@@ -63,12 +73,25 @@ def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction],
         if not missing:
             return
         now: int = yield Now()
+        if visible and now > started + MARKERS_WITHIN_MS and (yield from _are_complete(missing)):
+            yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
+            return
         if now > deadline:
             raise refusals.marker_missing(
                 decision,
                 f"the coordinator committed {missing[0].identity.transactional_id}, but its marker is missing in the commit log "
                 f"(and of {len(missing) - 1} more). The broker may have left out a partition without a leader (KAFKA-20734)",
             )
+
+
+def _are_complete(committed: Sequence[PreparedTransaction]) -> Procedure[bool]:
+    """Whether their coordinators still know exactly these transactions, as committed, with every marker that they will ever write."""
+    identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
+    return all(
+        verdict_on(described.get(name), identity) is CoordinatorVerdict.COMMITTED
+        for name, identity in identities.items()
+    )
 
 
 def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, int], int]:

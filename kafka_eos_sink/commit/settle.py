@@ -87,10 +87,10 @@ def settle(
             )
     try:
         yield from require_not_readable(decision, lost)
-        yield from verify_markers(decision, answered, deadline)
         proven = yield from verify_visible(decision, answered, deadline)
         if recovering:
             yield from verify_no_foreign_abort(decision, answered, deadline)
+        yield from verify_markers(decision, answered, deadline, visible=proven)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
     return Settled(found=found, lost=tuple(lost), proven=proven)

@@ -22,7 +22,7 @@ from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
-from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Procedure
+from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError
@@ -238,6 +238,55 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_marker_missing_in_commit_log_alone_stops_nobody(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next batch goes on under the same transactional id, whose marker then ends both in the log."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    decided_with_part_outside(any_kafka, given)
+    assert any(decision.proven for decision in session.plan(given).decisions)
+    assert f"the marker of {task_transactional_id(given.write_id, 0, 0)} in the commit log" in caplog.text
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
+    assert repair(any_kafka, given.write_id) == 0
+    assert f"on {given.commit_log_topic}-{given.log_partition}, version 3" in capsys.readouterr().out
+
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
+    assert repair(any_kafka, given.write_id) == 0
+    assert "Nothing to repair" in capsys.readouterr().out
+
+
+def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
+    """A batch of one task whose coordinator does not know of its part record in the commit log, decided and not ended."""
+    topic = given.topic or ""
+    plan: Plan = session.plan(given)
+    with unverified_partitions(kafka), NetworkClient(given.client) as client:
+        admin = Admin(client)
+
+        def write() -> Procedure[ProducerIdentity]:
+            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
+            rows = tuple(LogRecord(b"", b"%d" % number) for number in range(ROWS))
+            appended = yield from append_in_transaction(identity, rows, 0)
+            assert appended.error == 0
+            return identity
+
+        def decide(prepared: PreparedTransaction) -> Procedure[None]:
+            yield from append_in_transaction(plan.driver, decision_records(decision_of(given, plan, prepared)), 0)
+            yield from commit_at_coordinator(plan.driver)
+
+        identity = Executor(admin, (topic, 0), SETTINGS).run(write())
+        part = part_record(given.write_id, given.query_id, 0, given.version, 0)
+        log = (given.commit_log_topic, given.log_partition)
+        lies = produce_without_adding(admin, identity, log, [(part.key, part.value)])
+        offsets = (OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=ROWS - 1),)
+        prepared = PreparedTransaction(
+            partition=0, identity=identity, part_offset=lies.first_offset, rows=ROWS, offsets=offsets
+        )
+        Executor(admin, given.commit_log, SETTINGS).run(decide(prepared))
 
 
 def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,26 @@ EXHAUSTED = named(
             **SOME,
         ),
         Setting(
+            name="two batches, a marker passed over",
+            drivers=1,
+            batches=2,
+            attempts=1,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, pause=1),
+            **SOME,
+            **ONE,
+        ),
+        Setting(
+            name="a marker passed over, a restart, compaction",
+            restart="failed",
+            batches=2,
+            attempts=1,
+            loud=UNRESOLVABLE,
+            faults=faults(skip_marker=1, pause=1, compact=1),
+            **SOME,
+            **ONE,
+        ),
+        Setting(
             name="one driver, timeouts, no Read",
             drivers=1,
             attempts=1,
@@ -193,6 +213,8 @@ _STATES = {
     "one driver, timeouts": (13_767, 33_596),
     "one driver, somebody aborts": (13_735, 17_130),
     "one driver, a marker passed over": (11_766, 11_860),
+    "two batches, a marker passed over": (969, 990),
+    "a marker passed over, a restart, compaction": (178_315, 184_327),
     "one driver, timeouts, no Read": (13_319, 32_812),
     "one driver, a marker passed over, no Read": (11_990, 12_084),
     "a marker passed over, a late attempt, sweeps": (98_942, 178_321),
@@ -224,6 +246,8 @@ STATES = {(name, version): states for name, of in _STATES.items() for version, s
 """How many states each setting has, by name and transaction version: a search that finds fewer proves less than it did."""
 
 CAPPED = {
+    ("a marker passed over, a restart, compaction", 2): 50_000,
+    ("a marker passed over, a restart, compaction", 0): 50_000,
     ("a marker passed over, a late attempt fails", 2): 100_000,
     ("a marker passed over, a late attempt fails", 0): 100_000,
     ("a marker passed over, a late attempt, time", 2): 100_000,

@@ -79,16 +79,36 @@ def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
 
 
 def _committed_and_joined(cluster: Cluster, identity: kafka.Identity) -> tuple[str, int, int] | None:
-    """The decided transaction, committed in another partition, whose records are still open where this one of the same id goes on."""
-    named = {name: entry for found in decisions(cluster) for name, entry in found.identities().items()}
+    """The decided transaction, committed in another partition, whose records are still open where this one of the same id goes on.
+
+    Nobody asks for the part record of a batch that is done.
+    """
+    named = {name: (found, entry) for found in decisions(cluster) for name, entry in found.identities().items()}
     for partition, log in enumerate(cluster.logs):
         first, _ = kafka.open_transactions(cluster, partition).get(identity.producer_id, (None, -1))
         if first is None or log[first].producer_epoch == identity.producer_epoch:
             continue
         name = (identity.transactional_id, identity.producer_id, log[first].producer_epoch)
-        if name in named and _is_committed_anywhere(cluster, named[name]):
+        if name not in named:
+            continue
+        found, entry = named[name]
+        if _is_committed_anywhere(cluster, entry) and not (partition == LOG and _is_done(cluster, found)):
             return name
     return None
+
+
+def _is_done(cluster: Cluster, decision: Decided) -> bool:
+    written = [
+        (_key(entry.key), json.loads(entry.value))
+        for entry in cluster.logs[LOG]
+        if isinstance(entry, Data) and not entry.transactional and entry.value is not None
+    ]
+    return any(
+        key is not None
+        and (key.kind, key.write_id, key.query_id) == ("done", decision.write_id, decision.query_id)
+        and value["version"] >= decision.version
+        for key, value in written
+    )
 
 
 def _is_committed_anywhere(cluster: Cluster, entry: dict[str, Any]) -> bool:

@@ -599,7 +599,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="verify skipped",
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
-            Edit(settle.settle, "        yield from verify_markers(decision, answered, deadline)\n", ""),
+            Edit(
+                settle.settle, "        yield from verify_markers(decision, answered, deadline, visible=proven)\n", ""
+            ),
             Edit(
                 settle.settle,
                 "        proven = yield from verify_visible(decision, answered, deadline)\n",
