@@ -75,7 +75,9 @@ def main(megabytes: int = 200, rounds: int = 3, transaction_version: int = 2) ->
             for number in range(rounds):
                 to = identity(admin, f"bench.0.{number + 1}", transaction_version)
                 began, used = time.perf_counter(), time.process_time()
-                copied = copier.copy(steps.CopyRecords(to, lost, ranges, steps.LogRecord(b"part", b"{}")))
+                part = steps.LogRecord(b"part", b"{}")
+                (copied,) = copier.copy(steps.CopyRecords((steps.Copy(to, lost, ranges, part),)))
+                assert isinstance(copied, steps.Copied)
                 seconds = time.perf_counter() - began
                 print(
                     f"{copied.written.rows:,} rows, {megabytes} MB in {seconds:.2f} s: {megabytes / seconds:.0f} MB/s, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,8 +90,9 @@ class HandDrivenClient:
         self.sent.append(pending)
         return pending
 
-    def poll(self, timeout_ms: int) -> tuple[Completion, ...]:
-        done, self.completions = tuple(self.completions), []
+    def poll(self, timeout_ms: int, of: Container[PendingRequest]) -> list[Completion]:
+        done = [each for each in self.completions if each.pending in of]
+        self.completions = [each for each in self.completions if each.pending not in of]
         return done
 
     # what the test does

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -215,8 +215,11 @@ class Pump:
 
     # the pump
 
-    def poll(self, timeout_ms: int) -> tuple[Completion, ...]:
-        """Move bytes once, wait at most ``timeout_ms`` for I/O, and return the requests that ended."""
+    def poll(self, timeout_ms: int, of: Container[PendingRequest] | None = None) -> Sequence[Completion]:
+        """Move bytes once, wait at most ``timeout_ms`` for I/O, and return the requests that ended: all, or those in ``of``."""
+        if of is not None:
+            self.pump(0 if any(each.pending in of for each in self._completions) else timeout_ms)
+            return self.take(of)
         self.pump(0 if self._completions else timeout_ms)
         completions = tuple(self._completions)
         self._completions.clear()

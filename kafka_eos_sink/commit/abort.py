@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kafka_eos_sink.commit.driver import still_holds
-from kafka_eos_sink.commit.log_reading import read_to_barrier
+from kafka_eos_sink.commit.driver import after_end, still_holds
+from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
@@ -34,13 +34,25 @@ def abort(
     own = tuple(
         message.prepared.identity for message in messages if message is not None and message.prepared is not None
     )
-    if plan is not None and not (yield from still_holds(plan.driver)):
+    if plan is not None and not (yield from _holds_write_id(plan)):
         yield from _end_own(plan, request.nonce, own)
         return None
     found = yield from take_over(replace(request, handed_over=own), transaction_version)
     if plan is not None:
         yield from _tell_what_was_finished(found, plan.nonce)
     return found
+
+
+def _holds_write_id(plan: Plan) -> Procedure[bool]:
+    """Whether W.driver is as the plan's fence, or the last decision of the plan's batch, has left it."""
+    view = LogView(plan.write_id, next_offset=plan.log_offset)
+    yield from read_to_end(view)
+    driver = plan.driver
+    for query in view.queries("decision"):
+        found = query.newest
+        if found is not None and plan_nonce(found.decision.nonce) == plan.nonce:
+            driver = after_end(found.decision.driver)
+    return (yield from still_holds(driver))
 
 
 def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
+from kafka_eos_sink.commit.driver import after_end
 from kafka_eos_sink.commit.log_reading import await_outcome
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
@@ -191,10 +192,11 @@ def decide(
         raise
     except KafkaEosError as failure:
         raise refusals.decision_unknown(decision, str(failure)) from failure
-    if ended.producer_id < 0:
+    if driver.transaction_version < 2:
         return DriverTransaction(driver, sequence)
-    bumped = replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
-    return DriverTransaction(bumped, 0)
+    if ended.producer_id < 0:
+        return DriverTransaction(after_end(driver), 0)
+    return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:

@@ -7,6 +7,7 @@ still holds the write id.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, TransactionDescription
@@ -26,6 +27,11 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
     # From version 2 on its own end bumps the epoch (KIP-890). A newer driver's InitProducerId bumps it too, but leaves Empty.
     ended = ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
     return driver.transaction_version >= 2 and found.is_of(driver, later=1) and found.state in ended
+
+
+def after_end(driver: ProducerIdentity) -> ProducerIdentity:
+    """Return the identity of W.driver's next transaction, if no response said it: from version 2 on its end bumps the epoch."""
+    return replace(driver, producer_epoch=driver.producer_epoch + 1) if driver.transaction_version >= 2 else driver
 
 
 def still_holds(driver: ProducerIdentity) -> Procedure[bool]:

@@ -61,6 +61,11 @@ class Decision:
     resolution: str | None = None
 
     @property
+    def is_void(self) -> bool:
+        """Whether all transactions of the batch were aborted and could not be copied."""
+        return bool(self.copies) and not self.transactions
+
+    @property
     def copies(self) -> int:
         """How often lost transactions of the batch were copied."""
         return int(self.nonce.partition("~")[2] or 0)

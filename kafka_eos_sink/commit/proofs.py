@@ -214,16 +214,43 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
     )
 
 
-def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
+def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
     """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
     (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
-    look = yield from look_at(written_by(lost))
-    for identity, part in look.seen:
-        raise refusals.unresolved(
-            decision,
-            f"the commit log shows {identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
-            f"its records from offset {part.first_offset} on",
-        )
+    unseen = written_by(lost)
+    while True:
+        look = yield from look_at(unseen)
+        for identity, part in look.seen:
+            raise refusals.unresolved(
+                decision,
+                f"the commit log shows {identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
+                f"its records from offset {part.first_offset} on",
+            )
+        # From version 2 on the epoch of the marker proves whose it is.
+        unseen = tuple(each for each in look.untold if each[0].transaction_version < 2)
+        if not unseen or not look.may_read or not (unseen := (yield from _ended_behind_others(unseen))):
+            return
+        now: int = yield Now()
+        if now > deadline:
+            identity, part = unseen[0]
+            raise refusals.pending(
+                decision,
+                f"readers do not get to the records of {identity.transactional_id} in {part.topic}-{part.partition} at offset "
+                f"{part.first_offset}, so nobody can tell whether they were aborted: see kafka-eos transactions for what holds them up",
+            )
+        yield Wait(10 * POLL_MS)
+
+
+def _ended_behind_others(written: Sequence[Written]) -> Procedure[tuple[Written, ...]]:
+    """Those that are not open in their partitions, so that only readers could tell how they ended."""
+    where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in written))
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+    return tuple(
+        (identity, part)
+        for identity, part in written
+        if (producers.get((part.topic, part.partition)) or {}).get(identity.producer_id, (-1, -1))[1]
+        != part.first_offset
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +260,7 @@ class Look:
 
     seen: tuple[Written, ...] = ()
     untold: tuple[Written, ...] = ()
+    may_read: bool = True
 
 
 def written_by(transactions: Iterable[PreparedTransaction]) -> tuple[Written, ...]:
@@ -248,7 +276,7 @@ def look_at(written: Sequence[Written]) -> Procedure[Look]:
         tuple(part for _, part in written), tuple(identity.producer_id for identity, _ in written)
     )
     if aborted is None:
-        return Look(untold=tuple(written))
+        return Look(untold=tuple(written), may_read=False)
     seen, untold = [], []
     for identity, part in written:
         listed = aborted[part]

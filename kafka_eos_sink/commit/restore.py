@@ -7,27 +7,19 @@ A second decision names the committed transactions and the copies. A copy that i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.decide import DriverTransaction, append_decision, check_prepared, decide
+from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
-from kafka_eos_sink.commit.steps import (
-    Copied,
-    CopyRecords,
-    Procedure,
-    Reached,
-    RecordsGoneError,
-    RecordsHiddenError,
-    WallClock,
-    Warn,
-)
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
-from kafka_eos_sink.commit.transactional_id import parse
+from kafka_eos_sink.commit.transactional_id import SLOTS, parse
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -56,8 +48,8 @@ def finish(
         timeout_ms: transaction.timeout.ms of the copies.
 
     Returns:
-        The last decision and the driver's transaction after it. ``lost`` then holds all transactions of the batch, or none: nothing of
-        it is visible and it cannot be copied, so that it may run anew.
+        The last decision and the driver's transaction after it. If that decision is void, ``lost`` holds all transactions of the batch:
+        nothing of it is visible and it cannot be copied, so that it may run anew.
 
     Raises:
         DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible, or
@@ -76,9 +68,9 @@ def finish(
             raise
         except KafkaEosError as failure:
             raise refusals.pending(decision, f"its lost rows could not be copied ({failure})") from failure
-        if copied is None:
-            return settled, driver
         found, driver = copied
+        if found.decision.is_void:
+            return replace(settled, found=found), driver
     raise refusals.pending(
         found.decision,
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
@@ -88,44 +80,47 @@ def finish(
 
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, limits: SettleLimits
-) -> Procedure[tuple[LoggedDecision, DriverTransaction] | None]:
-    """Copy the lost transactions, and decide the copies together with the committed rest; None if nothing of it may be decided."""
+) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+    """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
     started: int = yield WallClock()
-    opened: list[ProducerIdentity] = []
-    copies: list[PreparedTransaction] = []
-    gone: list[str] = []
-    hidden = False
+    begun: list[Copy] = []
+    for entry in lost:
+        begun.append((yield from _begin_copy(decision, entry, timeout_ms)))
+    opened = [copy.identity for copy in begun]
+    yield Reached("restore.initialised")
+    # A newer driver may have committed a transaction under one of these ids since. If its marker is missing (KAFKA-20734), a copy would
+    # join it, and the copy's abort would discard committed rows. Nothing is open yet, so there is nothing to end.
+    if not (yield from still_holds(driver.identity)):
+        raise refusals.fenced(decision.write_id, "W.driver belongs to a newer driver, which copies what was lost")
     try:
-        for entry in lost:
-            identity = yield from _identity_for(decision, entry, timeout_ms)
-            opened.append(identity)
-            try:
-                copies.append((yield from _copy(decision, entry, identity)))
-            except RecordsGoneError as why:
-                hidden = hidden or isinstance(why, RecordsHiddenError)
-                gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {why.message}")
+        results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
+        copies, gone = _sort_copies(lost, opened, results)
         yield Reached("restore.copied")
+        expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
-            second = _decision_of(settled, copies, driver)
-            found, sequence = yield from append_decision(second, driver.sequence)
+        elif len(lost) < len(decision.transactions) or not _may_read(results):
+            # All or nothing: a decision that lacks some of the rows would hide that they are missing.
+            raise refusals.lost_parts(decision, lost, gone)
+        else:
+            # Void for good: whoever is told that none of its rows is visible may write them again.
+            yield from give_up(opened)
+            copies = []
+        second = _decision_of(settled, copies, driver)
+        found, sequence = yield from append_decision(second, driver.sequence)
     except Exception:
         yield from give_up(opened)
         raise
-    if gone:
-        # All or nothing: a decision that lacks some of the rows would hide that they are missing.
-        yield from give_up(opened)
-        if hidden or len(lost) < len(decision.transactions):
-            raise refusals.lost_parts(decision, lost, gone)
-        yield Warn(refusals.void_warning(decision, gone))
-        return None
     try:
         after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise
     yield Reached("restore.decided")
+    if gone:
+        yield Warn(refusals.void_warning(decision, gone))
+        return found, after
     yield Warn(
         f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
         f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
@@ -134,7 +129,7 @@ def _restore(
 
 
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """The next decision: the committed transactions, and the copies instead of the lost ones."""
+    """The next decision: the committed transactions, and the copies instead of the lost ones; without copies a void one."""
     decision = settled.found.decision
     copied = {entry.partition: entry for entry in copies}
     return replace(
@@ -142,32 +137,49 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
         transactions=tuple(
-            copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions
+            copied.get(entry.partition) or replace(entry, proven=settled.proven)
+            for entry in (decision.transactions if copies else ())
         ),
     )
 
 
-def _identity_for(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[ProducerIdentity]:
+def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[Copy]:
     lost = parse(entry.identity.transactional_id, decision.write_id)
     assert lost is not None
-    # Another slot than the lost one's. If the ABORT marker of that one was left out somewhere (KAFKA-20734), a transaction under the
-    # same producer id would join it.
-    return (yield from fresh_identity(decision.write_id, entry.partition, lost.slot + 1, timeout_ms))
-
-
-def _copy(decision: Decision, entry: PreparedTransaction, identity: ProducerIdentity) -> Procedure[PreparedTransaction]:
-    yield Reached("restore.initialised")
+    # Any slot but the lost one's. If the ABORT marker of that one was left out somewhere (KAFKA-20734), a transaction under the same
+    # producer id would join it.
+    slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
+    identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)
-    copied: Copied = yield CopyRecords(identity, entry.identity, entry.offsets, part)
-    if copied.written.rows != entry.rows:
-        raise RecordsGoneError(
-            "LOST_PARTS",
-            f"{entry.rows - copied.written.rows} of {entry.rows} rows are gone from {refusals.describe_ranges([entry])}",
-        )
-    return PreparedTransaction(
-        partition=entry.partition,
-        identity=identity,
-        part_offset=copied.part_offset,
-        rows=copied.written.rows,
-        offsets=copied.written.offsets,
-    )
+    return Copy(identity, entry.identity, entry.offsets, part)
+
+
+def _may_read(results: Sequence[Copied | Gone]) -> bool:
+    return all(not isinstance(result, Gone) or result.may_read for result in results)
+
+
+def _sort_copies(
+    lost: Sequence[PreparedTransaction], identities: Sequence[ProducerIdentity], results: Sequence[Copied | Gone]
+) -> tuple[list[PreparedTransaction], list[str]]:
+    """Return the whole copies, and of the others which rows are gone."""
+    copies: list[PreparedTransaction] = []
+    gone: list[str] = []
+    for entry, identity, result in zip(lost, identities, results, strict=True):
+        if isinstance(result, Gone):
+            gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {result.why}")
+        elif result.written.rows != entry.rows:
+            gone.append(
+                f"{entry.rows - result.written.rows} of {entry.rows} rows of Spark partition {entry.partition} are gone from "
+                f"{refusals.describe_ranges([entry])}"
+            )
+        else:
+            copies.append(
+                PreparedTransaction(
+                    partition=entry.partition,
+                    identity=identity,
+                    part_offset=result.part_offset,
+                    rows=result.written.rows,
+                    offsets=result.written.offsets,
+                )
+            )
+    return copies, gone

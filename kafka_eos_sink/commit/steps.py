@@ -28,14 +28,6 @@ class DataTopicGoneError(BrokerRefusedError):
     """``UNKNOWN_TOPIC`` from the steps on data partitions: the topic, or its records, no longer exist."""
 
 
-class RecordsGoneError(BrokerRefusedError):
-    """``LOST_PARTS``: records of an aborted transaction are gone, so they cannot be copied."""
-
-
-class RecordsHiddenError(RecordsGoneError):
-    """They may be there, but the right to Read them is missing."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
     """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids.
@@ -337,17 +329,24 @@ class AppendPart:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRecords:
-    """Append the records that an aborted transaction left in ``ranges``, and then the part record, in the transaction of ``identity``.
-
-    Result: `Copied`, after every acknowledgement. Only the records of the aborted transaction's producer id and epoch are copied, after
-    their CRC was checked. Raises `RecordsGoneError` if a range does not hold them any more, and what `WriteRows` raises.
-    """
+class Copy:
+    """The records that the aborted transaction ``source`` left in ``ranges``, and a part record, for the transaction of ``identity``."""
 
     identity: ProducerIdentity
     source: ProducerIdentity
     ranges: tuple[OffsetRange, ...]
     part: LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecords:
+    """Append the records of each copy in its transaction, and then the part records.
+
+    Result: `Copied` or `Gone` of each copy, in their order, after every acknowledgement. Only records of the source's producer id and epoch
+    are copied, after their CRC was checked. Every partition is read once, however many sources lie there. Raises what `WriteRows` raises.
+    """
+
+    copies: tuple[Copy, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +355,14 @@ class Copied:
 
     written: Written
     part_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A range does not hold the records any more, or they may not be read."""
+
+    why: str
+    may_read: bool = True
 
 
 Step = (

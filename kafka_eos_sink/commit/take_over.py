@@ -167,7 +167,7 @@ def _finish(
     found: LoggedDecision, is_done: bool, request: TakeOver, driver: DriverTransaction
 ) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
     decision = found.decision
-    if is_done or decision.resolution is not None:
+    if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"
         return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
     settled, driver = yield from finish(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
@@ -73,9 +73,9 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if not (yield HasRows()):  # which may wait long for what Spark computes first
         return message(TaskOutcome.EMPTY)
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
-    identity = yield from fresh_identity(
-        plan.write_id, task.partition, slot_of(task.task_attempt_id), plan.transaction_timeout_ms
-    )
+    own = slot_of(task.task_attempt_id)
+    slots = (*range(own, SLOTS), *range(own))
+    identity = yield from fresh_identity(plan.write_id, task.partition, slots, plan.transaction_timeout_ms)
     yield Reached("task.initialised")
     if (yield from is_overtaken(plan)):
         return message(TaskOutcome.OVERTAKEN)
@@ -116,13 +116,13 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
         yield EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
 
-def fresh_identity(write_id: str, partition: int, first: int, timeout_ms: int) -> Procedure[ProducerIdentity]:
-    """InitProducerId of the first slot without an open transaction, beginning at slot ``first``.
+def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
+    """InitProducerId of the first of these slots that has no open transaction.
 
     An open transaction is not touched: a sibling attempt may have prepared it, and the driver may be about to name it. A slot whose
     coordinator does not respond is skipped as well. Another slot has another coordinator.
     """
-    ids = tuple(task_transactional_id(write_id, partition, (first + step) % SLOTS) for step in range(SLOTS))
+    ids = tuple(task_transactional_id(write_id, partition, slot) for slot in slots)
     started: int = yield Now()
     while True:
         for transactional_id in ids:

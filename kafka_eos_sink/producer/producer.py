@@ -274,6 +274,22 @@ class Producer:
             self._client.want_topics([topic])
             self._batcher.add_block(topic, partition, block)
 
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Size of the batches that no response has acknowledged yet."""
+        return self._accumulator.used_bytes
+
+    def advance(self, timeout_ms: int) -> bool:
+        """Send appended blocks and records, process responses, and wait for one at most ``timeout_ms``.
+
+        Several producers of one client take turns with it. Returns True once everything is acknowledged.
+        """
+        self._check_writable()
+        with self._all_or_failed():
+            if not self._accumulator.idle:
+                self._sender.pump(timeout_ms)
+        return self._accumulator.idle
+
     def flush(self) -> None:
         """Send all rows and wait for their acknowledgement; raise the first failure."""
         self._check_writable()

@@ -74,6 +74,8 @@ class Sender:
         self._backoff = backoff
         self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
         self._coordination: PendingRequest | None = None
+        self._sent: set[PendingRequest] = set()
+        """All requests in flight, abandoned ones too. The client may have other producers."""
         self._next_expiry = 0
         self._waiting = False
 
@@ -103,7 +105,7 @@ class Sender:
         if self.failure is None and self._transactions.may_produce:
             while self._send_batches(now):
                 pass
-        for completion in self._client.poll(min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms):
+        for completion in self._client.poll(min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms, self._sent):
             self._completed(completion, self._client.clock())
         self._expire(self._client.clock())
         if self._transactions.error is not None:
@@ -133,6 +135,7 @@ class Sender:
             self._transactions.fail(error, fatal=True)  # during an abort too: no response will arrive
             self.give_up(error)
             return
+        self._sent.add(self._coordination)
         self._transactions.sent(needed)
 
     # sending
@@ -208,12 +211,14 @@ class Sender:
                 batch.in_flight = False
             self.fail(error)
             return
+        self._sent.add(pending)
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
 
     # responses
 
     def _completed(self, completion: Completion, now: int) -> None:
         pending = completion.pending
+        self._sent.discard(pending)
         if pending is self._coordination:
             self._coordination = None
             if completion.error is not None:

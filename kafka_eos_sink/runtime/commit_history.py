@@ -18,7 +18,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
-WriteState = Literal["finished", "decided", "undecided", "prepared", "resolved", "unreadable"]
+WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
 """finished   every row is visible, and a done record stands
 decided    the decision stands without a done record; the next run of the same id or `kafka-eos recover` finishes it
 undecided  a decision was written and its transaction has not ended
@@ -126,7 +126,9 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     for prepared in decision.transactions:
         part = query.part_at(prepared.partition, prepared.part_offset)
         committed += prepared.proven or (part is not None and part.outcome is Outcome.COMMITTED)
-    state: WriteState = "resolved" if decision.resolution else "decided" if done is None else "finished"
+    state: WriteState = "decided" if done is None else "finished"
+    if decision.resolution or decision.is_void:
+        state = "resolved" if decision.resolution else "void"
     return CommittedWrite(
         write_id=decision.write_id,
         query_id=decision.query_id,

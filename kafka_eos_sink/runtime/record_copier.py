@@ -1,9 +1,9 @@
-"""Copies the records of an aborted transaction from the log into a new transaction."""
+"""Copies the records of aborted transactions from the log into new transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
@@ -26,81 +26,140 @@ from kafka_eos_sink.runtime.data_proofs import query_partitions
 FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
 """Records in tiered storage (KIP-405) come only to a Fetch that waits."""
+TURN_MS = 10
+
+
+@dataclass(slots=True)
+class _OpenCopy:
+    copy: steps.Copy
+    producer: Producer
+    gone: steps.Gone | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    batches: list[tuple[BatchHeader, RecordsBlock]]
+    next_offset: int
 
 
 class RecordCopier:
-    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses.
+    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses, however many transactions it copies.
 
     Args:
-        where: The partition of the commit log for the part record.
+        where: The partition of the commit log for the part records.
     """
 
     def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
         self._admin = admin
         self._client = admin.client
         self._where = where
-        self._gone: dict[str, str] = {}
+        self._gone: dict[str, steps.Gone] = {}
         """Topics that the cluster does not know, and its reason. A deleted topic costs max.block.ms once, not once per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
 
-    def copy(self, step: steps.CopyRecords) -> steps.Copied:
-        identity = step.identity
+    def copy(self, step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:
+        opened = [_OpenCopy(copy, self._producer(copy.identity)) for copy in step.copies]
+        is_done = False
+        try:
+            for where in sorted({(part.topic, part.partition) for copy in step.copies for part in copy.ranges}):
+                self._copy_partition(where, opened)
+            self._flush(opened)
+            written = [each.gone or written_by(each.producer) for each in opened]
+            for each in opened:
+                if each.gone is None:
+                    each.producer.append_record(*self._where, each.copy.part.key, each.copy.part.value)
+            self._flush(opened)
+            is_done = True
+            return tuple(
+                one
+                if isinstance(one, steps.Gone)
+                else steps.Copied(written=one, part_offset=part_offset(each.producer, self._where))
+                for each, one in zip(opened, written, strict=True)
+            )
+        finally:
+            deadline = self._client.clock() + self._client.config.request_timeout_ms
+            for each in opened:
+                if not is_done or each.gone is not None:
+                    # It waits for its requests in flight: one that arrives after the ABORT marker would open a transaction again.
+                    each.producer.abort(deadline)
+                each.producer.close()
+
+    def _flush(self, opened: Sequence[_OpenCopy]) -> None:
+        self._take_turns(opened, lambda unsent: unsent == 0)
+
+    def _producer(self, identity: ProducerIdentity) -> Producer:
         producer = Producer(
             self._client,
             self._config,
             transactional_id=identity.transactional_id,
             transaction_version=identity.transaction_version,
         )
-        try:
-            producer.init(identity.producer_id, identity.producer_epoch)
-            producer.begin()
-            return self._copy(producer, step)
-        except BaseException:
-            # It waits for its requests in flight: one that arrives after the ABORT marker would open a transaction again.
-            producer.abort(self._client.clock() + self._client.config.request_timeout_ms)
-            raise
-        finally:
-            producer.close()
+        producer.init(identity.producer_id, identity.producer_epoch)
+        producer.begin()
+        return producer
 
-    def _copy(self, producer: Producer, step: steps.CopyRecords) -> steps.Copied:
-        for part in step.ranges:
-            for block in self._blocks(part, step.source):
-                producer.append_block(part.topic, part.partition, block)
-                failpoints.reached("restore.copying")
-        written = written_by(producer)
-        producer.append_record(*self._where, step.part.key, step.part.value)
-        producer.flush()
-        return steps.Copied(written=written, part_offset=part_offset(producer, self._where))
-
-    def _blocks(self, part: OffsetRange, source: ProducerIdentity) -> Iterator[RecordsBlock]:
-        """Yield the records in a range that a producer id and epoch wrote."""
-        offset = part.first_offset
-        waiting_since: int | None = None
-        while offset <= part.last_offset:
-            # Beside the Fetch the client also sends the producer's batches and takes their acknowledgements.
-            records, next_offset = self._fetch(part, offset)
-            for header, block in records:
-                own = (header.producer_id, header.producer_epoch) == (source.producer_id, source.producer_epoch)
-                inside = offset <= header.base_offset and header.last_offset <= part.last_offset
-                # The cleaner can remove records from a batch and leave the others, or an empty batch.
-                whole = header.record_count == header.last_offset_delta + 1
-                if own and inside and whole and not header.is_control:
-                    # A view would keep the whole response in memory until the batch is acknowledged.
-                    yield replace(block, records=bytes(block.records))
+    def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
+        """Append the records that the sources have in a partition. It is read once, because concurrent tasks' records lie in turn."""
+        wanted = {
+            (each.copy.source.producer_id, each.copy.source.producer_epoch): (part, each)
+            for each in opened
+            for part in each.copy.ranges
+            if (part.topic, part.partition) == where and each.gone is None
+        }
+        offset, waiting_since = 0, self._client.clock()
+        while wanted:
+            offset = max(offset, min(part.first_offset for part, _ in wanted.values()))
+            # Beside the Fetch the client also sends the producers' batches and takes their acknowledgements.
+            fetched = self._fetch(where, offset)
             now = self._client.clock()
-            waiting_since = now if waiting_since is None else waiting_since
-            if next_offset > offset:
-                offset, waiting_since = next_offset, None
-            elif now - waiting_since > self._config.max_block_ms:
-                raise _gone(part, f"its leader returns nothing from offset {offset} on")
+            if isinstance(fetched, _Fetched):
+                self._append(fetched, offset, wanted)
+                self._take_turns(opened, lambda unsent: unsent <= self._config.buffer_memory)
+                if fetched.next_offset > offset:
+                    offset, waiting_since = fetched.next_offset, now
+                    wanted = {source: one for source, one in wanted.items() if one[0].last_offset >= offset}
+                elif now - waiting_since > self._config.max_block_ms:
+                    fetched = steps.Gone(f"its leader returns nothing from offset {offset} on")
+            if isinstance(fetched, steps.Gone):
+                # A later range may still be there.
+                for source, (part, each) in list(wanted.items()):
+                    if part.first_offset <= offset:
+                        each.gone = replace(fetched, why=f"{_place(part)}: {fetched.why}")
+                        del wanted[source]
+                waiting_since = now
 
-    def _fetch(self, part: OffsetRange, offset: int) -> tuple[list[tuple[BatchHeader, RecordsBlock]], int]:
-        if part.topic in self._gone:
-            raise _gone(part, self._gone[part.topic])
+    def _append(
+        self, fetched: _Fetched, offset: int, wanted: dict[tuple[int, int], tuple[OffsetRange, _OpenCopy]]
+    ) -> None:
+        for header, block in fetched.batches:
+            part, each = wanted.get((header.producer_id, header.producer_epoch), (None, None))
+            if part is None or each is None or header.is_control:
+                continue
+            inside = max(offset, part.first_offset) <= header.base_offset and header.last_offset <= part.last_offset
+            # The cleaner can remove records from a batch and leave the others, or an empty batch.
+            if inside and header.record_count == header.last_offset_delta + 1:
+                # A view would keep the whole response in memory until the batch is acknowledged.
+                each.producer.append_block(part.topic, part.partition, replace(block, records=bytes(block.records)))
+                failpoints.reached("restore.copying")
+
+    def _take_turns(self, opened: Sequence[_OpenCopy], is_enough: Callable[[int], bool]) -> None:
+        """Let each producer send and receive, until so many bytes without acknowledgement are enough."""
+        producers = [each.producer for each in opened if each.gone is None]
+        while True:
+            for producer in producers:
+                producer.advance(0)
+            if is_enough(sum(producer.unacknowledged_bytes for producer in producers)):
+                return
+            self._client.pump(TURN_MS)
+
+    def _fetch(self, where: TopicPartition, offset: int) -> _Fetched | steps.Gone:
+        topic, _ = where
+        if topic in self._gone:
+            return self._gone[topic]
         fetch = partial(
             self._admin.fetch,
-            (part.topic, part.partition),
+            where,
             offset,
             isolation="read_uncommitted",
             max_wait_ms=FETCH_WAIT_MS,
@@ -110,22 +169,20 @@ class RecordCopier:
         try:
             fetched = query_partitions(lambda deadline_ms: fetch(deadline_ms=deadline_ms), self._client.clock, **limits)
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise _gone(part, "the partition does not hold these offsets any more")
+                return steps.Gone("the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
         except AuthorizationError as failure:
-            raise steps.RecordsHiddenError(*_gone(part, failure.message).args) from failure
+            return steps.Gone(failure.message, may_read=False)
         except ProtocolError as failure:
-            raise _gone(part, failure.message) from failure
+            return steps.Gone(failure.message)
         except steps.DataTopicGoneError as gone:
-            self._gone[part.topic] = gone.message
-            raise _gone(part, gone.message) from gone
-        return found, max([offset, *(header.last_offset + 1 for header, _ in found)])
+            self._gone[topic] = steps.Gone(gone.message)
+            return self._gone[topic]
+        return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]))
 
 
-def _gone(part: OffsetRange, why: str) -> steps.RecordsGoneError:
-    return steps.RecordsGoneError(
-        "LOST_PARTS", f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]: {why}"
-    )
+def _place(part: OffsetRange) -> str:
+    return f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
 
 
 def written_by(producer: Producer) -> steps.Written:

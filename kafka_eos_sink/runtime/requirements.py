@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, MissingApiError
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, ConfigurationError, MissingApiError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
@@ -37,6 +38,7 @@ OPTIONAL: Mapping[type[Request[Any]], str] = {
 OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; for other services see docs/compatibility.md"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
+BROKER_WITHIN_MS = 3_000
 VERIFYING_ADD_PARTITIONS = 4
 """First version of AddPartitionsToTxn by which a leader asks a coordinator; Kafka offers it from 3.6 on."""
 UNVERIFIED = (
@@ -76,11 +78,21 @@ def require_apis(admin: Admin, deadline: int) -> None:
 
 
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
-    """Return a broker's settings on transactions, without those that it does not show or does not have."""
+    """Return a broker's settings on transactions, without those that it does not show or does not have.
+
+    Verification is switched off if one broker switches it off that responds: each leader decides for itself.
+    """
     try:
-        return admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION), deadline)
+        found = admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION), deadline)
+        others = admin.client.metadata.brokers if admin.transaction_version(deadline) < 2 else ()
+        for node in others:
+            with suppress(BrokerUnavailableError):
+                until = min(deadline, admin.client.clock() + BROKER_WITHIN_MS)
+                settings = admin.describe_configs("broker", str(node), (VERIFICATION,), until)
+                found |= settings if settings.get(VERIFICATION) == "false" else {}
     except AuthorizationError:
         return {}
+    return found
 
 
 def verifies_appends(settings: Mapping[str, str], versions: BrokerVersions) -> bool | None:

@@ -33,8 +33,10 @@ def subject(step: steps.Step) -> str:
             return _ranges(ranges)
         case steps.CommitGroupOffsets(identity=identity, group_id=group):
             return f"group {group}, {_producer(identity)}"
-        case steps.CopyRecords(identity=identity, source=source, ranges=ranges):
-            return f"{_ranges(ranges)} of {_producer(source)} to {_producer(identity)}"
+        case steps.CopyRecords(copies=copies):
+            return _some(
+                f"{_ranges(each.ranges)} of {_producer(each.source)} to {_producer(each.identity)}" for each in copies
+            )
         case steps.AddPartition() | steps.AppendInTransaction() | steps.WriteRows() | steps.AppendPart():
             return _producer(step.identity)
         case steps.Append(records=records):
@@ -60,8 +62,8 @@ def outcome(result: Any) -> str:
             return _code(result.error)
         case steps.Written():
             return f"{result.rows} rows"
-        case steps.Copied():
-            return f"{result.written.rows} rows"
+        case (steps.Copied() | steps.Gone(), *_):
+            return _some(each.why if isinstance(each, steps.Gone) else outcome(each.written) for each in result)
         case (steps.EndResult(), *_):
             return _some(_code(each.error) for each in result)
         case Mapping():

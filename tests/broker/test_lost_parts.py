@@ -40,10 +40,10 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
 from kafka_eos_sink.commit.restore import MOST_COPIES
-from kafka_eos_sink.commit.steps import Copied, CopyRecords, End, EndTransactions, InitProducerId, Procedure
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -52,6 +52,7 @@ from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.failpoints import VARIABLE
+from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_testing import (
     PATIENCE_S,
     ReadRecord,
@@ -281,7 +282,7 @@ def test_records_of_others_in_the_ranges_are_not_copied(
         everything = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2 * ROWS)
         part = part_record(given.write_id, given.query_id, 0, given.version, 0)
         to: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write_id, 0, 7)))
-        copied = executor.run(copies(CopyRecords(to, found[source], (everything,), part)))
+        copied = executor.run(copied_and_committed(Copy(to, found[source], (everything,), part)))
         assert copied.written.rows == ROWS
     assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [source] * ROWS
     assert_none_of_ours_open(any_kafka, given)
@@ -292,12 +293,12 @@ def initialised(transactional_id: str) -> Procedure[ProducerIdentity]:
     return identity
 
 
-def copies(step: CopyRecords) -> Procedure[Copied]:
-    """Copy and commit."""
-    copied: Copied = yield step
-    (result,) = yield EndTransactions((End(identity=step.identity, commit=True),))
+def copied_and_committed(copy: Copy) -> Procedure[Copied]:
+    (copied,) = yield CopyRecords((copy,))
+    (result,) = yield EndTransactions((End(identity=copy.identity, commit=True),))
     assert result.error == 0
-    return copied
+    found: Copied = copied
+    return found
 
 
 @pytest.mark.parametrize("times", [1, MOST_COPIES])
@@ -503,3 +504,90 @@ def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
     session.abort(given, plan, messages)
     assert values(kafka, topic) == Counter()
     assert_none_of_ours_open(kafka, given)
+
+
+@pytest.mark.parametrize("txn_app_id", ["given", "none"])
+def test_version_that_a_commit_called_void_stays_void(
+    any_kafka: EmbeddedKafka, held_commit: HeldCommit, monkeypatch: pytest.MonkeyPatch, txn_app_id: str
+) -> None:
+    """Whoever runs the job again, as the error says, has no row twice, even if the records were unreadable for a while only."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    first, again = (job_with_id(any_kafka, topic, txn_app_id) for _ in range(2))
+    plan = session.plan(first)
+    messages = tasks(first, plan, TASKS)
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordCopier, "_fetch", lambda *_: Gone("the leader returns nothing"))
+        with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the "):
+            held_commit(first, plan, messages, lambda: abort_by_hand(first, messages))
+    session.abort(first, plan, messages)
+    assert values(any_kafka, topic) == Counter()
+    monkeypatch.delenv(VARIABLE)
+    write_all(first if txn_app_id == "given" else again, TASKS)
+    assert_every_row_once(any_kafka, first)
+
+
+def job_with_id(kafka: EmbeddedKafka, topic: str, txn_app_id: str) -> session.WriteSettings:
+    if txn_app_id == "given":
+        return write_settings(kafka, topic)
+    write_id = random_write_id(None, str(uuid.uuid4()))
+    return replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
+
+
+@pytest.mark.parametrize("txn_app_id", ["given", "none"])
+def test_abort_ends_copies_that_a_failed_commit_has_decided(
+    any_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, txn_app_id: str
+) -> None:
+    """A job without txnAppId has no next run that would."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
+    given = job_with_id(any_kafka, topic, txn_app_id)
+    plan = session.plan(given)
+    messages = tasks(given, plan, TASKS)
+    held = tmp_path / "decided"
+    monkeypatch.setenv(VARIABLE, f"commit.decided=wait:{held};restore.decided=raise")
+    with ThreadPoolExecutor(1) as driver:
+        running = driver.submit(session.commit, given, plan, messages)
+        wait_until(lambda: held.exists() or running.done(), "the decision")
+        abort_by_hand(given, messages)
+        held.unlink()
+        with pytest.raises(KafkaEosError):
+            running.result(PATIENCE_S)
+    monkeypatch.delenv(VARIABLE)
+    assert session.abort(given, plan, messages) is not None
+    assert_every_row_once(any_kafka, given)
+
+
+def test_tasks_that_wrote_in_turn_are_copied_in_one_pass(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, slabs, rows = 16, 12, 8
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    given = replace(write_settings(kafka, topic), producer=ProducerConfig(linger_ms=0))
+    plan = session.plan(given)
+    in_turn = Barrier(count)
+
+    def slabs_of(task: int) -> Iterator[Rows]:
+        for number in range(slabs):
+            in_turn.wait(60)
+            value = pa.array([(b"%d.%d.%d" % (task, number, each)).ljust(5_000) for each in range(rows)], pa.binary())
+            yield Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
+
+    def written(task: int) -> session.TaskMessage:
+        identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+        return session.write_task(given, plan, identity, slabs_of(task))
+
+    with ThreadPoolExecutor(count) as pool:
+        messages = list(pool.map(written, range(count)))
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    fetched: list[int] = []
+    fetch = RecordCopier._fetch
+
+    def counting(self: RecordCopier, where: tuple[str, int], offset: int) -> Any:
+        found = fetch(self, where, offset)
+        assert not isinstance(found, Gone)
+        fetched.extend(len(block.records) for _, block in found.batches)
+        return found
+
+    monkeypatch.setattr(RecordCopier, "_fetch", counting)
+    session.plan(given)
+    copies = read_committed(kafka.bootstrap_servers, topic)
+    assert len({record.value for record in copies}) == len(copies) == count * slabs * rows
+    assert sum(fetched) < 1.5 * count * slabs * rows * 5_000

@@ -457,7 +457,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="counts of a copy not compared",
         what="a transaction whose records the cleaner has removed is copied without them",
-        edits=(Edit(restore._copy, "if copied.written.rows != entry.rows:", "if False:"),),
+        edits=(Edit(restore._sort_copies, "elif result.written.rows != entry.rows:", "elif False:"),),
         setting=_small(
             "copy of what is left",
             faults=faults(timeout=1, clean=1),
@@ -469,10 +469,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="some parts copied and others given up",
         what="a decision of copies names transactions as committed whose records are gone",
-        edits=(
-            Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
-            Edit(restore._restore, "    if gone:\n", "    if gone and not copies:\n"),
-        ),
+        edits=(Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
@@ -480,7 +477,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="the part record of a copy left out",
         what="the second decision goes on to name the part record of the lost transaction as witness",
-        edits=(Edit(restore._copy, "part_offset=copied.part_offset", "part_offset=entry.part_offset"),),
+        edits=(Edit(restore._sort_copies, "part_offset=result.part_offset", "part_offset=entry.part_offset"),),
         setting=_small("copy without witness", faults=faults(timeout=2), **ONE_ROW),
         caught=("recovery", "I7", "at most once", "I2"),
     ),
@@ -488,7 +485,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="a copy under the id of the lost transaction",
         what="a copy joins the lost transaction where its ABORT marker was left out, and commits its records, too",
         edits=(
-            Edit(restore._identity_for, "lost.slot + 1", "lost.slot"),
+            Edit(restore._begin_copy, "range(1, SLOTS)", "range(SLOTS)"),
             Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
         ),
         setting=_small(
@@ -515,14 +512,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task.write_attempt,
-                "    identity = yield from fresh_identity(\n",
+                "    identity = yield from fresh_identity(",
                 "    from kafka_eos_sink.commit.transactional_id import task_transactional_id\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
                 "    name = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))\n"
                 "    known = (yield DescribeTransactions((name,)))[name]\n"
                 "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
                 "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
-                "    else: identity = yield from fresh_identity(\n",
+                "    else: identity = yield from fresh_identity(",
             ),
         ),
         setting=_small(
@@ -570,7 +567,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
-            Edit(settle.settle, "        yield from require_not_readable(decision, lost)\n", ""),
+            Edit(settle.settle, "        yield from require_not_readable(decision, lost, deadline)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),

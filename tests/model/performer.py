@@ -87,14 +87,19 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = T
         case steps.CopyRecords() if not may_read:
             return (("policy",),)  # the first Fetch is refused
         case steps.CopyRecords():
-            identity, copies = identity_of(step.identity), []
-            source = (step.source.producer_id, step.source.producer_epoch)
-            for part in step.ranges:
-                partition = log_partition((part.topic, part.partition))
-                copies += _added(identity, partition)
-                copies.append(("copy", identity, partition, source, part.first_offset, part.last_offset))
-            return (*copies, *_part_requests(identity, step.part))
+            return tuple(request for copy in step.copies for request in _copy_requests(copy))
     raise AssertionError(f"no request for {step}")
+
+
+def _copy_requests(copy: steps.Copy) -> tuple[Request, ...]:
+    identity = identity_of(copy.identity)
+    source = (copy.source.producer_id, copy.source.producer_epoch)
+    found: list[Request] = []
+    for part in copy.ranges:
+        partition = log_partition((part.topic, part.partition))
+        found += _added(identity, partition)
+        found.append(("copy", identity, partition, source, part.first_offset, part.last_offset))
+    return (*found, *_part_requests(identity, copy.part))
 
 
 def _added(identity: Identity, partition: int) -> list[Request]:
@@ -293,12 +298,17 @@ def answer_of(
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "the part record was refused"))
             return answer[1]
         case steps.CopyRecords() if not may_read:
-            return Throw(steps.RecordsHiddenError("LOST_PARTS", "Read on the topic is missing"))
+            return tuple(steps.Gone("Read on the topic is missing", may_read=False) for _ in step.copies)
         case steps.CopyRecords():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))
-            written = steps.Written(**_written(requests[:-1], answers[:-1]))
-            return steps.Copied(written=written, part_offset=answer[1])
+            copied, begin = [], 0
+            for copy in step.copies:
+                end = begin + len(_copy_requests(copy))
+                written = steps.Written(**_written(requests[begin : end - 1], answers[begin : end - 1]))
+                copied.append(steps.Copied(written=written, part_offset=answers[end - 1][1]))
+                begin = end
+            return tuple(copied)
     raise AssertionError(f"no answer for {step}")
 
 

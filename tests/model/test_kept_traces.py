@@ -358,3 +358,66 @@ def test_unproven_decision_keeps_its_ids_from_sweeps_and_plans(
         found.happens("spark", "record", number)
         found.run(number, "sweep")
         assert is_open(found, TASK)
+
+
+def until_init(transactional_id: str) -> Any:
+    return lambda request: request[0] == "init" and request[1] == transactional_id
+
+
+def test_older_driver_that_copies_discards_no_committed_rows(version: int) -> None:
+    """It used to join a newer driver's committed transaction, whose marker is missing, and to abort it when its decision was refused."""
+    found = script(
+        version,
+        batches=2,
+        attempts=2,
+        same_slot=False,
+        faults=faults(timeout=1, skip_marker=1, speculate=1, pause=9),
+    )
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    # Driver 1 has seen that w.0.1 is free, and pauses. Driver 2 copies the batch and commits the next one under w.0.1.
+    found.happens("spark", "restart beside")
+    found.run(1, "plan", until=until_init("w.0.1"))
+    found.happens("spark", "restart beside")
+    found.run(2, "plan")
+    while found.is_alive(2, "task"):
+        found.run(2, "task")
+    found.run(2, "commit")
+    found.happens("spark", "record", 2)
+    assert found.rows == {ROW: 1}
+    found.run(2, "plan")
+    found.happens("spark", "speculate")
+    found.run(2, "task", 1)
+    found.run(2, "commit", until=ends("w.0.1"))
+    found.held.add(("w.0.1", DATA))
+    found.step(2, "commit")
+    found.happens("cluster", "skip marker", "w.0.1", DATA)
+    found.held.clear()
+    found.write_markers()
+    found.run(1, "plan")
+    assert (found.driver(1).phase, found.driver(1).code) == ("failed", "DECIDED_NOT_FINISHED")
+    assert found.committed_rows == {ROW}, "the row of batch 1 is not visible yet, and not discarded"
+    found.run(2, "commit")
+    assert found.driver(2).phase == "abort", "its marker is missing, which commit says"
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["no copies", "copies"])
+def test_abort_finishes_what_its_commit_has_decided(version: int, copied: bool) -> None:
+    """After a decision of copies it used to take its own driver for a newer one."""
+    found = script(version, faults=faults(timeout=1, unavailable=1))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    if copied:
+        found.happens("cluster", "timeout", TASK)
+        found.write_markers()
+        found.run(0, "commit", until=ends("w.0.1"))
+    found.step(0, "commit", verb="no answer")
+    found.run(0, "commit")
+    assert (found.driver(0).phase, found.driver(0).code) == ("abort", "DECIDED_NOT_FINISHED")
+    found.run(0, "abort")
+    assert not is_open(found, "w.0.1")
+    assert found.rows == {ROW: 1}

@@ -258,7 +258,7 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
         TransactionAbortedError,
         match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --bootstrap-servers ... --prefix w",
     ):
-        world.run(fresh_identity("w", 0, 0, 900_000))
+        world.run(fresh_identity("w", 0, range(8), 900_000))
     assert world.now > SLOT_DEADLINE_MS
 
 

@@ -47,6 +47,8 @@ class Cluster(World):
         self.named = tuple(prepared(partition) for partition in range(partitions))
         self.aborted = {self.named[partition].identity for partition in lost}
         self.open: dict[str, ProducerIdentity] = {}
+        self.holder = NEXT_DRIVER
+        """W.driver, as its coordinator describes it."""
         self.first_offsets: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
         self.gone: set[int] = set()
         """Data partitions whose records cannot be copied."""
@@ -149,20 +151,21 @@ class Cluster(World):
 
     def InitProducerId(self, step: steps.InitProducerId) -> ProducerIdentity:  # noqa: N802
         if step.transactional_id == "w.driver":
-            identity = replace(DRIVER, producer_epoch=20 + len(self.steps))
+            identity = self.holder = replace(DRIVER, producer_epoch=20 + len(self.steps))
         else:
             identity = replace(DRIVER, transactional_id=step.transactional_id, producer_id=100 + len(self.steps))
             self.open[step.transactional_id] = identity
         return identity
 
-    def CopyRecords(self, step: steps.CopyRecords) -> steps.Copied:  # noqa: N802
+    def CopyRecords(self, step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:  # noqa: N802
         self.now += 1
+        return tuple(map(self.copy, step.copies))
+
+    def copy(self, step: steps.Copy) -> steps.Copied | steps.Gone:
         for part in step.ranges:
             if part.partition in self.gone:
                 where = f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
-                raise steps.RecordsGoneError(
-                    "LOST_PARTS", f"{where}: the partition does not hold these offsets any more"
-                )
+                return steps.Gone(f"{where}: the partition does not hold these offsets any more")
         moved = tuple(replace(part, first_offset=part.first_offset + 500) for part in step.ranges)
         moved = tuple(replace(part, last_offset=part.last_offset + 500) for part in moved)
         for part in moved:
@@ -173,6 +176,8 @@ class Cluster(World):
         return steps.Copied(written=steps.Written(rows=rows, offsets=moved), part_offset=part_offset)
 
     def DescribeTransactions(self, step: steps.DescribeTransactions) -> dict[str, Any]:  # noqa: N802
+        if step.transactional_ids == ("w.driver",):
+            return {"w.driver": description_of(self.holder)}
         return {
             name: None
             if (identity := self.open.get(name)) is None
@@ -198,6 +203,8 @@ class Cluster(World):
     def ends(self, end: steps.End) -> steps.EndResult:
         identity = end.identity
         self.ended.append(end)
+        if identity == self.holder and identity.transaction_version >= 2:
+            self.holder = replace(identity, producer_epoch=identity.producer_epoch + 1)
         is_copy = self.open.pop(identity.transactional_id, None) is not None
         if is_copy and end.commit and self.times_lost:
             self.times_lost -= 1
@@ -221,6 +228,9 @@ class Cluster(World):
 
     # what was done
 
+    def copies(self) -> list[steps.Copy]:
+        return [copy for step in self.done(steps.CopyRecords) for copy in step.copies]
+
     def done(self, kind: type[Any]) -> list[Any]:
         return [step for step in self.steps if isinstance(step, kind)]
 
@@ -234,10 +244,49 @@ class Cluster(World):
         ]
 
 
+def description_of(driver: ProducerIdentity) -> steps.TransactionDescription:
+    return steps.TransactionDescription(
+        state="CompleteCommit",
+        producer_id=driver.producer_id,
+        producer_epoch=driver.producer_epoch,
+        timeout_ms=60_000,
+        start_time_ms=0,
+        partitions=frozenset(),
+    )
+
+
+def test_fenced_driver_copies_nothing_and_ends_nothing() -> None:
+    """A newer driver may have committed a transaction under the copy's id: an abort of it could discard committed rows."""
+    cluster = Cluster(1)
+    cluster.holder = replace(NEXT_DRIVER, producer_epoch=9)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*FENCED"):
+        cluster.finish()
+    assert len(cluster.done(steps.InitProducerId)) == 1
+    assert (cluster.done(steps.CopyRecords), cluster.ended_copies) == ([], [])
+
+
+@pytest.mark.parametrize("others", [ErrorCode.NONE, None], ids=["open", "silent"])
+def test_copy_never_takes_the_slot_of_the_lost_one(others: ErrorCode | None) -> None:
+    cluster = Cluster(1)
+
+    def describe(step: steps.DescribeTransactions) -> dict[str, Any]:
+        cluster.now += 10_000
+        if step.transactional_ids in (("w.driver",), ("w.1.7",)):
+            return Cluster.DescribeTransactions(cluster, step)
+        if others is None:
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
+        return {name: replace(description_of(DRIVER), state="Ongoing") for name in step.transactional_ids}
+
+    cluster.own = {"DescribeTransactions": describe}
+    with pytest.raises(DecisionPendingError, match="could not be copied"):
+        cluster.finish()
+    assert cluster.done(steps.InitProducerId) == []
+
+
 def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
     cluster = Cluster(1)
     settled, driver = cluster.finish()
-    (step,) = cluster.done(steps.CopyRecords)
+    (step,) = cluster.copies()
     assert (step.source, step.ranges) == (cluster.named[1].identity, cluster.named[1].offsets)
     rest, copy = settled.found.decision.transactions
     assert rest == replace(cluster.named[0], proven=True)
@@ -266,7 +315,6 @@ def test_steps_of_a_copy_are_taken_in_this_order() -> None:
     ]
     assert taken == [
         "InitProducerId",
-        "CopyRecords",
         "InitProducerId",
         "CopyRecords",
         "DescribeProducers",
@@ -281,7 +329,7 @@ def test_copy_takes_another_slot_and_leaves_its_own_part_record() -> None:
     cluster.finish()
     (initialised,) = cluster.done(steps.InitProducerId)
     assert initialised.transactional_id == "w.1.0", "the lost one has slot 7"
-    (step,) = cluster.done(steps.CopyRecords)
+    (step,) = cluster.copies()
     assert step.part == part_record("w", "batch", 1, 1, -1)
     assert step.identity.transaction_version == 2
 
@@ -298,7 +346,7 @@ def test_lost_copy_is_copied_from_the_copy() -> None:
     cluster = Cluster(1)
     cluster.times_lost = 1
     settled, driver = cluster.finish()
-    first, second = cluster.done(steps.CopyRecords)
+    first, second = cluster.copies()
     assert (second.source, second.ranges) == (
         first.identity,
         (OffsetRange(topic="t", partition=1, first_offset=600, last_offset=609),),
@@ -321,16 +369,31 @@ def test_losing_attempts_are_ended_once_before_anything_is_copied() -> None:
 def test_sequence_continues_where_the_driver_keeps_its_epoch() -> None:
     """Below version 2 an EndTxn does not bump the epoch."""
     cluster = Cluster(1)
+    old = replace(NEXT_DRIVER, transaction_version=0)
 
     def without_bump(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         results = Cluster.EndTransactions(cluster, step)
+        if step.ends[0].identity == old:
+            cluster.log[-1] = replace(cluster.log[-1], producer_epoch=old.producer_epoch)
         return tuple(replace(result, producer_id=-1, producer_epoch=-1) for result in results)
 
-    cluster.own = {"EndTransactions": without_bump}
-    _, driver = cluster.finish(DriverTransaction(NEXT_DRIVER, 3))
+    cluster.own = {"EndTransactions": without_bump, "AddPartition": lambda _: 0}
+    _, driver = cluster.finish(DriverTransaction(old, 3))
     (appended,) = cluster.done(steps.AppendInTransaction)
-    assert (appended.identity, appended.base_sequence) == (NEXT_DRIVER, 3)
-    assert driver == DriverTransaction(NEXT_DRIVER, 4)
+    assert (appended.identity, appended.base_sequence) == (old, 3)
+    assert driver == DriverTransaction(old, 4)
+
+
+def test_epoch_of_the_next_transaction_is_known_without_a_response() -> None:
+    cluster = Cluster(1)
+
+    def silent(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
+        results = Cluster.EndTransactions(cluster, step)
+        return (steps.EndResult(error=None),) if step.ends[0].identity == NEXT_DRIVER else results
+
+    cluster.own = {"EndTransactions": silent}
+    _, driver = cluster.finish()
+    assert driver == DriverTransaction(replace(NEXT_DRIVER, producer_epoch=6))
 
 
 def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
@@ -360,12 +423,15 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
 def test_missing_rows_of_a_range_are_counted_and_nothing_is_copied() -> None:
     cluster = Cluster(1)
 
-    def some(step: steps.CopyRecords) -> steps.Copied:
-        copied = Cluster.CopyRecords(cluster, step)
-        return replace(copied, written=replace(copied.written, rows=7))
+    def some(step: steps.CopyRecords) -> Any:
+        (copied,) = Cluster.CopyRecords(cluster, step)
+        assert isinstance(copied, steps.Copied)
+        return (replace(copied, written=replace(copied.written, rows=7)),)
 
     cluster.own = {"CopyRecords": some}
-    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*3 of 10 rows are gone from t-1 \[100\.\.109\]"):
+    with pytest.raises(
+        DecisionPendingError, match=r"LOST_PARTS\].*3 of 10 rows of Spark partition 1 are gone from t-1 \[100\.\.109\]"
+    ):
         cluster.finish()
     assert cluster.ended_copies == [("w.1.0", False)]
     assert cluster.newest() == cluster.decision
@@ -377,16 +443,22 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     cluster = Cluster(0, 1)
     cluster.gone = gone
     settled, driver = cluster.finish()
-    assert (settled.lost, settled.found) == (cluster.named, cluster.found)
-    assert driver == DriverTransaction(NEXT_DRIVER)
+    assert settled.lost == cluster.named
     assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
-    assert cluster.newest() == cluster.decision
+    # For good, even if the records come back: somebody may have been told to write them again.
+    assert (
+        cluster.newest()
+        == settled.found.decision
+        == replace(cluster.decision, nonce="mine~1", driver=NEXT_DRIVER, transactions=())
+    )
+    assert settled.found.decision.is_void
+    assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
     assert "the version may be written anew" in cluster.warnings[-1]
 
 
-def hidden(_: Any) -> Any:
-    raise steps.RecordsHiddenError("LOST_PARTS", "t-0 [100..109]: grant Read")
+def hidden(step: steps.CopyRecords) -> Any:
+    return tuple(steps.Gone("t-0 [100..109]: grant Read", may_read=False) for _ in step.copies)
 
 
 def test_rows_that_may_not_be_read_are_not_given_up() -> None:
@@ -406,7 +478,7 @@ def test_copy_that_fails_ends_its_transactions_and_decides_nothing() -> None:
     cluster = Cluster(0, 1, CopyRecords=unreachable)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be copied.*Fetch was not done"):
         cluster.finish()
-    assert cluster.ended_copies == [("w.0.0", False)]
+    assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
     assert cluster.newest() == cluster.decision
 
 
@@ -532,7 +604,7 @@ def test_take_over_returns_a_void_version() -> None:
     plan = cluster.run(take_over(request, 2))
     (decision,) = plan.decisions
     assert decision.status is DecisionStatus.VOID
-    assert len([step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]) == 1
+    assert len(cluster.done(steps.CopyRecords)) == 1, "the second look finds it void"
     assert cluster.records("done") == []
 
 
@@ -566,8 +638,8 @@ def test_copies_of_one_query_stand_if_another_fails() -> None:
     cluster = Cluster(1, partitions=2)
     with_second_query(cluster)
 
-    def some(step: steps.CopyRecords) -> steps.Copied:
-        if step.ranges[0].partition == 1:
+    def some(step: steps.CopyRecords) -> Any:
+        if step.copies[0].ranges[0].partition == 1:
             raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
         return Cluster.CopyRecords(cluster, step)
 

@@ -32,7 +32,7 @@ class Coordinators:
         self.described: list[tuple[str, ...]] = []
 
     def run(self) -> str:
-        procedure = fresh_identity("w", 0, OWN, 60_000)
+        procedure = fresh_identity("w", 0, [(OWN + step) % 8 for step in range(8)], 60_000)
         answer: Any = None
         failure: KafkaEosError | None = None
         for _ in range(MOST_STEPS):

@@ -30,12 +30,12 @@ def test_flush_dead_letters_rejected_record_if_nothing_is_open(bench: Any, answe
     poll = client.poll
     written: dict[str, list[Any]] = {}
 
-    def respond(timeout_ms: int) -> Any:
+    def respond(timeout_ms: int, of: Any) -> Any:
         for _ in range(len(client.sent)):
             (((topic, _), octets),) = client.bytes_of().items()
             written.setdefault(topic, []).extend(read_record_batches(octets)[0].records)
             client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE if topic == "t" else ErrorCode.NONE, topic=topic))
-        return poll(timeout_ms)
+        return poll(timeout_ms, of)
 
     client.poll = respond
     producer.append_record("log", 0, b"key", b"value")
@@ -62,13 +62,13 @@ def acknowledging(client: Any, answer: Any, waiting: bool = False) -> list[Any]:
     """Acknowledge every request, or only while the producer waits; return the batches as they come."""
     poll, found = client.poll, []
 
-    def respond(timeout_ms: int) -> Any:
+    def respond(timeout_ms: int, of: Any) -> Any:
         client.now += timeout_ms
         while client.sent and (timeout_ms or not waiting):
             (((topic, _), octets),) = client.bytes_of().items()
             found.extend(read_record_batches(octets))
             client.answer(answer(topic=topic, base_offset=100 + sum(len(each.records) for each in found[:-1])))
-        return poll(timeout_ms)
+        return poll(timeout_ms, of)
 
     client.poll = respond
     return found
@@ -126,9 +126,9 @@ def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
     producer = begun(client, buffer_memory=1_000, max_block_ms=2_000)
     poll = client.poll
 
-    def silent(timeout_ms: int) -> Any:
+    def silent(timeout_ms: int, of: Any) -> Any:
         client.now += timeout_ms
-        return poll(timeout_ms)
+        return poll(timeout_ms, of)
 
     client.poll = silent
     producer.append_block("t", 0, block(0, size=400))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections import Counter
+from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hand_driven import HandDrivenClient
+from kafka_eos_sink.client.connection import PendingRequest
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.commit.steps import Copied, CopyRecords, LogRecord, RecordsGoneError, RecordsHiddenError
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, LogRecord
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -111,7 +114,17 @@ class Cluster:
         return SimpleNamespace(error_code=0, records=found or None)
 
     def copy(self, *ranges: OffsetRange) -> Copied:
-        return self.copier.copy(CopyRecords(COPY, LOST, ranges, PART))
+        (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges, PART),)))
+        assert isinstance(copied, Copied), copied
+        return copied
+
+    def gone(self, *ranges: OffsetRange) -> Gone:
+        """Records are gone, and the copy has ended its transaction if it has begun one."""
+        (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges or (where(100, 104),), PART),)))
+        assert isinstance(copied, Gone), copied
+        assert self.client.ends == ([False] if self.client.appended else [])
+        assert all(at != LOG for at, _ in self.client.appended)
+        return copied
 
 
 class Brokers(HandDrivenClient):
@@ -126,12 +139,15 @@ class Brokers(HandDrivenClient):
         self.busy = False
         """Whether responses come only to a producer that waits for them."""
 
-    def poll(self, timeout_ms: int) -> Any:
+    def poll(self, timeout_ms: int, of: Container[PendingRequest]) -> Any:
+        self.pump(timeout_ms)
+        return super().poll(timeout_ms, of)
+
+    def pump(self, timeout_ms: int) -> None:
         if not self.completions:
             self.now += timeout_ms
         while self.sent and not (self.busy and timeout_ms == 0):
             self.answer(self.response(self.sent[0].request))
-        return super().poll(timeout_ms)
 
     def response(self, request: Any) -> Any:
         if isinstance(request, EndTxnRequest):
@@ -256,34 +272,24 @@ def test_rows_that_come_late_are_awaited() -> None:
     assert cluster.copy(where(100, 101)).written.rows == 2
 
 
-def gone(cluster: Cluster, *ranges: OffsetRange) -> str:
-    """The copy raises that records are gone, and ends its transaction if it has begun one."""
-    with pytest.raises(RecordsGoneError) as raised:
-        cluster.copy(*(ranges or (where(100, 104),)))
-    assert raised.value.code == "LOST_PARTS"
-    assert cluster.client.ends == ([False] if cluster.client.appended else [])
-    assert all(at != LOG for at, _ in cluster.client.appended)
-    return raised.value.message
-
-
 def test_deleted_records_are_reported_with_their_place() -> None:
     cluster = Cluster(batch(100, b"a"), batch(104, b"b"))
     cluster.start = 101
-    assert gone(cluster) == "t-0 [100..104]: the partition does not hold these offsets any more"
+    assert cluster.gone().why == "t-0 [100..104]: the partition does not hold these offsets any more"
 
 
 def test_records_deleted_while_they_are_copied_are_reported() -> None:
     cluster = Cluster(batch(100, bytes(PUMP_EVERY_BYTES), b"b", codec=Codec.NONE))
     cluster.batches["t", 1] = [batch(5, b"c")]
     cluster.start = 6
-    assert gone(cluster, where(100, 101), where(5, 5, partition=1)).startswith("t-1 [5..5]: ")
+    assert cluster.gone(where(100, 101), where(5, 5, partition=1)).why.startswith("t-1 [5..5]: ")
     assert cluster.client.ends == [False]
 
 
 def test_shorter_partition_is_reported_after_max_block_ms() -> None:
     """The topic was created again, or an unclean leader election lost records."""
     cluster = Cluster(batch(100, b"a"), max_block_ms=2_000)
-    assert gone(cluster) == "t-0 [100..104]: its leader returns nothing from offset 101 on"
+    assert cluster.gone().why == "t-0 [100..104]: its leader returns nothing from offset 101 on"
     assert 2_000 < cluster.client.now < 10_000
 
 
@@ -297,21 +303,16 @@ def test_shorter_partition_is_reported_after_max_block_ms() -> None:
 def test_missing_right_and_deleted_topic_are_reported(refusal: KafkaEosError) -> None:
     cluster = Cluster()
     cluster.refusal = refusal
-    assert gone(cluster) == f"t-0 [100..104]: {refusal.message}"
-
-
-def test_missing_right_does_not_mean_that_records_are_gone() -> None:
-    cluster = Cluster()
-    cluster.refusal = AuthorizationError("AUTHORIZATION_FAILED", "grant Read")
-    with pytest.raises(RecordsHiddenError):
-        cluster.copy(where(100, 104))
+    found = cluster.gone()
+    assert found.why == f"t-0 [100..104]: {refusal.message}"
+    assert found.may_read is not isinstance(refusal, AuthorizationError), "what may not be read may be there"
 
 
 def test_damaged_batch_is_reported_and_nothing_of_it_copied() -> None:
     data = bytearray(batch(100, b"a", b"b", codec=Codec.NONE))
     data[-3] ^= 1
     cluster = Cluster(batch(99, b"before"), bytes(data))
-    assert "t-0 [99..101]: the batch at offset 100 is damaged: its CRC-32C" in gone(cluster, where(99, 101))
+    assert "t-0 [99..101]: the batch at offset 100 is damaged: its CRC-32C" in cluster.gone(where(99, 101)).why
 
 
 @pytest.mark.parametrize("refusal", [BrokerUnavailableError("REQUEST_DEADLINE", "no leader"), ZeroDivisionError("bug")])
@@ -362,6 +363,49 @@ def test_rows_are_copied_past_interceptors_and_dead_letters() -> None:
         partitioner="no.such:partitioner",
     )
     assert cluster.copy(where(100, 100)).written.rows == 1
+
+
+OTHER = ProducerIdentity(transactional_id="w.1.0", producer_id=9, producer_epoch=0, transaction_version=2)
+OTHER_COPY = ProducerIdentity(transactional_id="w.1.1", producer_id=10, producer_epoch=0, transaction_version=2)
+
+
+def two_copies(first: OffsetRange, second: OffsetRange) -> CopyRecords:
+    return CopyRecords((Copy(COPY, LOST, (first,), PART), Copy(OTHER_COPY, OTHER, (second,), PART)))
+
+
+def test_transactions_that_lie_in_turn_are_copied_in_one_pass() -> None:
+    """A pass for each of a batch's concurrent tasks would read the batch once per task."""
+    value = bytes(FETCH_BYTES // 3)
+    ids = [LOST.producer_id, OTHER.producer_id]
+    cluster = Cluster(
+        *(
+            batch(offset, value, producer_id=ids[offset % 2], epoch=(2, 0)[offset % 2], codec=Codec.NONE)
+            for offset in range(100, 110)
+        )
+    )
+    copied = cluster.copier.copy(two_copies(where(100, 108), where(101, 109)))
+    assert [one.written.rows for one in copied if isinstance(one, Copied)] == [5, 5]
+    assert [offset for offset, _ in cluster.fetched] == [100, 102, 104, 106, 108]
+    by_producer = Counter((found.producer_id, at) for at, found in cluster.client.appended)
+    assert by_producer == {(8, ("t", 0)): 5, (10, ("t", 0)): 5, (8, LOG): 1, (10, LOG): 1}
+
+
+def test_records_between_two_ranges_are_not_read() -> None:
+    cluster = Cluster(batch(100, b"a"), batch(9_000, b"b", producer_id=9, epoch=0))
+    cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
+    assert [offset for offset, _ in cluster.fetched] == [100]
+    cluster = Cluster(batch(100, bytes(FETCH_BYTES), codec=Codec.NONE), batch(9_000, b"b", producer_id=9, epoch=0))
+    cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
+    assert [offset for offset, _ in cluster.fetched] == [100, 9_000]
+
+
+def test_deleted_records_of_one_transaction_leave_the_other_whole() -> None:
+    cluster = Cluster(batch(100, b"a"), batch(104, b"b", producer_id=9, epoch=0))
+    cluster.start = 104
+    gone, copied = cluster.copier.copy(two_copies(where(100, 100), where(104, 104)))
+    assert isinstance(gone, Gone)
+    assert isinstance(copied, Copied)
+    assert (copied.written.rows, cluster.client.values()) == (1, [b"b"])
 
 
 class Streaming(Cluster):

@@ -73,10 +73,14 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
         (steps.AppendInTransaction(OWN, 0, (RECORD,)), "w.0.3 (producer id 7, epoch 2)"),
         (
             steps.CopyRecords(
-                OWN,
-                replace(OWN, transactional_id="w.0.1", producer_id=6),
-                (OffsetRange(topic="t", partition=1, first_offset=4, last_offset=9),),
-                RECORD,
+                (
+                    steps.Copy(
+                        OWN,
+                        replace(OWN, transactional_id="w.0.1", producer_id=6),
+                        (OffsetRange(topic="t", partition=1, first_offset=4, last_offset=9),),
+                        RECORD,
+                    ),
+                )
             ),
             "t-1 [4..9] of w.0.1 (producer id 6, epoch 2) to w.0.3 (producer id 7, epoch 2)",
         ),
@@ -91,7 +95,13 @@ def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> 
     ("result", "shown"),
     [
         ((steps.EndResult(error=0), steps.EndResult(error=None)), "NONE, no response"),
-        (steps.Copied(written=steps.Written(rows=12, offsets=()), part_offset=3), "12 rows"),
+        (
+            (
+                steps.Copied(written=steps.Written(rows=12, offsets=()), part_offset=3),
+                steps.Gone("t-0 [1..2]: deleted"),
+            ),
+            "12 rows, t-0 [1..2]: deleted",
+        ),
         (steps.Appended(error=47), "INVALID_PRODUCER_EPOCH"),
         ({("t", 1): 4, ("t", 2): 5}, "t-1: 4, t-2: 5"),
         ({("t", 1): {7: (2, -1)}, ("t", 2): None}, "t-1: 1 producers, t-2: None"),

@@ -1,0 +1,46 @@
+"""Traces that only transaction version 0 has, kept like those of `test_kept_traces.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from . import simulated_cluster as kafka
+from .repairing import DATA
+from .scripted import Script, ends
+from .settings import faults
+from .simulated_cluster import LOG
+from .test_kept_traces import ROW, TASK, script
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["readers pass", "others hold readers"])
+def test_committed_part_behind_others_is_not_copied(foreign: bool) -> None:
+    """A late request opens a committed transaction again whose marker in the log is missing, and its timeout leaves an ABORT there. While
+    readers do not get to the rows, nobody can tell."""
+    found = script(0, drivers=3, foreign=foreign, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
+    found.run(0, "plan")
+    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == LOG)
+    found.step(0, "task", 0, verb="float")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    found.held.add((TASK, LOG))
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", TASK, LOG)
+    found.held.clear()
+    found.write_markers()
+    assert ROW in found.committed_rows
+    found.happens("network", "late")
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    found.happens("spark", "restart beside")
+    found.run(1, "plan")
+    assert found.driver(1).code == ("DECIDED_NOT_FINISHED" if foreign else "UNRESOLVED")
+    assert sum(outcome is True and entry.key == ROW for entry, outcome in data_of(found)) == 1
+
+
+def data_of(found: Script) -> Iterator[tuple[kafka.Data, bool | None]]:
+    """The records of the data partition, and whether they are committed."""
+    for entry, outcome in zip(found.cluster.logs[DATA], kafka.outcomes(found.cluster, DATA), strict=True):
+        if isinstance(entry, kafka.Data):
+            yield entry, outcome
