@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -129,6 +130,10 @@ def test_plan_fails_without_an_api_before_anything_is_written(
     with pytest.raises(MissingApiError, match=rf"MISSING_API\].*does not offer .*{shown}"):
         session.plan(given)
     assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
+    with connected(bench.proxy.bootstrap_servers) as admin:
+        found = check_cluster(admin, topic=given.topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
+    (fails,) = (each for each in found if each.verdict is Verdict.FAILS)
+    assert re.search(shown, fails.meaning)
 
 
 def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -> None:
