@@ -241,6 +241,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cli_broker_security.py", ALL),
     Rule("broker/test_token_endpoint.py::test_response_without_token_fails_without_retry", TEST),
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
+    Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
