@@ -283,6 +283,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
+    Rule("spark/test_fake_broker.py", ALL),  # needs Go
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
