@@ -27,6 +27,7 @@ from kafka_eos_sink.runtime.requirements import (
     UNVERIFIED,
     broker_settings,
     missing_apis,
+    no_sign_of_verification,
     verifies_appends,
     way_to_verify,
 )
@@ -173,7 +174,7 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         "verified appends",
         (version >= 2, "part of transaction.version 2", _OK, ""),
         (verifies is None, "not shown", _UNKNOWN, f"{unread}; without it, {UNVERIFIED}"),
-        (not verifies, "no", _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
+        (not verifies, no_sign_of_verification(settings), _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
         otherwise="yes",
     )
     value = settings.get(MAX_TIMEOUT)

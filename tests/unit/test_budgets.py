@@ -17,7 +17,7 @@ LINES = {
     "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
     "client": 4_195,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK and proxies: 1,070
     "producer": 2_800,
-    "runtime": 2_326,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
+    "runtime": 2_335,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
     "settings": 1_510,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 701,
@@ -25,7 +25,7 @@ LINES = {
     "demo": 680,
     "cli": 1_344,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 23_900  # commit/, 4,210 of them, is to be 3,500
+ALL_LINES = 23_905  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
