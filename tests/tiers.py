@@ -242,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cli_broker_security.py", ALL),
     Rule("broker/test_token_endpoint.py::test_response_without_token_fails_without_retry", TEST),
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
+    Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
@@ -283,6 +284,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
+    Rule("spark/test_fake_broker.py", ALL),  # needs Go
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),

@@ -27,6 +27,7 @@ from kafka_eos_sink.runtime.requirements import (
     UNVERIFIED,
     broker_settings,
     missing_apis,
+    no_sign_of_verification,
     verifies_appends,
     way_to_verify,
 )
@@ -105,7 +106,11 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
     if missing_apis(versions, [MetadataRequest]):
         return [_offers("connection", admin.client.config.bootstrap_servers_text, versions)]
     admin.client.wait_for_metadata(deadline)
-    found = [*_brokers(admin, deadline), *_transactions(admin, deadline)]
+    found = [*_brokers(admin, deadline)]
+    # The other checks send some of these requests.
+    if missing_apis(versions, NEEDED):
+        return found
+    found += _transactions(admin, deadline)
     operations = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, f"topic {topic}", topic, deadline)
@@ -169,7 +174,7 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         "verified appends",
         (version >= 2, "part of transaction.version 2", _OK, ""),
         (verifies is None, "not shown", _UNKNOWN, f"{unread}; without it, {UNVERIFIED}"),
-        (not verifies, "no", _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
+        (not verifies, no_sign_of_verification(settings), _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
         otherwise="yes",
     )
     value = settings.get(MAX_TIMEOUT)

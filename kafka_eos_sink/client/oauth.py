@@ -12,10 +12,11 @@ import json
 import re
 import ssl
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
-from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.parse import SplitResult, quote_plus, unquote, urlencode, urlsplit
 
 from kafka_eos_sink.client import sasl
 from kafka_eos_sink.client.connection import Authentication
@@ -34,6 +35,8 @@ from kafka_eos_sink.errors import AuthenticationError
 REFRESH_AT = 0.8
 """The fraction of its lifetime after which a token is replaced (Java's ``sasl.login.refresh.window.factor``)."""
 UNSECURED_LIFETIME_S = 3_600
+MILLISECONDS_FROM = 100_000_000_000
+"""An expiry from here on is milliseconds since 1970: as seconds it would lie after the year 5000."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _TEMPORARY_STATUS = (408, 429)
@@ -97,6 +100,8 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
     # A user's function may raise anything and return anything, whatever its annotations promise.
     try:
         given = source.provide()
+    except AuthenticationError:
+        raise
     except Exception as error:
         _fail(f"{source.name} raised {type(error).__name__}: {error}")
     if (
@@ -105,8 +110,14 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
         or not isinstance(given[0], str)
         or isinstance(given[1], bool)
         or not isinstance(given[1], (int, float))
+        or given[1] != given[1]  # not a number
     ):
         _fail(f"{source.name} must return (token, expiry in seconds since 1970)")
+    # With such an expiry a token would never be replaced, and the connection would fail when the token ends.
+    if given[1] >= MILLISECONDS_FROM:
+        _fail(
+            f"{source.name} returned an expiry in milliseconds; it must return (token, expiry in seconds since 1970): divide by 1000"
+        )
     return given[0], float(given[1])
 
 
@@ -132,7 +143,8 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
         _fail(f"{where}: {error}")
     except OSError as error:
         # Network errors and status 5xx are OSError: the node backs off, and its next attempt fetches again.
-        raise OSError(f"{where}: {error}") from None
+        # The text may be a proxy's.
+        raise OSError(f"{where}: {sasl.without([], str(error))}") from None
     if status in _TEMPORARY_STATUS or status >= 500:
         raise OSError(f"{where} returned status {status}")
     response = _json_object(body)
@@ -154,8 +166,8 @@ def _https_post(
 ) -> tuple[int, bytes]:
     """Send a POST to the token endpoint and wait for status and body of the response.
 
-    The client follows no redirect, uses no proxy and sends no certificate. It trusts the authorities of the operating
-    system and those of ``tls``.
+    The client follows no redirect and sends no certificate. It trusts the authorities of the operating system and
+    those of ``tls``. A proxy (HTTPS_PROXY, NO_PROXY) sees the endpoint's host and port, and encrypted bytes.
 
     Raises:
         TlsError: The TLS handshake failed.
@@ -167,7 +179,7 @@ def _https_post(
         trust(context, tls.trusted_certificates)
     parts = urlsplit(source.token_endpoint_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=connect_s, context=context)
+    connection = _https_connection(parts, connect_s, context)
     # The socket's timeout restarts with every byte. A slow sender needs a limit on the whole exchange.
     give_up_at = time.monotonic() + connect_s + read_s
     try:
@@ -187,6 +199,30 @@ def _https_post(
         raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
     finally:
         connection.close()
+
+
+def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+    """Return a connection to the endpoint, not yet open, through the proxy that the environment names for it."""
+    host, port = endpoint.hostname or "", endpoint.port or http.client.HTTPS_PORT
+    proxy = urllib.request.getproxies().get("https")
+    if not proxy or urllib.request.proxy_bypass(f"{host}:{port}"):
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    try:
+        through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        proxy_host, proxy_port = through.hostname, through.port or http.client.HTTP_PORT
+    except ValueError:
+        proxy_host = None
+    # The value stays out of the message: it may hold a password.
+    if not proxy_host or through.scheme != "http":
+        _fail("the environment variable HTTPS_PROXY must be like http://host:port; no other kind of proxy is supported")
+    headers = {}
+    if through.username is not None:
+        pair = f"{unquote(through.username)}:{unquote(through.password or '')}"
+        headers["Proxy-Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+    connection = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=timeout_s, context=context)
+    # TLS begins behind the tunnel, and the certificate must name the endpoint, not the proxy.
+    connection.set_tunnel(host, port, headers)
+    return connection
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

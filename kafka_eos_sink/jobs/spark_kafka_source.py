@@ -38,6 +38,7 @@ _NOT_JAVA = {
     "sasl.password": "sasl.jaas.config",
     "sasl.oauthbearer.client.id": "sasl.jaas.config",
     "sasl.oauthbearer.client.secret": "sasl.jaas.config",
+    "sasl.oauthbearer.extensions": "sasl.jaas.config",
     "sasl.oauthbearer.scope": "sasl.jaas.config",
     "sasl.oauthbearer.token.provider": "sasl.login.callback.handler.class",
 }

@@ -125,13 +125,20 @@ def require_verified_appends(admin: Admin, settings: Mapping[str, str], deadline
     if verifies is False:
         raise ConfigurationError(
             "TRANSACTIONS_NOT_VERIFIED",
-            f"the brokers do not verify transactional appends, so {UNVERIFIED}; {way_to_verify(admin, settings)}",
+            f"{no_sign_of_verification(settings)}, so {UNVERIFIED}; {way_to_verify(admin, settings)}",
         )
+
+
+def no_sign_of_verification(settings: Mapping[str, str]) -> str:
+    # A service that is not Apache Kafka may verify in a way of its own, which no client can see.
+    if VERIFICATION in settings:
+        return "the brokers do not verify transactional appends"
+    return "nothing that the brokers offer shows that they verify transactional appends"
 
 
 def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
     if VERIFICATION not in settings:
-        return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}"
+        return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}; for other services see docs/compatibility.md"
     return (
         f"switch it on: kafka-configs.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --entity-type brokers "
         f"--entity-default --alter --add-config {VERIFICATION}=true"

@@ -72,8 +72,9 @@ def _parsed(row: Setting, text: str) -> Any:
     """Return the value. The ValueError's text follows the option's name in a message."""
     # The reference resolves before the checks: a value from a file obeys the same rules as one in the program.
     resolved = resolve(text)
-    if row.refused is not None and resolved.strip().upper() == row.refused[0]:
-        raise ValueError(f"={row.refused[0]} is not possible: {row.refused[1]}")
+    for value, reason in row.refused:
+        if resolved.strip().upper() == value:
+            raise ValueError(f"={value} is not possible: {reason}")
     try:
         value = row.kind.parse(resolved)
     except ValueError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from kafka_eos_sink.client import key_stores, security
+from kafka_eos_sink.client import key_stores, msk_iam, security
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
@@ -31,6 +31,7 @@ _CLIENT_ID = ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer
 _CLIENT_SECRET = ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret")
 _ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 _PROVIDER = "sasl.oauthbearer.token.provider"
+_EXTENSIONS = "sasl.oauthbearer.extensions"
 _EXTENSION_PREFIX = "extension_"
 _EXTENSION = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -230,19 +231,30 @@ class SecurityReader:
         for name in ("sasl.username", "sasl.password"):
             mixed = f"is for PLAIN and SCRAM; {mechanism} takes a token; remove it"
             self._require(name not in self.values, name, mixed)
-        extensions = {
-            name.removeprefix(_EXTENSION_PREFIX): value
-            for name, value in self.jaas.items()
-            if name.startswith(_EXTENSION_PREFIX)
-        }
-        # RFC 7628, 3.1: keys are letters, "auth" belongs to the token itself.
-        for name, value in extensions.items():
-            allowed = _EXTENSION.fullmatch(name) and name != "auth" and _EXTENSION_VALUE.fullmatch(value)
-            self._require(allowed, "sasl.jaas.config", f"has an extension_{name} that OAUTHBEARER does not allow")
+        extensions = self._extensions()
         source = self._token_source()
         if source is None:
             return None
-        return security.TokenCredentials(source=source, extensions=tuple(sorted(extensions.items())))
+        return security.TokenCredentials(source=source, extensions=tuple(extensions))
+
+    def _extensions(self) -> list[tuple[str, str]]:
+        """Return what the broker receives with each token (KIP-342), from the option or from the login module."""
+        place, prefix = "sasl.jaas.config", _EXTENSION_PREFIX
+        pairs = [(name.removeprefix(prefix), value) for name, value in self.jaas.items() if name.startswith(prefix)]
+        if _EXTENSIONS in self.values:
+            self._require(
+                not pairs, _EXTENSIONS, f"is given together with extension_... in {place}; remove one of them"
+            )
+            place, parts = _EXTENSIONS, [each.strip().partition("=") for each in self.values[_EXTENSIONS].split(",")]
+            pairs = [(name, value) for name, _, value in parts]
+        # RFC 7628, 3.1: keys are letters, "auth" belongs to the token itself. Other bytes could end a field of the message.
+        for name, value in pairs:
+            allowed = _EXTENSION.fullmatch(name) and name != "auth" and _EXTENSION_VALUE.fullmatch(value)
+            # What is not a name may be a part of a value, and is not shown.
+            shown = f" {name}" if _EXTENSION.fullmatch(name) else ""
+            self._require(allowed, place, f"has an extension{shown} that is not letters=value, or is named auth")
+        self._require(len(dict(pairs)) == len(pairs), place, "has two extensions of the same name")
+        return sorted(pairs)
 
     def _token_source(self) -> security.TokenSource | None:
         # A source that could not be read was given: "is required" would be wrong.
@@ -280,6 +292,8 @@ class SecurityReader:
 
     def _token_provider(self) -> security.TokenProvider | None:
         name = self.values[_PROVIDER]
+        if name.startswith(msk_iam.PREFIX):
+            return self._msk_iam(name)
         try:
             # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
             provide = load_callable(name, f"{self.prefix}{_PROVIDER}", show_cause=False)
@@ -287,6 +301,17 @@ class SecurityReader:
             self.problems.append(error.message)
             return None
         return security.TokenProvider(name=name, provide=provide)
+
+    def _msk_iam(self, name: str) -> security.TokenProvider | None:
+        region = name.removeprefix(msk_iam.PREFIX)
+        example = "must name a region, such as msk-iam:eu-west-1"
+        if not self._require(msk_iam.REGION.fullmatch(region), _PROVIDER, example):
+            return None
+        missing = f"={name} needs the package {msk_iam.PACKAGE}: pip install 'kafka-eos-sink[msk-iam]' on the driver and every executor"
+        if not msk_iam.is_installed():
+            self.problems.append(f"{self.prefix}{_PROVIDER}{missing}")
+            return None
+        return security.TokenProvider(name=name, provide=msk_iam.MskIamTokens(region))
 
     def _secret(self, name: str) -> security.Secret | None:
         return security.Secret(self.values[name]) if self.values.get(name) else None

@@ -36,8 +36,8 @@ class Contradiction:
 class Setting:
     """One row of the table.
 
-    `meaning` of a refused option or one without effect is the reason, with the way out. `refused` is one value,
-    in upper case, that Java accepts and this client does not, with the reason and the way out.
+    `meaning` of a refused option or one without effect is the reason, with the way out. `refused` are values,
+    in upper case, that Java accepts and this client does not, each with the reason and the way out.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Setting:
     secret: bool = False
     default: str | None = None
     contradiction: Contradiction | None = None
-    refused: tuple[str, str] | None = None
+    refused: tuple[tuple[str, str], ...] = ()
 
     @property
     def default_value(self) -> Any:
@@ -206,10 +206,14 @@ _FIXED = _rows(
 KERBEROS = (
     "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
 )
+AWS_MSK_IAM = (
+    "this mechanism is a class of Java clients; Amazon MSK takes IAM's tokens by OAUTHBEARER too: set sasl.mechanism=OAUTHBEARER and "
+    "sasl.oauthbearer.token.provider=msk-iam:<region>, and remove sasl.jaas.config and the callback handlers"
+)
 
 
 def _store_type(name: str, meaning: str) -> Setting:
-    return Setting(name, kinds.STORE_TYPE, meaning, refused=("JKS", JKS_WAY_OUT.format(type=name)))
+    return Setting(name, kinds.STORE_TYPE, meaning, refused=(("JKS", JKS_WAY_OUT.format(type=name)),))
 
 
 # The sink's own names (ssl.ca.location, sasl.username, ...) spare a user the login module's string and Java's stores.
@@ -239,16 +243,20 @@ _SECURITY_ROWS = _rows(
         "How long a connection to the token endpoint may take.", target=ClientCredentials, lands_in="connect_timeout_ms"),
     Setting("sasl.login.read.timeout.ms", integer(1),
         "How long the response of the token endpoint may take.", target=ClientCredentials, lands_in="read_timeout_ms"),
-    Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.", refused=("GSSAPI", KERBEROS)),
+    Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.",
+        refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
     Setting("sasl.oauthbearer.client.credentials.client.id", kinds.TEXT, "Client id for the token endpoint."),
     Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.TEXT, "Client secret for the token endpoint."),
     Setting("sasl.oauthbearer.client.id", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
     Setting("sasl.oauthbearer.client.secret", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
+    Setting("sasl.oauthbearer.extensions", kinds.TEXT,
+        "`name=value` pairs, comma-separated, that the broker receives with each token (`extension_` in Java's login module)."),
     Setting("sasl.oauthbearer.header.urlencode", kinds.BOOLEAN,
         "Form-encodes client id and secret in the header.", target=ClientCredentials, lands_in="url_encoded"),
     Setting("sasl.oauthbearer.scope", kinds.TEXT, "Scope of the token."),
     Setting("sasl.oauthbearer.token.endpoint.url", kinds.TEXT, "https address that issues tokens for client credentials."),
-    Setting("sasl.oauthbearer.token.provider", kinds.TEXT, "`package.module:callable` of yours, which returns (token, expiry in seconds)."),
+    Setting("sasl.oauthbearer.token.provider", kinds.TEXT,
+        "`package.module:callable` of yours, which returns (token, expiry in seconds since 1970), or `msk-iam:<region>` for Amazon MSK."),
     Setting("sasl.password", kinds.TEXT, "Password of PLAIN and SCRAM."),
     Setting("sasl.username", kinds.TEXT, "User of PLAIN and SCRAM."),
 )  # fmt: skip
@@ -270,6 +278,7 @@ def _without_value(group: str, names_by_reason: Mapping[str, str]) -> dict[str, 
 _JVM_CLASS = "it names a Java class and the sink runs no JVM client"
 _OPENSSL = "TLS is Python's OpenSSL"
 _PROVIDER = "sasl.oauthbearer.token.provider=package.module:callable"
+_MSK_PROVIDER = "sasl.oauthbearer.token.provider=msk-iam:<region>"
 _CHECKED_BY_BROKER = "the broker validates the token"
 
 # Their values are hidden in messages: a user may write a password under any name.
@@ -280,8 +289,10 @@ REFUSED = _without_value(
         "values may be ${env:NAME} or ${file:/path:key} without a provider": "config.providers",
         KERBEROS: "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
         "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
-        f"{_JVM_CLASS}; give sasl.jaas.config, or sasl.username and sasl.password": "sasl.client.callback.handler.class",
-        f"{_JVM_CLASS}; for tokens give {_PROVIDER}": "sasl.login.callback.handler.class sasl.login.class",
+        f"{_JVM_CLASS}; remove it and give sasl.username and sasl.password, or on Amazon MSK {_MSK_PROVIDER}": ""
+        "sasl.client.callback.handler.class",
+        f"{_JVM_CLASS}; for tokens give {_PROVIDER}, or on Amazon MSK msk-iam:<region>": ""
+        "sasl.login.callback.handler.class sasl.login.class",
         f"{_JVM_CLASS}; give {_PROVIDER}": "sasl.oauthbearer.jwt.retriever.class",
         f"{_JVM_CLASS}; {_CHECKED_BY_BROKER}": "sasl.oauthbearer.jwt.validator.class",
         f"{_JVM_CLASS}; {_OPENSSL}": "security.providers ssl.engine.factory.class ssl.provider",

@@ -147,8 +147,11 @@ def test_password_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, m
     assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
 
 
-def test_token_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
-    assert reached({**oauth(sasl_ssl, authority), **unsecured_token("alice")}) == 2
+@pytest.mark.parametrize(
+    "extensions", [{}, {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"}]
+)
+def test_token_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, extensions: dict[str, str]) -> None:
+    assert reached({**oauth(sasl_ssl, authority), **unsecured_token("alice"), **extensions}) == 2
 
 
 def expired_token() -> tuple[str, float]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import pytest
@@ -27,6 +28,8 @@ SECRET = "hunter2/+&="
 def no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process keeps tokens by address, and an endpoint may get the port of an earlier test's."""
     monkeypatch.setattr("kafka_eos_sink.client.oauth._tokens", {})
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -67,22 +70,40 @@ class Endpoint:
         self.answer = status, {"Content-Type": "application/json"}, json.dumps(fields).encode()
 
 
-@contextmanager
-def running(endpoint: Endpoint) -> Iterator[Endpoint]:
-    thread = threading.Thread(target=endpoint.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield endpoint
-    finally:
-        endpoint.server.shutdown()
-        thread.join()
-        endpoint.server.server_close()
+class Proxy:
+    """An http proxy that opens tunnels (CONNECT), or refuses them; it keeps what it was asked and what went through."""
 
+    def __init__(self, refusal: str | None = None) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.passed = bytearray()
+        proxy = self
 
-@pytest.fixture
-def endpoint(authority: Authority) -> Iterator[Endpoint]:
-    with running(Endpoint(authority)) as started:
-        yield started
+        class Handler(BaseHTTPRequestHandler):
+            def do_CONNECT(self) -> None:
+                proxy.asked.append((self.path, self.headers["Proxy-Authorization"]))
+                if refusal is not None:
+                    self.wfile.write(f"HTTP/1.1 {refusal}\r\n\r\n".encode())
+                    return
+                host, _, port = self.path.rpartition(":")
+                with socket.create_connection((host, int(port))) as there:
+                    self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    back = threading.Thread(target=self._pass, args=(there, self.connection))
+                    back.start()
+                    self._pass(self.connection, there)
+                    back.join()
+
+            def _pass(self, source: socket.socket, target: socket.socket) -> None:
+                with suppress(OSError):  # either side may end first
+                    while received := source.recv(65_536):
+                        proxy.passed += received
+                        target.sendall(received)
+                    target.shutdown(socket.SHUT_WR)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
 
 
 class Clock:
@@ -91,6 +112,27 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+S = TypeVar("S", Endpoint, Proxy)
+
+
+@contextmanager
+def running(server: S) -> Iterator[S]:
+    thread = threading.Thread(target=server.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.server.shutdown()
+        thread.join()
+        server.server.server_close()
+
+
+@pytest.fixture
+def endpoint(authority: Authority) -> Iterator[Endpoint]:
+    with running(Endpoint(authority)) as started:
+        yield started
 
 
 def tokens(endpoint: Endpoint, authority: Authority, clock: Callable[[], float] | None = None, **others: Any) -> Tokens:
@@ -195,6 +237,73 @@ def test_endpoint_with_untrusted_certificate_gets_no_secret(authority: Authority
         assert endpoint.asked == []
 
 
+@pytest.mark.parametrize(("login", "shown"), [("", None), ("user:p%40ss@", "user:p@ss")])
+def test_token_request_goes_through_the_proxy_encrypted(
+    endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, login: str, shown: str | None
+) -> None:
+    endpoint.says(access_token="abc.def", expires_in=100)
+    with running(Proxy()) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{login}{proxy.address}")
+        assert tokens(endpoint, authority).current() == Secret("abc.def")
+    ((target, credentials),) = proxy.asked
+    assert target == f"localhost:{endpoint.server.server_port}"
+    assert (credentials and base64.b64decode(credentials.removeprefix("Basic ")).decode()) == shown
+    ((path, headers, _),) = endpoint.asked
+    assert path == "/oauth/token?tenant=1"
+    assert "Proxy-Authorization" not in headers
+    assert len(proxy.passed) > 1_000
+    assert b"abc.def" not in proxy.passed
+    assert b"Authorization" not in proxy.passed
+
+
+@pytest.mark.parametrize("exceptions", ["localhost", "example.com, localhost", "*"])
+def test_proxy_is_not_used_for_hosts_of_no_proxy(
+    endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, exceptions: str
+) -> None:
+    endpoint.says(access_token="abc", expires_in=100)
+    with running(Proxy()) as proxy:
+        monkeypatch.setenv("https_proxy", proxy.address)
+        monkeypatch.setenv("no_proxy", exceptions)
+        assert tokens(endpoint, authority).current() == Secret("abc")
+    assert proxy.asked == []
+
+
+def test_refusal_of_the_proxy_is_shown_and_retriable(
+    endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Proxy(refusal="403 Not \x1b[31mfrom here")) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:{SECRET.replace('/', '%2F')}@{proxy.address}")
+        with pytest.raises(OSError, match=r"Tunnel connection failed: 403 Not \?\[31mfrom here") as error:
+            tokens(endpoint, authority).current()
+    assert SECRET not in str(error.value)
+    assert endpoint.asked == []
+
+
+def test_certificate_behind_the_proxy_must_name_the_endpoint(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Endpoint(authority, host="127.0.0.1")) as other, running(Proxy()) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.address)  # whose address is the one in the certificate
+        with pytest.raises(AuthenticationError, match="certificate is not trusted"):
+            tokens(other, authority).current()
+    assert len(proxy.asked) == 1
+    assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    "proxy", ["https://user:hunter2@proxy.example", "socks5://hunter2", "http://hunter2:port", "http://"]
+)
+def test_unusable_proxy_is_not_passed_by(
+    endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(AuthenticationError, match="HTTPS_PROXY must be like http://host:port") as error:
+        tokens(endpoint, authority).current()
+    assert error.value.code == "TOKEN_UNAVAILABLE"
+    assert "hunter2" not in str(error.value)
+    assert endpoint.asked == []
+
+
 def provided(provide: Callable[[], object]) -> Tokens:
     return Tokens(TokenProvider(name="a:b", provide=provide), TlsConfig(), Clock())
 
@@ -207,11 +316,22 @@ def test_provider_returns_token_and_expiry() -> None:
     assert source.current().reveal() == "two"
 
 
-@pytest.mark.parametrize("given", [None, "abc", ("abc",), ("abc", "soon"), (b"abc", 1), ("abc", True), ("a\n", 1)])
+@pytest.mark.parametrize(
+    "given", [None, "abc", ("abc",), ("abc", "soon"), (b"abc", 1), ("abc", True), ("abc", float("nan")), ("a\n", 1)]
+)
 def test_error_names_provider_with_wrong_result(given: object) -> None:
     with pytest.raises(AuthenticationError, match=r"a:b must return \(token|no valid bearer token") as error:
         provided(lambda: given).current()
     assert "abc" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "expiry", [100_000_000_000, 1_800_000_000_000.0, float("inf"), 10**400], ids=["least", "usual", "infinite", "huge"]
+)
+def test_expiry_in_milliseconds_is_refused(expiry: float) -> None:
+    with pytest.raises(AuthenticationError, match=r"a:b returned an expiry in milliseconds.*divide by 1000") as error:
+        provided(lambda: ("abc", expiry)).current()
+    assert error.value.code == "TOKEN_UNAVAILABLE"
 
 
 def test_error_shows_exception_of_provider() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -93,7 +94,7 @@ def test_unknown_verification_is_a_warning(
 def test_plan_fails_where_brokers_do_not_know_the_setting(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(0)
     bench.proxy.inject(VERIFICATION_HIDDEN, BEFORE_36)
-    with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\].*Kafka 3\.6 or newer"):
+    with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\] nothing .* shows .*Kafka 3\.6 or newer"):
         session.plan(bench.write_settings(bench.topic()))
     assert m.InitProducerIdRequest not in {seen.api for seen in bench.proxy.requests}
 
@@ -129,6 +130,10 @@ def test_plan_fails_without_an_api_before_anything_is_written(
     with pytest.raises(MissingApiError, match=rf"MISSING_API\].*does not offer .*{shown}"):
         session.plan(given)
     assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
+    with connected(bench.proxy.bootstrap_servers) as admin:
+        found = check_cluster(admin, topic=given.topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
+    (fails,) = (each for each in found if each.verdict is Verdict.FAILS)
+    assert re.search(shown, fails.meaning)
 
 
 def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -> None:

