@@ -76,7 +76,7 @@ class WrittenColumns:
         """Yield the rows of the batches in order, without Python code per row; skip empty batches.
 
         Raises:
-            InvalidRowError: As ``to_rows``, and COMMIT_LOG_TOPIC if the topic of a row is the commit log.
+            InvalidRowError: COMMIT_LOG_TOPIC if the topic of a row is the commit log.
         """
         for batch in batches:
             for piece in self._pieces(batch):
@@ -87,19 +87,13 @@ class WrittenColumns:
                 yield rows
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
-        """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary.
-
-        Raises:
-            InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADER, naming the row.
-        """
+        """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary."""
 
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
         # Indexes of the checked schema: Spark delivers the columns in its order.
-        timestamp, partition = column(self.timestamp), column(self.partition)
-        if timestamp is not None:
-            _refuse_before_1970(timestamp)
+        partition = column(self.partition)
         return Rows(
             topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
             partition=None if partition is None else partition.cast(pa.int32()),
@@ -107,7 +101,7 @@ class WrittenColumns:
                 value=batch.column(self.value),
                 key=column(self.key),
                 headers=column(self.headers),
-                timestamp=timestamp,
+                timestamp=column(self.timestamp),
             ),
         )
 
@@ -209,18 +203,6 @@ def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
                 f"row {_first(into_log)} of a batch has the topic {log!r}, which is a commit log and must hold only records of the sink; "
                 "correct the column topic",
             )
-
-
-def _refuse_before_1970(timestamp: pa.Array) -> None:
-    microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
-    earliest = pc.min(microseconds).as_py()
-    if earliest is not None and earliest < 0:
-        # Kafka has no time before 1970: -1 means "none" on the wire, and the Java producer rejects other negative times.
-        raise InvalidRowError(
-            "INVALID_TIMESTAMP",
-            f"row {_first(pc.less(microseconds, 0))} of a batch has a timestamp before 1970-01-01T00:00:00Z, which "
-            "Kafka cannot hold; correct it, or leave it null for the time of writing",
-        )
 
 
 def _first(matches: pa.Array) -> int:

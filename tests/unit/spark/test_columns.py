@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
@@ -191,24 +189,6 @@ def test_batches_without_rows_are_skipped() -> None:
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])
     assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]), "__log")] == [1, 1]
-
-
-def test_a_time_before_1970_is_refused_with_its_row() -> None:
-    columns = written_columns(schema("value string; timestamp timestamp"), "orders")
-    times = pa.array(
-        [None, datetime.datetime(1969, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC")
-    )
-    batch = pa.record_batch([pa.array(["a", "b"]), times], names=["value", "timestamp"])
-    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_TIMESTAMP\] row 1 "):
-        list(columns.rows([batch], "__log"))
-
-
-def test_a_header_without_a_key_is_refused_with_its_row() -> None:
-    columns = written_columns(schema(f"value string; headers {HEADERS}"), "orders")
-    headers = pa.array([[{"key": "k", "value": None}], None, [{"key": None, "value": b""}]], ARROW_HEADERS)
-    batch = pa.record_batch([pa.array(["a", "b", "c"]), headers], names=["value", "headers"])
-    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_HEADER\] row 2 "):
-        list(columns.rows([batch], "__log"))
 
 
 def test_a_row_for_the_commit_log_is_refused() -> None:
