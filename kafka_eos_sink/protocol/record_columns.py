@@ -40,8 +40,8 @@ class RecordColumns:
     Args:
         value: Any type that ``as_binary`` accepts, converted to binary.
         key: As ``value``. ``None`` means that all keys are null.
-        headers: A list of structs with a string ``key`` and a binary or string ``value``, converted to
-            ``HEADERS_TYPE``. ``None`` or a null list means no headers.
+        headers: A list of structs with a string ``key`` and a binary or string ``value``, or a map of those types,
+            converted to ``HEADERS_TYPE``. ``None`` or a null list means no headers.
         timestamp: int64 ms or an Arrow timestamp, converted to int64 ms. ``None`` or null means the time of writing.
 
     Raises:

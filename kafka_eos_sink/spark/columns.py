@@ -17,10 +17,12 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    MapType,
     StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
@@ -37,22 +39,25 @@ class _Column:
 
 
 def _is_headers(data_type: DataType) -> bool:
+    if isinstance(data_type, MapType):
+        return isinstance(data_type.keyType, StringType) and isinstance(data_type.valueType, StringType | BinaryType)
     if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
         return False
     fields = data_type.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, StringType)
-        and isinstance(fields[1].dataType, BinaryType)
+        and isinstance(fields[1].dataType, StringType | BinaryType)
     )
 
 
+_HEADERS = "array<struct<key:string,value:binary>> or map<string,binary>; the values may also be strings"
 _COLUMNS = {
     "topic": _Column(fits=lambda t: isinstance(t, StringType), accepted="string"),
     "partition": _Column(fits=lambda t: isinstance(t, IntegerType), accepted="int"),
     "key": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
     "value": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
-    "headers": _Column(fits=_is_headers, accepted="array<struct<key:string,value:binary>>"),
+    "headers": _Column(fits=_is_headers, accepted=_HEADERS),
     "timestamp": _Column(fits=lambda t: isinstance(t, TimestampType), accepted="timestamp"),
 }
 
@@ -169,8 +174,18 @@ def _wrong_type(name: str, data_type: DataType) -> str:
     if name == "timestamp" and isinstance(data_type, TimestampNTZType):
         return f"{problem}: a timestamp_ntz names no moment in time; cast it to timestamp"
     if name in ("key", "value"):
-        return f"{problem}; for example CAST({name} AS STRING), or to_json({name}) for a struct"
+        return f"{problem}. {_serialised(name, data_type)}"
     return problem
+
+
+def _serialised(name: str, data_type: DataType) -> str:
+    """Return the line to write before a column of any other type."""
+    if isinstance(data_type, StructType | ArrayType | MapType | VariantType):
+        return (
+            f'Write df.withColumn("{name}", to_json("{name}")) for JSON, or df.withColumn("{name}", to_avro("{name}")) for Avro; '
+            "see docs/records.md"
+        )
+    return f'Write df.withColumn("{name}", col("{name}").cast("string"))'
 
 
 def _miswritten(name: str, names: list[str]) -> str:
