@@ -25,6 +25,7 @@ from kafka_eos_sink.logs import configure
 if TYPE_CHECKING:
     from kafka_eos_sink.settings.kafka_properties import options_from_file
     from kafka_eos_sink.spark.data_source import KafkaEosDataSource
+    from kafka_eos_sink.spark.partitioning import partition_for_topic
 
 # At import, because Spark starts planner, task and commit processes that run no other code of ours first.
 configure()
@@ -48,11 +49,13 @@ __all__ = [
     "WriteRefusedError",
     "__version__",
     "options_from_file",
+    "partition_for_topic",
 ]
 
 _LAZY = {
     "KafkaEosDataSource": "kafka_eos_sink.spark.data_source",
     "options_from_file": "kafka_eos_sink.settings.kafka_properties",
+    "partition_for_topic": "kafka_eos_sink.spark.partitioning",
 }
 
 

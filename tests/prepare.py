@@ -10,6 +10,7 @@ from __future__ import annotations
 from kafka_eos_sink.embedded.distribution import resolve, resolve_coordinates
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from tests.broker.test_kafka_versions import RELEASES
+from tests.spark.conftest import AVRO_JAR
 from tests.spark.quick_start import short_lived_jvm
 
 if __name__ == "__main__":
@@ -17,4 +18,5 @@ if __name__ == "__main__":
     for release in RELEASES:
         resolve(release.version)
     resolve_coordinates(KAFKA_SOURCE_JARS)
+    resolve_coordinates([AVRO_JAR])
     short_lived_jvm()

@@ -289,6 +289,12 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
     Rule("spark/test_lost_executors.py", EXHAUSTIVE),
+    Rule(
+        "spark/test_partition_for_topic.py::test_each_task_writes_one_partition_as_java_would",
+        TEST,
+        one_of("spark_version", "this Spark"),
+    ),
+    Rule("spark/test_partition_for_topic.py", ALL),
     Rule("spark/test_demo.py", ALL),
     Rule("spark/test_bench.py", ALL),
     Rule("spark/test_notebooks.py", ALL),

@@ -299,7 +299,7 @@ class Producer:
                 self._batcher.close_all()
                 while not self._accumulator.idle:
                     self._sender.pump(WAIT_MS)
-                # A response can create new rows: a record above the topic's limit becomes a dead letter.
+                # A response can create new rows: a record that the broker rejects becomes a dead letter.
                 self._dead_letter_rejected()
             self._sender.raise_failure()
 
@@ -341,11 +341,9 @@ class Producer:
 
     def _dead_letter_rejected(self) -> None:
         while self._sender.rejected:
-            batch, error = self._sender.rejected.pop(0)
-            assert batch.rows is not None
-            rows = Rows(topic=batch.topic, partition=None, columns=batch.rows.columns)
-            numbers = batch.rows.row_numbers
-            self._dead_letter([BadRows(error.code, error.message, batch.topic, rows, numbers, batch.partition)])
+            topic, partition, found, error = self._sender.rejected.pop(0)
+            rows = Rows(topic=topic, partition=None, columns=found.columns)
+            self._dead_letter([BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)])
 
     def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
         while waiting():

@@ -16,10 +16,11 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.rows import OpenRows, concat_open_rows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
@@ -98,6 +99,15 @@ class ProducerBatch:
         self.attempts = 0
         self.in_doubt = False
         self.retry_at = 0
+
+
+class RejectedRows(NamedTuple):
+    """Rows that a broker rejected, and the reason for their dead letters."""
+
+    topic: str
+    partition: int
+    rows: OpenRows
+    error: KafkaEosError
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -318,24 +328,32 @@ class RecordAccumulator:
         ends = np.cumsum(rows.sizes)
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
-        # The halves keep the time of closing, because a split must not extend delivery.timeout.ms.
+        self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
+        self._replace(batch, (rows.slice(0, half), rows.slice(half, batch.record_count)))
+        return True
+
+    def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> RejectedRows:
+        """Replace a rejected batch by one without ``records``, or by nothing; return their rows."""
+        rows = batch.rows
+        assert rows is not None
+        rejected = np.isin(np.arange(batch.record_count), records)
+        kept = np.flatnonzero(~rejected)
+        self._replace(batch, [rows.take(kept)] if len(kept) else [])
+        return RejectedRows(batch.topic, batch.partition, rows.take(np.flatnonzero(rejected)), error)
+
+    def _replace(self, batch: ProducerBatch, pieces: Sequence[OpenRows]) -> None:
+        # The parts keep the time of closing, because they must not extend delivery.timeout.ms.
         parts = [
             ProducerBatch(
                 topic=batch.topic,
                 partition=batch.partition,
-                block=encode_block(part.columns, batch.timestamp_ms, self._codec, self._level),
+                block=encode_block(rows.columns, batch.timestamp_ms, self._codec, self._level),
                 created_ms=batch.created_ms,
                 timestamp_ms=batch.timestamp_ms,
-                rows=part,
+                rows=rows,
             )
-            for part in (rows.slice(0, half), rows.slice(half, batch.record_count))
+            for rows in pieces
         ]
-        self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
-        self.replace(batch, parts)
-        return True
-
-    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Replace a rejected batch by ``parts``, which may be empty."""
         queue = self.queue(batch.topic, batch.partition)
         batch.in_flight = False
         queue.replace(batch, parts)

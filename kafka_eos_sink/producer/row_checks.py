@@ -6,6 +6,7 @@ Without a dead letter topic, the first such row fails the task. With one, the ro
     kafka-eos.reason       the reason as text
     kafka-eos.topic        the row's topic, if the row has one
     kafka-eos.partition    the row's partition, if the row has one
+    kafka-eos.timestamp    the row's timestamp in ms since 1970, if the row has one
     kafka-eos.row          the row's number within the task
     kafka-eos.key.bytes, kafka-eos.value.bytes
                            size of a key or value that the producer removed from a too large row
@@ -20,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -27,7 +29,7 @@ from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
-from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, null_header_keys, record_sizes
 
 LONGEST_KEPT_BYTES: Final = 65_536
 """The longest key that a too large row keeps as a dead letter."""
@@ -107,6 +109,15 @@ def _check_topic(
     bad: list[BadRows],
 ) -> TopicRows | None:
     sizes = record_sizes(rows.columns)
+    unfit = np.zeros(len(sizes), np.bool_)
+
+    def refuse(which: npt.NDArray[np.bool_], code: str, reason: str) -> None:
+        # A row goes to the dead letter topic once, with the first reason.
+        which = which & ~unfit
+        if which.any():
+            bad.append(BadRows(code, reason, topic.topic, *_picked(rows, numbers, which)))
+            np.logical_or(unfit, which, out=unfit)
+
     limit = min(config.max_request_size, config.buffer_memory)
     too_large = sizes > limit - BATCH_OVERHEAD
     if too_large.any():
@@ -115,19 +126,22 @@ def _check_topic(
             f"takes up to {largest} bytes as a record, more than the {limit - BATCH_OVERHEAD} that max.request.size "
             f"({config.max_request_size}) and buffer.memory ({config.buffer_memory}) leave"
         )
-        bad.append(BadRows("RECORD_TOO_LARGE", reason, topic.topic, *_picked(rows, numbers, too_large)))
-    wrong = np.zeros(len(sizes), np.bool_)
+        refuse(too_large, "RECORD_TOO_LARGE", reason)
+    if rows.columns.timestamp is not None:
+        # -1 means "none" on the wire, and the Java producer rejects other negative times.
+        before_1970 = pc.less(rows.columns.timestamp, 0).fill_null(False).to_numpy(zero_copy_only=False)
+        refuse(before_1970, "INVALID_TIMESTAMP", "has a timestamp before 1970-01-01T00:00:00Z, which Kafka cannot hold")
+    if rows.columns.headers is not None:
+        null_keys = null_header_keys(rows.columns.headers)
+        refuse(null_keys, "INVALID_HEADER", "has a header with a null key, which Kafka cannot hold")
     if rows.partition is not None and rows.partition.null_count < len(rows.partition):
         given = rows.partition.fill_null(0).to_numpy(zero_copy_only=False)
         if ((given < 0) | (given >= topic.count)).any():
             # The topic may have new partitions. Java's producer also refreshes metadata before it rejects a row.
             fresh = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
             topic = fresh if isinstance(fresh, TopicPartitions) else topic
-        wrong = ((given < 0) | (given >= topic.count)) & ~too_large
-        if wrong.any():
-            reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
-            bad.append(BadRows("NO_SUCH_PARTITION", reason, topic.topic, *_picked(rows, numbers, wrong)))
-    unfit = too_large | wrong
+        reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
+        refuse((given < 0) | (given >= topic.count), "NO_SUCH_PARTITION", reason)
     if not unfit.any():
         return TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=numbers)
     fit = np.flatnonzero(~unfit)
@@ -163,21 +177,25 @@ def _picked(
 
 
 def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
-    """Build the dead letters, with the reason in their headers."""
+    """Build the dead letters, with the reason in their headers.
+
+    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
+    """
     # Python per row is fine here: these are only the rows that Kafka rejects.
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: list[list[dict[str, Any]]] = []
-    timestamps: list[int | None] = []
     for group in bad:
         columns = group.rows.columns
         for at, number in enumerate(group.row_numbers.tolist()):
             key = None if columns.key is None else columns.key[at].as_py()
             value = columns.value[at].as_py()
             own = [] if columns.headers is None else columns.headers[at].as_py() or []
+            own = [header for header in own if header is not None and header["key"] is not None]
             why = {"error": group.code, "reason": group.reason, "topic": group.topic, "partition": group.partition}
             if group.partition is None and group.rows.partition is not None:
                 why["partition"] = group.rows.partition[at].as_py()
+            why["timestamp"] = None if columns.timestamp is None else columns.timestamp[at].as_py()
             why["row"] = number
             if group.code == "RECORD_TOO_LARGE":
                 # The dead letter topic may have the same limit. Key, topic, row number and size still identify the row.
@@ -191,7 +209,6 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             values.append(value)
             reasons = {f"kafka-eos.{name}": reason for name, reason in why.items() if reason is not None}
             headers.append([*own, *({"key": name, "value": str(reason).encode()} for name, reason in reasons.items())])
-            timestamps.append(None if columns.timestamp is None else columns.timestamp[at].as_py())
     return Rows(
         topic=topic,
         partition=None,
@@ -199,6 +216,5 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             value=pa.array(values, pa.binary()),
             key=pa.array(keys, pa.binary()),
             headers=pa.array(headers, HEADERS_TYPE),
-            timestamp=pa.array(timestamps, pa.int64()),
         ),
     )

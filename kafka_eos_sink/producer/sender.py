@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, LostResponse, PendingRequest
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError
+from kafka_eos_sink.errors import FencedError, KafkaEosError
 from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator, RejectedRows
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -42,13 +42,6 @@ class Acknowledged(NamedTuple):
     record_count: int
 
 
-class RejectedRecord(NamedTuple):
-    """A record that is too large for its topic, and the reason for its dead letter."""
-
-    batch: ProducerBatch
-    error: InvalidRowError
-
-
 class Sender:
     """Send batches until the first failure, which ``failure`` keeps."""
 
@@ -65,7 +58,7 @@ class Sender:
         self.tainted = False
         """True if a leader may still append the records of an abandoned Produce request."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
-        self.rejected: list[RejectedRecord] = []
+        self.rejected: list[RejectedRows] = []
         self._client = client
         self._config = config
         self._accumulator = accumulator
@@ -300,7 +293,8 @@ class Sender:
             case Reaction.SPLIT:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                self.fail(produce_errors.rejected_batch_error(batch, result))
+                error = produce_errors.rejected_batch_error(batch, result)
+                self._rejected(batch, error, [each.batch_index for each in result.record_errors])
             # A transactional producer must not bump its epoch. Its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
@@ -367,10 +361,14 @@ class Sender:
                 batch.size_bytes,
             )
             return
-        error = produce_errors.record_too_large_error(batch, problem)
-        if self._config.dead_letter_topic not in (None, batch.topic) and batch.rows is not None:
-            self._accumulator.replace(batch, ())
-            self.rejected.append(RejectedRecord(batch, error))
+        self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0])
+
+    def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int]) -> None:
+        """Make the rows of ``records`` dead letters, and resend the others; fail if that is impossible."""
+        # A batch in doubt may already be in the log with all of its rows.
+        possible = self._config.dead_letter_topic not in (None, batch.topic) and not batch.in_doubt
+        if possible and batch.rows is not None and records:
+            self.rejected.append(self._accumulator.remove(batch, records, error))
         else:
             self.fail(error)
 

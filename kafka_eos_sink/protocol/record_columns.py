@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.protocol import binary_columns as binary
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
@@ -40,14 +40,13 @@ class RecordColumns:
     Args:
         value: Any type that ``as_binary`` accepts, converted to binary.
         key: As ``value``. ``None`` means that all keys are null.
-        headers: A list of structs with a string ``key`` and a binary or string ``value``, converted to
-            ``HEADERS_TYPE``. ``None`` or a null list means no headers.
+        headers: A list of structs with a string ``key`` and a binary or string ``value``, or a map of those types,
+            converted to ``HEADERS_TYPE``. ``None`` or a null list means no headers.
         timestamp: int64 ms or an Arrow timestamp, converted to int64 ms. ``None`` or null means the time of writing.
 
     Raises:
         TypeError: A column has another type.
         ValueError: The columns have unequal lengths, or a column takes 2 GiB or more.
-        InvalidRowError: ``INVALID_HEADER`` if the key of a header is null.
     """
 
     value: pa.Array
@@ -136,15 +135,19 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
                 f"headers of type {array.type} cannot be written; "
                 "cast them to array<struct<key: string, value: binary>>"
             ) from error
-    entries = array.values
+    return array
+
+
+def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which rows of a ``HEADERS_TYPE`` array have a header with a null key, which Kafka cannot store."""
+    found = np.zeros(len(headers), np.bool_)
+    entries = headers.values
     if entries.null_count or entries.field(0).null_count:
         # Arrow's children may hold nulls outside this slice or under null lists, which reach no record.
-        keys = array.flatten().flatten()[0]
-        if keys.null_count:
-            entry = int(np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))[0])
-            row = int(np.searchsorted(np.cumsum(_list_lengths(array)), entry, side="right"))
-            raise InvalidRowError("INVALID_HEADER", f"row {row} has a header with a null key; set the key")
-    return array
+        keys = headers.flatten().flatten()[0]
+        at = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
+        found[np.searchsorted(np.cumsum(_list_lengths(headers)), at, side="right")] = True
+    return found
 
 
 def _as_milliseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array:

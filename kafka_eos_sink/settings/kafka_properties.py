@@ -13,11 +13,12 @@ from typing import Any
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import PLAINTEXT
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import INT32_MAX, ProducerConfig
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.reading import read_values
 from kafka_eos_sink.settings.security_properties import SecurityReader
-from kafka_eos_sink.settings.table import JAVA, SECURITY, fields_of
+from kafka_eos_sink.settings.table import JAVA, PREFIX, SECURITY, fields_of
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
 
@@ -94,7 +95,7 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, with all problems at once.
     """
-    ours, foreign = _client_part(path)
+    ours, foreign = client_part(path)
     problems: list[str] = []
     properties = read_kafka_properties({**ours, **(overrides or {})}, problems)
     if properties is None:
@@ -102,30 +103,39 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
     return replace(properties, warnings=(*properties.warnings, *foreign))
 
 
-def options_from_file(path: str | Path, warn: Callable[[str], None]) -> dict[str, str]:
+def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once) -> dict[str, str]:
     """Read a Java-style client properties file as options of the sink, each name with ``kafka.`` before it.
 
-    `warn` receives a sentence with the names that belong to other clients.
+    The options hold the file's secrets. Prefer the option ``kafka.properties.file``, whose file each process reads itself.
+
+    Args:
+        path: A file on this machine. References in its values, such as ``${env:NAME}``, stay as they are.
+        warn: Receives a sentence with the names that belong to other clients.
 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, if the file cannot be read.
     """
-    ours, foreign = _client_part(path)
+    ours, foreign = client_part(path)
     for warning in foreign:
         warn(warning)
-    return {f"kafka.{name}": value for name, value in ours.items()}
+    return {f"{PREFIX}{name}": value for name, value in ours.items()}
 
 
-def _client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the properties for this client, and a warning that names the others.
+def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the file's properties for this client, and a warning that names the others.
 
     One file often serves several clients. A consumer's ``group.id`` does not concern this client, and the serializers
     and the transactional id of a Java producer have no meaning outside it.
+
+    Raises:
+        ConfigurationError: INVALID_PROPERTIES, if the file cannot be read.
     """
     try:
         properties = read_properties(path)
     except OSError as error:
-        raise ConfigurationError("INVALID_PROPERTIES", f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(
+            "INVALID_PROPERTIES", f"{path} cannot be read on this machine: {error.strerror}"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None
     ours = {name: value for name, value in properties.items() if name in JAVA and name not in _JAVA_PRODUCER_ONLY}

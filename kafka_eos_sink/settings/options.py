@@ -14,10 +14,10 @@ from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_eos_sink.settings.kafka_properties import client_part, read_kafka_properties
 from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
 from kafka_eos_sink.settings.secrets import resolve
-from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING
+from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, STREAMING
 
 _ASYNC_PROGRESS = "asyncprogresstracking"
 
@@ -68,9 +68,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
         ConfigurationError: INVALID_OPTIONS, naming all problems at once.
     """
     problems: list[str] = []
-    kafka = {
-        name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
-    }
+    kafka, warnings = _kafka_part(options, problems)
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     known = {**SINK, **STREAMING} if streaming else SINK
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
@@ -103,8 +101,25 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
             interceptor_options=_for_interceptors(sink_part(options)),
         ),
         kafka_names=properties.given,
-        warnings=properties.warnings,
+        warnings=(*properties.warnings, *warnings),
     )
+
+
+def _kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the ``kafka.*`` options and those of the properties file, without ``kafka.``, and the file's warnings."""
+    kafka = {
+        name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
+    }
+    path = kafka.pop(PROPERTIES_FILE.removeprefix(PREFIX), None)
+    if path is None:
+        return kafka, ()
+    try:
+        # Each process reads the file itself, so its content, secrets included, never travels.
+        ours, foreign = client_part(resolve(path).strip())
+    except ConfigurationError as error:
+        problems.append(f"{PROPERTIES_FILE}: {error.message}")
+        return kafka, ()
+    return ours | kafka, foreign
 
 
 def readable(options: Mapping[str, str]) -> str:

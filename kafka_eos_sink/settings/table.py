@@ -21,6 +21,7 @@ from kafka_eos_sink.settings import kinds
 from kafka_eos_sink.settings.kinds import Kind, choice, integer, producer_range
 
 PREFIX = "kafka."
+PROPERTIES_FILE = "kafka.properties.file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ SINK = _rows(
         target=ProducerConfig),
     Setting("interceptors", kinds.CLASSES,
         "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
+    Setting(PROPERTIES_FILE, kinds.TEXT,
+        "Java-style client properties file, which the driver and every executor read. Options `kafka.*` win over it."),
 )  # fmt: skip
 
 # Spark adds every option of the query to the sink's; without these rows they would be unknown names.

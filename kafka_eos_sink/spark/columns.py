@@ -17,10 +17,12 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    MapType,
     StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
@@ -37,22 +39,25 @@ class _Column:
 
 
 def _is_headers(data_type: DataType) -> bool:
+    if isinstance(data_type, MapType):
+        return isinstance(data_type.keyType, StringType) and isinstance(data_type.valueType, StringType | BinaryType)
     if not isinstance(data_type, ArrayType) or not isinstance(data_type.elementType, StructType):
         return False
     fields = data_type.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, StringType)
-        and isinstance(fields[1].dataType, BinaryType)
+        and isinstance(fields[1].dataType, StringType | BinaryType)
     )
 
 
+_HEADERS = "array<struct<key:string,value:binary>> or map<string,binary>; the values may also be strings"
 _COLUMNS = {
     "topic": _Column(fits=lambda t: isinstance(t, StringType), accepted="string"),
     "partition": _Column(fits=lambda t: isinstance(t, IntegerType), accepted="int"),
     "key": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
     "value": _Column(fits=lambda t: isinstance(t, StringType | BinaryType), accepted="string or binary"),
-    "headers": _Column(fits=_is_headers, accepted="array<struct<key:string,value:binary>>"),
+    "headers": _Column(fits=_is_headers, accepted=_HEADERS),
     "timestamp": _Column(fits=lambda t: isinstance(t, TimestampType), accepted="timestamp"),
 }
 
@@ -76,7 +81,7 @@ class WrittenColumns:
         """Yield the rows of the batches in order, without Python code per row; skip empty batches.
 
         Raises:
-            InvalidRowError: As ``to_rows``, and COMMIT_LOG_TOPIC if the topic of a row is the commit log.
+            InvalidRowError: COMMIT_LOG_TOPIC if the topic of a row is the commit log.
         """
         for batch in batches:
             for piece in self._pieces(batch):
@@ -87,19 +92,13 @@ class WrittenColumns:
                 yield rows
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
-        """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary.
-
-        Raises:
-            InvalidRowError: INVALID_TIMESTAMP or INVALID_HEADER, naming the row.
-        """
+        """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary."""
 
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
         # Indexes of the checked schema: Spark delivers the columns in its order.
-        timestamp, partition = column(self.timestamp), column(self.partition)
-        if timestamp is not None:
-            _refuse_before_1970(timestamp)
+        partition = column(self.partition)
         return Rows(
             topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
             partition=None if partition is None else partition.cast(pa.int32()),
@@ -107,7 +106,7 @@ class WrittenColumns:
                 value=batch.column(self.value),
                 key=column(self.key),
                 headers=column(self.headers),
-                timestamp=timestamp,
+                timestamp=column(self.timestamp),
             ),
         )
 
@@ -175,8 +174,18 @@ def _wrong_type(name: str, data_type: DataType) -> str:
     if name == "timestamp" and isinstance(data_type, TimestampNTZType):
         return f"{problem}: a timestamp_ntz names no moment in time; cast it to timestamp"
     if name in ("key", "value"):
-        return f"{problem}; for example CAST({name} AS STRING), or to_json({name}) for a struct"
+        return f"{problem}. {_serialised(name, data_type)}"
     return problem
+
+
+def _serialised(name: str, data_type: DataType) -> str:
+    """Return the line to write before a column of any other type."""
+    if isinstance(data_type, StructType | ArrayType | MapType | VariantType):
+        return (
+            f'Write df.withColumn("{name}", to_json("{name}")) for JSON, or df.withColumn("{name}", to_avro("{name}")) for Avro; '
+            "see docs/records.md"
+        )
+    return f'Write df.withColumn("{name}", col("{name}").cast("string"))'
 
 
 def _miswritten(name: str, names: list[str]) -> str:
@@ -209,18 +218,6 @@ def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
                 f"row {_first(into_log)} of a batch has the topic {log!r}, which is a commit log and must hold only records of the sink; "
                 "correct the column topic",
             )
-
-
-def _refuse_before_1970(timestamp: pa.Array) -> None:
-    microseconds = timestamp.cast(pa.timestamp("us", timestamp.type.tz)).cast(pa.int64())
-    earliest = pc.min(microseconds).as_py()
-    if earliest is not None and earliest < 0:
-        # Kafka has no time before 1970: -1 means "none" on the wire, and the Java producer rejects other negative times.
-        raise InvalidRowError(
-            "INVALID_TIMESTAMP",
-            f"row {_first(pc.less(microseconds, 0))} of a batch has a timestamp before 1970-01-01T00:00:00Z, which "
-            "Kafka cannot hold; correct it, or leave it null for the time of writing",
-        )
 
 
 def _first(matches: pa.Array) -> int:

@@ -480,6 +480,36 @@ def test_a_null_key_on_a_compacted_topic_is_named_by_its_row(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
+def test_rows_that_broker_rejects_reach_dead_letter_topic(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    """A null key on a compacted topic, and a time that is older than the topic takes."""
+    configs = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "3600000"}
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1, configs=configs)
+    dlq = create_topic(
+        any_kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.before.max.ms": "3600000"}
+    )
+    producer = started(dead_letter_topic=dlq, batch_size=2_000)
+    numbers = range(1_000)
+    without_key, old = {7, 8, 500, 999}, {0, 7, 300}
+    given = RecordColumns(
+        value=pa.array([b"%d" % n for n in numbers], pa.binary()),
+        key=pa.array([None if n in without_key else b"%d" % n for n in numbers], pa.binary()),
+        headers=None,
+        timestamp=pa.array([1_500_000_000_000 if n in old else None for n in numbers], pa.int64()),
+    )
+    producer.write(Rows(topic=topic, partition=None, columns=given))
+    commit(client, producer)
+    kept = [int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)]
+    assert kept == [n for n in numbers if n not in without_key | old]
+    letters = {int(r.value or b""): dict(r.headers) for r in read_committed(any_kafka.bootstrap_servers, dlq)}
+    assert letters.keys() == without_key | old
+    assert {headers["kafka-eos.error"] for headers in letters.values()} == {b"RECORD_REFUSED"}
+    assert {n for n, headers in letters.items() if headers.get("kafka-eos.timestamp") == b"1500000000000"} == old
+    assert all(headers["kafka-eos.row"] == b"%d" % n for n, headers in letters.items())
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
+
+
 def test_partitions_added_while_writing_are_found(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:

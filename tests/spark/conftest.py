@@ -17,6 +17,8 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from tests.spark.quick_start import PYTHON_STARTUP, SHORT_LIVED_JVM, short_lived_jvm
 from tests.spark.spark_submit import SparkSubmit, zip_package
 
+AVRO_JAR = "org.apache.spark:spark-avro_2.13:4.0.1"
+"""For the recipe of docs/records.md: the newest version that the package index has."""
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -58,7 +60,7 @@ def spark(
         SparkSession.builder.master("local[2,4]")  # the second number: tries of a task, which are 1 in plain local mode
         .appName("kafka-eos tests")
         .config("spark.driver.memory", "1g")
-        .config("spark.jars", ",".join(map(str, kafka_source_jars)))
+        .config("spark.jars", ",".join(map(str, (*kafka_source_jars, *resolve_coordinates([AVRO_JAR])))))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -86,6 +86,22 @@ def test_every_row_is_visible_once_with_equal_bytes(spark: SparkSession, any_kaf
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "map('a', concat('v', id), 'ключ', NULL)",
+        "map('a', binary(concat('v', id)), 'ключ', NULL)",
+        "array(struct('a' AS key, concat('v', id) AS value), struct('ключ' AS key, string(NULL) AS value))",
+    ],
+)
+def test_headers_arrive_as_maps_and_strings(spark: SparkSession, kafka: EmbeddedKafka, headers: str) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    frame = spark.range(0, 100, 1, 2).selectExpr("string(id) value", f"IF(id % 3 = 0, NULL, {headers}) headers")
+    writer(frame, kafka, topic=topic).save()
+    found = {record.value: record.headers for record in read_committed(kafka.bootstrap_servers, topic)}
+    assert found == {b"%d" % n: () if n % 3 == 0 else (("a", b"v%d" % n), ("ключ", None)) for n in range(100)}
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_order_is_kept_per_spark_partition_and_topic_partition(
     spark: SparkSession, any_kafka: EmbeddedKafka, codec: str
@@ -246,14 +262,18 @@ def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: E
 
 def test_bad_rows_reach_dead_letter_topic_in_same_transaction(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic, dead = create_topic(kafka.bootstrap_servers, partitions=2), create_topic(kafka.bootstrap_servers)
+    now = datetime.datetime.now(datetime.UTC)
+    old = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=datetime.UTC)
     frame = spark.createDataFrame(
         [
-            ("good", topic, None),
-            ("no such partition", topic, 9),
-            ("null topic", None, None),
-            ("too large" * 9_000, topic, 1),
+            ("good", topic, None, now, [("h", b"1")]),
+            ("no such partition", topic, 9, now, []),
+            ("null topic", None, None, old, [(None, b"1")]),
+            ("too large" * 9_000, topic, 1, now, None),
+            ("old", topic, None, old, [("h", b"1")]),
+            ("null header key", topic, None, None, [("h", b"1"), (None, b"2")]),
         ],
-        "value string, topic string, partition int",
+        "value string, topic string, partition int, timestamp timestamp, headers array<struct<key:string,value:binary>>",
     )
     options = {"dead.letter.topic": dead, "kafka.max.request.size": "20000"}
     writer(frame, kafka, **options).save()
@@ -261,9 +281,15 @@ def test_bad_rows_reach_dead_letter_topic_in_same_transaction(spark: SparkSessio
     letters = {
         (record.value or b"")[:9]: dict(record.headers) for record in read_committed(kafka.bootstrap_servers, dead)
     }
-    assert set(letters) == {b"no such p", b"null topi", b""}  # what is too large for a topic leaves its size
+    # What is too large for a topic leaves its size.
+    assert set(letters) == {b"no such p", b"null topi", b"old", b"null head", b""}
     assert letters[b""]["kafka-eos.error"] == b"RECORD_TOO_LARGE"
     assert letters[b""]["kafka-eos.value.bytes"] == b"81000"
     assert b"NO_SUCH_PARTITION" in (letters[b"no such p"]["kafka-eos.error"] or b"")
     assert b"NULL_TOPIC" in (letters[b"null topi"]["kafka-eos.error"] or b"")
+    assert letters[b"old"]["kafka-eos.error"] == b"INVALID_TIMESTAMP"
+    assert letters[b"old"]["kafka-eos.timestamp"] == b"-1"
+    assert letters[b"old"]["h"] == b"1"
+    assert letters[b"null head"]["kafka-eos.error"] == b"INVALID_HEADER"
+    assert letters[b"null head"]["h"] == b"1"
     assert_nothing_open(kafka.bootstrap_servers)

@@ -43,6 +43,34 @@ def options(kafka: EmbeddedKafka, authority: Authority, topic: str, password: st
     }
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_properties_file_gives_servers_and_credentials(
+    spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path, streaming: bool
+) -> None:
+    topic = create_topic(secured.plaintext_servers)
+    given = options(secured, authority, topic, PASSWORD)
+    given.pop("topic")
+    path = tmp_path / "client.properties"
+    lines = [f"{name.removeprefix('kafka.')}={value}" for name, value in given.items()]
+    path.write_text("\n".join([*lines, "linger.ms=-7", "group.id=others"]), "utf-8")
+    given = {"kafka.properties.file": str(path), "kafka.linger.ms": "10", "topic": topic}
+    if streaming:
+        spark.range(0, 1_000, 1, 4).selectExpr("CAST(id AS STRING) AS value").write.parquet(f"{tmp_path}/rows")
+        rows = spark.readStream.schema("value STRING").parquet(f"{tmp_path}/rows")
+        query = (
+            rows.writeStream.format("kafka-eos").options(**given).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        )
+        query.trigger(availableNow=True).start().awaitTermination()
+    else:
+        frame = spark.range(0, 1_000, 1, 4).selectExpr("CAST(id AS STRING) AS value")
+        frame.write.format("kafka-eos").options(**given).mode("append").save()
+    trusted = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.file), "sasl.mechanism": "PLAIN"}
+    credentials = {"sasl.username": "alice", "sasl.password": PASSWORD}
+    found = read_committed(secured.bootstrap_servers, topic, security=trusted | credentials)
+    assert sorted(int(record.value or b"") for record in found) == list(range(1_000))
+    assert_nothing_open(secured.plaintext_servers)
+
+
 def test_a_frame_is_written_with_a_password_from_a_file(
     spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path
 ) -> None:

@@ -16,16 +16,16 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 LINES = {
     "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
     "client": 4_180,  # with one Fetch for many partitions; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK, proxies: 1,070
-    "producer": 2_820,  # with turns for several producers of one client
+    "producer": 2_842,  # with turns for several producers of one client
     "runtime": 2_406,  # with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
-    "settings": 1_507,  # the table is also the text of docs/configuration.md
+    "settings": 1_535,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 701,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_344,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_072  # commit/, 4,285 of them, is to be 3,500
+ALL_LINES = 24_230  # commit/, 4,285 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

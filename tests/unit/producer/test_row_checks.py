@@ -12,7 +12,10 @@ from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.row_checks import checked_rows, dead_letters
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
-from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
+
+REASONS = {f"kafka-eos.{name}" for name in ("reason", "topic", "partition", "row")}
+NAMELESS: dict[str, Any] = {"key": None, "value": b"1"}
 
 
 class Topics:
@@ -34,11 +37,21 @@ def topic(count: int) -> TopicPartitions:
     return TopicPartitions(topic="t", count=count, available=np.arange(count, dtype=np.int32))
 
 
-def rows(values: list[bytes | None], topics: Any = "t", partitions: list[int | None] | None = None) -> Rows:
+def rows(
+    values: list[bytes | None],
+    topics: Any = "t",
+    partitions: list[int | None] | None = None,
+    headers: list[list[dict[str, Any]] | None] | None = None,
+    timestamps: list[int | None] | None = None,
+) -> Rows:
     return Rows(
         topic=topics if isinstance(topics, str) else pa.array(topics, pa.string()),
         partition=None if partitions is None else pa.array(partitions, pa.int32()),
-        columns=RecordColumns(value=pa.array(values, pa.binary()), key=None, headers=None, timestamp=None),
+        columns=RecordColumns(
+            value=pa.array(values, pa.binary()),
+            headers=None if headers is None else pa.array(headers, HEADERS_TYPE),
+            timestamp=None if timestamps is None else pa.array(timestamps, pa.int64()),
+        ),
     )
 
 
@@ -56,6 +69,8 @@ def check(given: Rows, topics: Topics | None = None, **settings: Any) -> tuple[A
         (rows([b"a", b"secret" * 99], "t"), "RECORD_TOO_LARGE", "row 1001 of the task (topic t)"),
         (rows([b"a", b"secret"], "t", [None, 3]), "NO_SUCH_PARTITION", "row 1001 of the task (topic t, partition 3)"),
         (rows([b"a", b"secret"], "t", [0, -1]), "NO_SUCH_PARTITION", "(topic t, partition -1)"),
+        (rows([b"a", b"secret"], timestamps=[None, -1]), "INVALID_TIMESTAMP", "row 1001 of the task (topic t)"),
+        (rows([b"a", b"secret"], headers=[None, [NAMELESS]]), "INVALID_HEADER", "row 1001 of the task (topic t)"),
     ],
 )
 def test_invalid_row_is_named_without_its_payload(given: Rows, code: str, words: str) -> None:
@@ -105,6 +120,31 @@ def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
     assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"500"
     assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
+
+
+def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
+    named = {"key": "h", "value": b"2"}
+    given = rows(
+        [b"good", b"old", b"nameless", b"both", b"no topic"],
+        ["t", "t", "t", "t", None],
+        [0, 9, 0, 0, 0],
+        [[named], None, [NAMELESS, named], [NAMELESS], [NAMELESS]],
+        [5, -1, 5, -2, -3],
+    )
+    (good,), bad = check(given, dead_letter_topic="dlq")
+    assert good.rows.columns.value.to_pylist() == [b"good"]
+    letters = dead_letters("dlq", bad)
+    assert letters.columns.timestamp is None
+    found = {
+        value: [(header["key"], header["value"]) for header in row if header["key"] not in REASONS]
+        for value, row in zip(letters.columns.value.to_pylist(), letters.columns.headers.to_pylist(), strict=True)
+    }
+    assert found == {
+        b"old": [("kafka-eos.error", b"INVALID_TIMESTAMP"), ("kafka-eos.timestamp", b"-1")],
+        b"nameless": [("h", b"2"), ("kafka-eos.error", b"INVALID_HEADER"), ("kafka-eos.timestamp", b"5")],
+        b"both": [("kafka-eos.error", b"INVALID_TIMESTAMP"), ("kafka-eos.timestamp", b"-2")],
+        b"no topic": [("kafka-eos.error", b"NULL_TOPIC"), ("kafka-eos.timestamp", b"-3")],
+    }
 
 
 def test_a_row_exactly_as_large_as_allowed_is_taken() -> None:

@@ -293,7 +293,7 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     b.sender.run_once(0)
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     b.turn(ms=1_000)
-    assert [rejected.batch.row_number(0) for rejected in b.sender.rejected] == [5]
+    assert [rejected.rows.row_numbers.tolist() for rejected in b.sender.rejected] == [[5]]
     assert b.client.sequences_of() == {0: (3, 1, 3)}
     b.client.answer(answer())
     b.turn()
@@ -315,6 +315,49 @@ def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     assert isinstance(b.sender.failure, InvalidRowError)
     assert "row 103 of the task: Compacted topic needs a key" in str(b.sender.failure)
     assert "One or more records rejected" in str(b.sender.failure)
+
+
+def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer: Any) -> None:
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=1, first=90)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(count=5, first=100), b.batch(count=3, first=200)
+    b.sender.run_once(0)
+    record_error = ProduceResponse.Topic.Partition.RecordError
+    errors = tuple(record_error(batch_index=at, batch_index_error_message="old") for at in (3, 1))
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    seen = []
+    for _ in range(2):
+        b.turn(ms=1_000)
+        seen.append(b.client.sequences_of()[0])
+        b.client.answer(answer())
+    b.turn()
+    assert seen == [(3, 1, 3), (3, 4, 3)]
+    (rejected,) = b.sender.rejected
+    assert rejected.rows.row_numbers.tolist() == [101, 103]
+    assert rejected.error.code == "RECORD_REFUSED"
+    assert b.sender.failure is None
+    assert b.accumulator.idle
+    assert b.accumulator.used_bytes == 0
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(bench: Any, answer: Any, errors: int) -> None:
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=5)
+    b.sender.run_once(0)
+    if errors:
+        b.client.lose()  # the leader may have appended all five
+        b.turn(ms=1_000)
+    record_error = ProduceResponse.Topic.Partition.RecordError(batch_index=1)
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=(record_error,) * errors))
+    b.turn()
+    assert b.sender.failure is not None
+    assert b.sender.rejected == []
 
 
 def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import kafka_eos_sink
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -244,7 +245,11 @@ def test_foreign_properties_in_a_client_file_are_skipped(tmp_path: Path) -> None
     (warning,) = properties.warnings
     assert "group.id, key.serializer" in warning
     told: list[str] = []
-    assert options_from_file(path, told.append) == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
+    assert (
+        options_from_file(path, told.append)
+        == kafka_eos_sink.options_from_file(path)
+        == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
+    )
     assert told == [warning]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
@@ -187,3 +189,41 @@ def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
     assert "source.offsets.group is for streaming queries" in problems(source__offsets__group="g")
     with pytest.raises(ConfigurationError, match=r"source\.offsets\.group must be text that is not empty"):
         read_options({"kafka.bootstrap.servers": "localhost:9092", "source.offsets.group": " "}, streaming=True)
+
+
+def test_options_win_over_the_properties_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "bootstrap.servers = a:1\n! comment\nlinger.ms: 9\nbatch.size=77\ngroup.id=g\nacks=all\n"
+        "sasl.mechanism=PLAIN\nsecurity.protocol=SASL_SSL\nsasl.username=u\nsasl.password=${env:PASSWORD}\n",
+        "utf-8",
+    )
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    given = {"KAFKA.properties.FILE": "${env:FOLDER}/client.properties", "kafka.linger.ms": "5", "topic": "t"}
+    options = read_options(given)
+    assert options.client.bootstrap_servers == (("a", 1),)
+    assert options.client.security.sasl is not None
+    assert (options.producer.linger_ms, options.producer.batch_size) == (5, 77)
+    assert "linger.ms" in options.kafka_names
+    assert options.warnings == (f"{path}: not for this client: group.id",)
+    assert sink_part(given)["kafka.properties.file"] == "${env:FOLDER}/client.properties"
+    assert "kafka.properties.file='${env:FOLDER}/client.properties'" in readable(given)
+    for text in (readable(given), repr(options), str(options.producer.interceptor_options)):
+        assert "hunter2" not in text
+    path.write_text("bootstrap.servers=b:2\n", "utf-8")
+    assert read_options(given).client.bootstrap_servers == (("b", 2),)
+
+
+def test_problems_of_the_properties_file_are_named(tmp_path: Path) -> None:
+    missing = problems(kafka__properties__file=str(tmp_path / "missing"))
+    assert (
+        missing
+        == f"kafka.properties.file: {tmp_path}/missing cannot be read on this machine: No such file or directory"
+    )
+    assert "UNSET" in problems(kafka__properties__file="${env:UNSET_VARIABLE}")
+    path = tmp_path / "client.properties"
+    path.write_text("acks=1\nsasl.jaas.config=hunter2\n", "utf-8")
+    wrong = problems(kafka__properties__file=str(path))
+    assert "kafka.acks=1 contradicts exactly-once" in wrong
+    assert "hunter2" not in wrong

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -13,6 +13,8 @@ from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.spark.columns import ignored_columns_warning, written_columns
 
 HEADERS = "array<struct<key:string,value:binary>>"
+TEXT_HEADERS = "array<struct<key:string,value:string>>"
+ACCEPTED_HEADERS = f"{HEADERS} or map<string,binary>; the values may also be strings"
 ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -34,6 +36,10 @@ TYPES = {
         t.TimestampNTZType(),
         t.ArrayType(t.StringType()),
         t.MapType(t.StringType(), t.BinaryType()),
+        t.MapType(t.StringType(), t.StringType()),
+        t.MapType(t.StringType(), t.IntegerType()),
+        t.MapType(t.IntegerType(), t.StringType()),
+        t.VariantType(),
         _struct(a=t.IntegerType()),
         t.ArrayType(_struct(key=t.StringType(), value=t.BinaryType())),
         t.ArrayType(_struct(key=t.StringType(), value=t.StringType())),
@@ -71,18 +77,13 @@ def test_messages_match_those_of_the_built_in_sink() -> None:
         ("topic binary", "topic", "binary", "string"),
         ("partition bigint", "partition", "bigint", "int"),
         ("partition string", "partition", "string", "int"),
-        ("headers map<string,binary>", "headers", "map<string,binary>", HEADERS),
-        (
-            "headers array<struct<key:string,value:string>>",
-            "headers",
-            "array<struct<key:string,value:string>>",
-            HEADERS,
-        ),
+        ("headers map<string,int>", "headers", "map<string,int>", ACCEPTED_HEADERS),
+        ("headers map<int,string>", "headers", "map<int,string>", ACCEPTED_HEADERS),
         (
             "headers array<struct<value:binary,key:string>>",
             "headers",
             "array<struct<value:binary,key:string>>",
-            HEADERS,
+            ACCEPTED_HEADERS,
         ),
         ("timestamp bigint", "timestamp", "bigint", "timestamp"),
         ("timestamp date", "timestamp", "date", "timestamp"),
@@ -92,6 +93,21 @@ def test_messages_match_those_of_the_built_in_sink() -> None:
 def test_wrong_type_names_the_column_and_accepted_types(column: str, name: str, found: str, accepted: str) -> None:
     ddl = column if name == "value" else f"value string; {column}"
     assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in problems(ddl)
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+@pytest.mark.parametrize("kind", ["struct<a:int>", "array<string>", "map<string,string>", "variant"])
+def test_nested_key_or_value_names_the_line_to_write(name: str, kind: str) -> None:
+    text = problems(f"{name} {kind}" + ("" if name == "value" else "; value string"))
+    assert f'df.withColumn("{name}", to_json("{name}"))' in text
+    assert f'df.withColumn("{name}", to_avro("{name}"))' in text
+
+
+@pytest.mark.parametrize("kind", ["bigint", "double", "date", "timestamp"])
+def test_scalar_value_names_the_cast_to_write(kind: str) -> None:
+    text = problems(f"value {kind}")
+    assert 'df.withColumn("value", col("value").cast("string"))' in text
+    assert "to_avro" not in text
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -109,9 +125,15 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
 
 
 def test_every_accepted_type_is_accepted() -> None:
-    for text in ("string", "binary"):
+    kinds = [
+        ("string", HEADERS),
+        ("binary", TEXT_HEADERS),
+        ("string", "map<string,binary>"),
+        ("binary", "map<string,string>"),
+    ]
+    for text, headers in kinds:
         columns = written_columns(
-            schema(f"key {text}; value {text}; topic string; partition int; headers {HEADERS}; timestamp timestamp"),
+            schema(f"key {text}; value {text}; topic string; partition int; headers {headers}; timestamp timestamp"),
             None,
         )
         assert columns.ignored == ()
@@ -175,6 +197,39 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
     assert rows.columns.timestamp.to_pylist() == [1_700_000_000_123, None, 1]
 
 
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize(
+    ("headers", "nested"),
+    [
+        (TEXT_HEADERS, lambda text: pa.list_(pa.struct([("key", text), ("value", text)]))),
+        ("map<string,string>", lambda text: pa.map_(text, text)),
+        ("map<string,binary>", lambda text: pa.map_(text, pa.binary() if text == pa.string() else pa.large_binary())),
+    ],
+)
+def test_headers_of_every_type_become_the_same(
+    headers: str, nested: Callable[[pa.DataType], pa.DataType], text: pa.DataType
+) -> None:
+    columns = written_columns(schema(f"value string; headers {headers}"), "orders")
+    pairs: list[list[tuple[str, str | None]] | None] = [
+        [("no", "no")],
+        [("k", "v"), ("ключ", None)],
+        [],
+        None,
+        [("k", "")],
+    ]
+    kind = nested(text)
+    given = pairs if pa.types.is_map(kind) else [p and [{"key": k, "value": v} for k, v in p] for p in pairs]
+    batch = pa.record_batch([pa.array(["v"] * 5), pa.array(given, kind)], names=["value", "headers"]).slice(1)
+    (rows,) = columns.rows([batch], "__log")
+    assert rows.columns.headers is not None
+    assert rows.columns.headers.to_pylist() == [
+        [{"key": "k", "value": b"v"}, {"key": "ключ", "value": None}],
+        [],
+        None,
+        [{"key": "k", "value": b""}],
+    ]
+
+
 def test_the_option_topic_goes_before_the_column() -> None:
     columns = written_columns(schema("topic string; value string"), "orders")
     batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
@@ -191,24 +246,6 @@ def test_batches_without_rows_are_skipped() -> None:
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])
     assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]), "__log")] == [1, 1]
-
-
-def test_a_time_before_1970_is_refused_with_its_row() -> None:
-    columns = written_columns(schema("value string; timestamp timestamp"), "orders")
-    times = pa.array(
-        [None, datetime.datetime(1969, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)], pa.timestamp("us", "UTC")
-    )
-    batch = pa.record_batch([pa.array(["a", "b"]), times], names=["value", "timestamp"])
-    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_TIMESTAMP\] row 1 "):
-        list(columns.rows([batch], "__log"))
-
-
-def test_a_header_without_a_key_is_refused_with_its_row() -> None:
-    columns = written_columns(schema(f"value string; headers {HEADERS}"), "orders")
-    headers = pa.array([[{"key": "k", "value": None}], None, [{"key": None, "value": b""}]], ARROW_HEADERS)
-    batch = pa.record_batch([pa.array(["a", "b", "c"]), headers], names=["value", "headers"])
-    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.INVALID_HEADER\] row 2 "):
-        list(columns.rows([batch], "__log"))
 
 
 def test_a_row_for_the_commit_log_is_refused() -> None:
