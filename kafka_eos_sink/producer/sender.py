@@ -294,7 +294,8 @@ class Sender:
                 self._too_large(batch, problem)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
                 error = produce_errors.rejected_batch_error(batch, result)
-                self._rejected(batch, error, [each.batch_index for each in result.record_errors])
+                named = (each.batch_index for each in result.record_errors)
+                self._rejected(batch, error, [at for at in named if 0 <= at < batch.record_count])
             # A transactional producer must not bump its epoch. Its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)

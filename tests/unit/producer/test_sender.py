@@ -345,16 +345,18 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     assert b.accumulator.used_bytes == 0
 
 
-@pytest.mark.parametrize("errors", [0, 1])
-def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(bench: Any, answer: Any, errors: int) -> None:
+@pytest.mark.parametrize(("lost", "named"), [(True, [1]), (False, []), (False, [5]), (False, [-1])])
+def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(
+    bench: Any, answer: Any, lost: bool, named: list[int]
+) -> None:
     b = bench(dead_letter_topic="dlq")
     b.batch(count=5)
     b.sender.run_once(0)
-    if errors:
+    if lost:
         b.client.lose()  # the leader may have appended all five
         b.turn(ms=1_000)
-    record_error = ProduceResponse.Topic.Partition.RecordError(batch_index=1)
-    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=(record_error,) * errors))
+    errors = tuple(ProduceResponse.Topic.Partition.RecordError(batch_index=at) for at in named)
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
     b.turn()
     assert b.sender.failure is not None
     assert b.sender.rejected == []
