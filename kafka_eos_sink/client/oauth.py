@@ -98,7 +98,8 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
     try:
         given = source.provide()
     except Exception as error:
-        _fail(f"{source.name} raised {type(error).__name__}: {error}")
+        # The type only: the errors of HTTP clients show addresses and bodies, which hold secrets.
+        _fail(f"{source.name} raised {type(error).__name__}")
     if (
         not isinstance(given, tuple)
         or len(given) != 2
