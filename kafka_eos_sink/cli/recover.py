@@ -63,12 +63,12 @@ def _show(write_id: str, done: Recovered) -> None:
     if done.decisions:
         console.output_console().print(recovered_table(write_id, done))
     else:
-        typer.echo(f"The commit log holds no decision of {write_id}.")
+        console.echo(f"The commit log holds no decision of {write_id}.")
     if done.ended or done.left_open:
-        typer.echo("")
+        console.echo("")
         console.output_console().print(ended_table(done))
     else:
-        typer.echo("No transaction of it was open.")
+        console.echo("No transaction of it was open.")
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:

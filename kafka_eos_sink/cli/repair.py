@@ -44,28 +44,28 @@ def repair(
     done = operator.repair(settings, write=yes)
     if done.findings:
         console.output_console().print(findings_table(done.findings))
-        typer.echo("")
+        console.echo("")
     found = {verdict: [each for each in done.findings if each.verdict.value == verdict] for verdict in _STYLES}
     missing, running, unproven = len(found["missing"]), len(found["running"]), found["unproven"]
     warnings = [*_unchecked(done)]
     if done.written:
-        typer.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
+        console.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
     elif missing:
-        typer.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
+        console.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
     elif running:
-        typer.echo(
+        console.echo(
             f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
             "about to end them. Run the command again if they stay."
         )
     elif not warnings and not unproven:
         examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
         unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
-        typer.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
+        console.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
     # After the result, because a warning limits what the result covers.
     for warning in warnings:
-        typer.echo(warning, err=True)
+        console.echo(warning, err=True)
     if unproven:
-        typer.echo(_about_unproven(unproven, settings, properties), err=True)
+        console.echo(_about_unproven(unproven, settings, properties), err=True)
     if warnings or unproven:
         raise typer.Exit(EXIT_FAILURE)
 

@@ -52,7 +52,7 @@ def resolve(
     done = operator.resolve_version(
         settings, query_id=query_id, version=version, answer=resolution, allow_duplicates=allow_duplicates
     )
-    typer.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
+    console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
 
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:

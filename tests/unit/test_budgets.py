@@ -17,15 +17,15 @@ LINES = {
     "protocol": 3_300,  # with blocks for copies, and a reader that survives any batch of the commit log
     "client": 4_095,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
-    "runtime": 2_326,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
+    "runtime": 2_327,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
     "settings": 1_490,  # the switch of references; the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
-    "cli": 1_340,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
+    "cli": 1_341,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 23_790  # commit/, 4,210 of them, is to be 3,500
+ALL_LINES = 23_817  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
