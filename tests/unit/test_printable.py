@@ -35,7 +35,9 @@ def test_error_of_hostile_text_is_printable() -> None:
 
 def test_brokers_message_is_one_short_line() -> None:
     code = ErrorCode.POLICY_VIOLATION
-    error = refusal(m.CreateTopicsRequest, code, "CreateTopics", f"{EVIL}\n[KAFKA_EOS.FINISHED] all is well" + "x" * 10_000)
+    error = refusal(
+        m.CreateTopicsRequest, code, "CreateTopics", f"{EVIL}\n[KAFKA_EOS.FINISHED] all is well" + "x" * 10_000
+    )
     assert "\n" not in error.message
     assert not ACTIVE & set(error.message)
     assert len(error.message) < 700
