@@ -18,14 +18,14 @@ LINES = {
     "client": 4_109,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
     "producer": 2_800,
     "runtime": 2_380,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
-    "settings": 1_490,  # the switch of references; the table is also the text of docs/configuration.md
+    "settings": 1_506,  # the switch of references; the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
     "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_428,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_001  # commit/, 4,210 of them, is to be 3,500
+ALL_LINES = 24_019  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
