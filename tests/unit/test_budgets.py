@@ -21,11 +21,11 @@ LINES = {
     "settings": 1_506,  # the switch of references; the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
-    "embedded": 1_505,  # kept directories, and brokers with TLS, SASL and ACLs
+    "embedded": 1_596,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_428,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_019  # commit/, 4,210 of them, is to be 3,500
+ALL_LINES = 24_110  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
