@@ -10,9 +10,13 @@ import base64
 import http.client
 import json
 import re
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -34,6 +38,8 @@ from kafka_eos_sink.errors import AuthenticationError
 REFRESH_AT = 0.8
 """The fraction of its lifetime after which a token is replaced (Java's ``sasl.login.refresh.window.factor``)."""
 UNSECURED_LIFETIME_S = 3_600
+LONGEST_LIFETIME_S = 86_400.0
+"""A token that claims to live longer is fetched again as if it lived this long."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _TEMPORARY_STATUS = (408, 429)
@@ -89,11 +95,17 @@ class Tokens:
         if isinstance(source, ClientCredentials):
             return _from_endpoint(source, self._tls, now)
         if isinstance(source, TokenProvider):
-            return _from_provider(source)
+            return _from_provider(source, now)
         return _unsecured(source.principal, now), now + UNSECURED_LIFETIME_S
 
 
-def _from_provider(source: TokenProvider) -> tuple[str, float]:
+def _bounded(value: float, low: float, high: float) -> float:
+    """Return `value` within the bounds; NaN counts as `low`."""
+    # Compare before float(): JSON and Python allow integers that no float can hold.
+    return float(min(value, high)) if value > low else low
+
+
+def _from_provider(source: TokenProvider, now: float) -> tuple[str, float]:
     # A user's function may raise anything and return anything, whatever its annotations promise.
     try:
         given = source.provide()
@@ -108,7 +120,7 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
         or not isinstance(given[1], (int, float))
     ):
         _fail(f"{source.name} must return (token, expiry in seconds since 1970)")
-    return given[0], float(given[1])
+    return given[0], _bounded(given[1], now, now + LONGEST_LIFETIME_S)
 
 
 def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tuple[str, float]:
@@ -147,7 +159,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
         _fail(f"{where} returned no access_token")
     # Without expires_in (optional in RFC 6749, 5.1) the lifetime is unknown, so the token is used only once.
     known = isinstance(lifetime_s, (int, float)) and not isinstance(lifetime_s, bool)
-    return token, now + (max(0.0, float(lifetime_s)) if known else 0.0)
+    return token, now + (_bounded(lifetime_s, 0.0, LONGEST_LIFETIME_S) if known else 0.0)
 
 
 def _https_post(
@@ -156,7 +168,7 @@ def _https_post(
     """Send a POST to the token endpoint and wait for status and body of the response.
 
     The client follows no redirect, uses no proxy and sends no certificate. It trusts the authorities of the operating
-    system and those of ``tls``.
+    system and those of ``tls``. It gives up after the sum of the two timeouts.
 
     Raises:
         TlsError: The TLS handshake failed.
@@ -169,25 +181,50 @@ def _https_post(
     parts = urlsplit(source.token_endpoint_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=connect_s, context=context)
-    # The socket's timeout restarts with every byte. A slow sender needs a limit on the whole exchange.
-    give_up_at = time.monotonic() + connect_s + read_s
+
+    def exchange() -> tuple[int, bytes]:
+        try:
+            connection.connect()
+            connection.sock.settimeout(read_s)
+            connection.request("POST", target, body, dict(headers))
+            response = connection.getresponse()
+            received = response.read(_MAX_BODY_BYTES + 1)
+            if len(received) > _MAX_BODY_BYTES:
+                raise OSError(f"its response is longer than {_MAX_BODY_BYTES} bytes")
+            return response.status, received
+        except ssl.SSLError as error:
+            raise tls_error(error) from None
+        except http.client.HTTPException as error:
+            raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    return _within(connect_s + read_s, exchange, connection)
+
+
+def _within(
+    limit_s: float, exchange: Callable[[], tuple[int, bytes]], connection: http.client.HTTPConnection
+) -> tuple[int, bytes]:
+    """Run the exchange with a limit on all of it: name look-up, TLS, headers and body."""
+    # The socket's timeout restarts with every byte, so a slow sender would hold the client for ever.
+    done: Future[tuple[int, bytes]] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(exchange())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="kafka-eos-token", daemon=True).start()
     try:
-        connection.connect()
-        connection.sock.settimeout(read_s)
-        connection.request("POST", target, body, dict(headers))
-        response = connection.getresponse()
-        received = bytearray()
-        while chunk := response.read1(16_384):
-            received += chunk
-            if len(received) > _MAX_BODY_BYTES or time.monotonic() > give_up_at:
-                raise OSError(f"its response is too long or too slow ({len(received)} bytes so far)")
-        return response.status, bytes(received)
-    except ssl.SSLError as error:
-        raise tls_error(error) from None
-    except http.client.HTTPException as error:
-        raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
-    finally:
-        connection.close()
+        return done.result(limit_s)
+    except TimeoutError:
+        if done.done():
+            raise
+        if (sock := connection.sock) is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the connection
+        raise OSError(f"no complete response within {limit_s:g} s") from None
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
