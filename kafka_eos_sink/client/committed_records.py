@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import AbortedTransaction
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 
@@ -77,6 +77,10 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
         batches = _Passed(read_record_batches(fetched.records or b""))
         yield from committed_batches(batches, fetched.aborted_transactions or ())
         if batches.last_offset is not None:
+            if batches.last_offset < first:
+                raise ProtocolError(
+                    f"the leader of {where} returned offset {batches.last_offset} to a Fetch from offset {first}"
+                )
             first = batches.last_offset + 1
             give_up_at = admin.client.clock() + _PATIENCE_MS
         elif admin.client.clock() >= give_up_at:
