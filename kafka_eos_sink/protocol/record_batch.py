@@ -324,7 +324,10 @@ def _read_batch(view: memoryview, header: BatchHeader, max_bytes: int, with_head
     if header.record_count or len(view) > BATCH_OVERHEAD:
         section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], max_bytes)
         fixed = header.max_timestamp if log_append_time else None
-        records = RecordReader(section, where).read(header, fixed, with_headers)
+        try:
+            records = RecordReader(section, where).read(header, fixed, with_headers)
+        except MemoryError:
+            raise ProtocolError(f"{where} needs more memory than there is") from None
     return RecordBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,

@@ -269,4 +269,6 @@ def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple
         value, end = struct_codec(plain_cls, version, is_flexible(cls, version)).read(data, at)
     except ProtocolError as error:
         raise ProtocolError(f"version {version} of {error.message}") from None
+    except MemoryError:
+        raise ProtocolError(f"version {version} of {cls.__qualname__} needs more memory than there is") from None
     return typing.cast(T, value), end
