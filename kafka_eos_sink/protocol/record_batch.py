@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
+from kafka_eos_sink.protocol.crc import crc32c
 from kafka_eos_sink.protocol.record_reader import Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
