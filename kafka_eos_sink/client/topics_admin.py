@@ -134,7 +134,7 @@ class TopicsAdmin(Requests):
                     {entry.name: entry.value for entry in each.configs if entry.value is not None},
                 )
                 for each in response.results
-                if each.resource_name == (str(nodes[0]) if name is None else name)
+                if name in (None, each.resource_name)
             ),
             about=lambda _node: f"{resource_type} {name or ''}".strip(),
         )

@@ -300,6 +300,13 @@ def test_result_of_another_topic_or_resource_does_not_count() -> None:
         opened.describe_configs("topic", "mine", None, DEADLINE_MS)
 
 
+def test_any_broker_may_describe_its_configuration() -> None:
+    entry = SimpleNamespace(name="a", value="1")
+    results = [SimpleNamespace(resource_name="2", error_code=0, error_message=None, configs=(entry,))]
+    opened, _ = admin(scripted(SimpleNamespace(results=results)))
+    assert opened.describe_configs("broker", None, None, DEADLINE_MS) == {"a": "1"}
+
+
 IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)
 
 
