@@ -14,16 +14,16 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # The design estimated less for five packages: client 3,500, settings 1,000, embedded 1,300, demo 600, cli 1,200, and 20,500 in all. What
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
-    "protocol": 3_350,  # with blocks for copies, and a reader that survives any batch of the commit log
+    "protocol": 3_350,  # limits on what peers send, blocks for copies, a reader that survives any batch of the log
     "client": 4_159,  # with one Fetch for many partitions of a leader; TLS, SASL, OAUTHBEARER and key stores alone are 970
-    "producer": 2_814,
-    "runtime": 2_391,  # with the copier of lost transactions, and what a cluster must offer and is asked when planning; to be 1,300
+    "producer": 2_814,  # with checks that a response belongs to its request
+    "runtime": 2_391,  # the copier, what recover and resolve show first, what a cluster must offer; to be 1,300
     "settings": 1_506,  # the switch of references; the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
-    "embedded": 1_596,  # kept directories, and brokers with TLS, SASL and ACLs
+    "embedded": 1_596,  # hashes of 50 jars, kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
-    "cli": 1_431,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
+    "cli": 1_431,  # what `check` tries on managed clusters, questions before recover, resolve and repair
 }
 ALL_LINES = 24_225  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
