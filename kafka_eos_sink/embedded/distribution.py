@@ -154,26 +154,27 @@ def _is_complete(folder: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         whole = bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
-        return whole and not _wrong_jars(folder.name, folder)
+        return whole and not _wrong_jars(folder)
     except (OSError, ValueError):
         return False
 
 
 def _require_hashes(name: str, folder: Path, what: str) -> None:
-    if wrong := _wrong_jars(name, folder):
+    wrong = _wrong_jars(folder)
+    if name == f"kafka_2.13-{DEFAULT_KAFKA_VERSION}":
+        # A mirror must not add jars either. Later, the owner of the cache may.
+        wrong |= KAFKA.keys() ^ {jar.name for jar in folder.glob("*.jar")}
+    if wrong:
         raise _unavailable(
-            f"{', '.join(wrong)} of {what} does not have the SHA-256 that this version of kafka-eos expects: a mirror or somebody on "
-            f"the way has changed it. Check the mirror, and remove {cache_directory() / 'ivy'}, which keeps the download."
+            f"{', '.join(sorted(wrong))} of {what} does not have the SHA-256 that this version of kafka-eos expects: a mirror or somebody "
+            f"on the way has changed it. Check the mirror, and remove {cache_directory() / 'ivy'}, which keeps the download."
         )
 
 
-def _wrong_jars(name: str, folder: Path) -> list[str]:
-    """Return the jars that differ from the known hashes. The folder of the default version must hold exactly the known jars."""
-    known, found = {**KAFKA, **SOURCE}, {jar.name: jar for jar in folder.glob("*.jar")}
-    wrong = {each for each, jar in found.items() if each in known and _sha256(jar) != known[each]}
-    if name == f"kafka_2.13-{DEFAULT_KAFKA_VERSION}":
-        wrong |= KAFKA.keys() ^ found.keys()
-    return sorted(wrong)
+def _wrong_jars(folder: Path) -> set[str]:
+    """Return the jars that differ from their known hashes."""
+    known = {**KAFKA, **SOURCE}
+    return {jar.name for jar in folder.glob("*.jar") if jar.name in known and _sha256(jar) != known[jar.name]}
 
 
 def _sha256(path: Path) -> str:

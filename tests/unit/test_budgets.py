@@ -21,11 +21,11 @@ LINES = {
     "settings": 1_506,  # the switch of references; the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 700,
-    "embedded": 1_596,  # hashes of 50 jars, kept directories, and brokers with TLS, SASL and ACLs
+    "embedded": 1_597,  # hashes of 50 jars, kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_431,  # what `check` tries on managed clusters, questions before recover, resolve and repair
 }
-ALL_LINES = 24_225  # commit/, 4,210 of them, is to be 3,500
+ALL_LINES = 24_226  # commit/, 4,210 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
