@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import re
 
+PEER_CHARACTERS = 500
+
+
+def printable(text: str) -> str:
+    """Replace the characters on which a terminal acts, such as ESC; line feeds and tabs stay.
+
+    Brokers, other clients and the commit log choose the names and texts that messages, warnings and tables show.
+    """
+    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def peer_text(text: str) -> str:
+    """Return a peer's text for a message: printable, short, and one line, so that it cannot pose as another message."""
+    return printable(text[:PEER_CHARACTERS].replace("\n", " ").replace("\t", " "))
+
 
 class KafkaEosError(Exception):
     """Base of all errors of this package.
 
     Args:
         code: The stable code.
-        message: One sentence: what happened, where, and what to do.
+        message: One sentence: what happened, where, and what to do. Control characters are replaced.
     """
 
     def __init__(self, code: str, message: str) -> None:
+        message = printable(message)
         super().__init__(code, message)
         self.code = code
         self.message = message
@@ -111,4 +127,4 @@ def code_and_sentence(error: BaseException) -> tuple[str | None, str]:
 def one_sentence(error: BaseException) -> str:
     """Describe an error in one sentence, with its stable code first if it has one."""
     code, sentence = code_and_sentence(error)
-    return f"[KAFKA_EOS.{code}] {sentence}" if code else sentence or type(error).__name__
+    return printable(f"[KAFKA_EOS.{code}] {sentence}" if code else sentence or type(error).__name__)

@@ -8,6 +8,8 @@ import os
 import sys
 import time
 
+from kafka_eos_sink.errors import printable
+
 VARIABLE = "KAFKA_EOS_LOG"
 ROOT = "kafka_eos_sink"
 
@@ -19,6 +21,13 @@ AGAIN_AFTER_S = 60.0
 
 _silent_until: dict[object, float] = {}
 """Until when (monotonic) not to warn, by the text of a warning or what it is about."""
+
+
+class _PrintableFormatter(logging.Formatter):
+    """A line holds names that other clients choose, and the handler may write to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def configure() -> None:
@@ -33,7 +42,7 @@ def configure() -> None:
         return
     # Not sys.stderr: while Spark captures a worker's output, it records each line written there as one more log record.
     handler = logging.StreamHandler(sys.__stderr__)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_PrintableFormatter(_FORMAT))
     log.addHandler(handler)
     for entry in value.split(","):
         name, _, level = entry.strip().rpartition("=")
@@ -62,7 +71,7 @@ def warn_once(warning: str, about: object = None) -> None:
         del _silent_until[each]
     if key not in _silent_until:
         _silent_until[key] = math.inf if about is None else now + AGAIN_AFTER_S
-        log.warning("kafka-eos: %s", warning)
+        log.warning("kafka-eos: %s", printable(warning))
 
 
 def forget() -> None:

@@ -233,7 +233,7 @@ def run(given: argparse.Namespace) -> str:
     finally:
         spark.stop()
     found = report(given, topic, columns, comparison)
-    print(json.dumps(found, ensure_ascii=False) if given.json else "\n".join(table(found)))
+    print(json.dumps(found) if given.json else "\n".join(table(found)))
     if comparison.equal:
         return f"topic {given.topic} holds every record exactly once"
     wrong = [

@@ -39,7 +39,7 @@ def check(
         found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)
     console.output_console().print(check_table(found))
     if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
-        typer.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
+        console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)
 
 

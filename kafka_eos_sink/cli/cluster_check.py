@@ -16,7 +16,7 @@ from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
@@ -211,7 +211,10 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=True,
     )
-    (response,) = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
+    described = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
+    response = next((each for each in described if each.name == name), None)
+    if response is None:
+        raise ProtocolError(f"Metadata of topic {name!r} got a response that does not fit the request")
     error = response.error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_commit_log:
         yield _created_log(admin, about, name, deadline)

@@ -53,7 +53,7 @@ def commits(
     elif writes:
         console.output_console().print(commits_table(writes))
     else:
-        typer.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
+        console.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.errors import printable
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import OperatorSettings
@@ -40,6 +41,7 @@ WriteId = Annotated[
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
@@ -97,13 +99,14 @@ def table(
         made.add_column(name, overflow="fold", justify="right" if name in right else "left", no_wrap=name in unwrapped)
     for row in rows:
         # As Text, because Rich would read "[...]" in a topic name or an id as markup.
-        made.add_row(*(cell if isinstance(cell, Text) else Text(_printable(cell)) for cell in row))
+        cells = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
+        made.add_row(*(Text(printable(cell.plain), style=cell.style) for cell in cells))
     return made
 
 
-def _printable(text: str) -> str:
-    """Replace what a terminal would act on: any program may choose its ids, and write the commit log."""
-    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text)
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text that may hold names from the cluster."""
+    typer.echo(printable(text), err=err)
 
 
 def fields(value: Any, *names: str) -> dict[str, Any]:

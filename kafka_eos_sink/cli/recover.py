@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
+from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -36,6 +37,7 @@ def recover(
             help="Abort open transactions even if the commit log does not know W, because the log was lost.",
         ),
     ] = False,
+    yes: console.Yes = False,
     as_json: console.AsJson = False,
     properties: console.PropertiesFile = None,
 ) -> None:
@@ -44,12 +46,15 @@ def recover(
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
     of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
     gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
-    write id is fenced, and its batch fails. Exit status 1 if a transaction may still be open; the table names it with the
-    reason.
+    write id is fenced, and its batch fails. The command shows what it would do and asks on a terminal; elsewhere it needs
+    --yes. Exit status 1 if nobody agreed, or if a transaction may still be open; the table names it with the reason.
     """
     from kafka_eos_sink.runtime import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    if not yes:
+        found = operator.preview_recover(settings, abort_unknown=abort_unknown)
+        require_consent(found, _effect(write_id, abort_unknown), err=as_json)
     done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:
         console.print_json(recovered_json(write_id, done))
@@ -59,16 +64,24 @@ def recover(
         raise typer.Exit(EXIT_FAILURE)
 
 
+def _effect(write_id: str, abort_unknown: bool) -> str:
+    lost = " Rows that another commit log has decided would be lost." if abort_unknown else ""
+    return (
+        f"recover would fence every job or query that runs under {write_id}. It would commit the transactions of decided versions, "
+        f"copy those that Kafka has aborted, and abort the other open transactions.{lost}"
+    )
+
+
 def _show(write_id: str, done: Recovered) -> None:
     if done.decisions:
         console.output_console().print(recovered_table(write_id, done))
     else:
-        typer.echo(f"The commit log holds no decision of {write_id}.")
+        console.echo(f"The commit log holds no decision of {write_id}.")
     if done.ended or done.left_open:
-        typer.echo("")
+        console.echo("")
         console.output_console().print(ended_table(done))
     else:
-        typer.echo("No transaction of it was open.")
+        console.echo("No transaction of it was open.")
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
+from kafka_eos_sink.cli.confirmation import agrees
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,7 @@ _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
 
 def repair(
     write_id: console.WriteId,
-    yes: Annotated[bool, typer.Option("--yes", help="Write the markers; without it they are only shown.")] = False,
+    yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
@@ -35,39 +36,51 @@ def repair(
     the transaction open, the transaction is decided, and its coordinator or its marker in the commit log proves that it is
     committed. For other open transactions it prints the command of Kafka's own tool that aborts them.
 
-    Without --yes the command only shows what it would write. It fences nobody. Needs Read on the topics, and Alter or
-    ClusterAction on the cluster. Exit status 1 if something is not proven or could not be checked.
+    The command shows what it would write and asks on a terminal; elsewhere it writes only with --yes. It fences nobody. It
+    needs Read on the topics, and Alter or ClusterAction on the cluster. Exit status 1 if something is not proven or could not
+    be checked.
     """
     from kafka_eos_sink.runtime import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)
-    if done.findings:
-        console.output_console().print(findings_table(done.findings))
-        typer.echo("")
+    _show(done)
+    if not yes and _is_missing(done) and agrees("Write the missing markers?"):
+        done = operator.repair(settings, write=True)
+        _show(done)
     found = {verdict: [each for each in done.findings if each.verdict.value == verdict] for verdict in _STYLES}
     missing, running, unproven = len(found["missing"]), len(found["running"]), found["unproven"]
     warnings = [*_unchecked(done)]
     if done.written:
-        typer.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
+        console.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
     elif missing:
-        typer.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
+        console.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
     elif running:
-        typer.echo(
+        console.echo(
             f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
             "about to end them. Run the command again if they stay."
         )
     elif not warnings and not unproven:
         examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
         unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
-        typer.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
+        console.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
     # After the result, because a warning limits what the result covers.
     for warning in warnings:
-        typer.echo(warning, err=True)
+        console.echo(warning, err=True)
     if unproven:
-        typer.echo(_about_unproven(unproven, settings, properties), err=True)
+        console.echo(_about_unproven(unproven, settings, properties), err=True)
     if warnings or unproven:
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _is_missing(done: Repaired) -> bool:
+    return any(each.verdict.value == "missing" for each in done.findings)
+
+
+def _show(done: Repaired) -> None:
+    if done.findings:
+        console.output_console().print(findings_table(done.findings))
+        console.echo("")
 
 
 def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, properties: Path | None) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.confirmation import require_consent
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator.resolve import Resolved
+    from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
 
 
 def resolve(
@@ -28,6 +29,7 @@ def resolve(
         bool,
         typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
     ] = False,
+    yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
@@ -42,17 +44,33 @@ def resolve(
     rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
     --allow-duplicates is given.
 
-    A job or query that still runs under the write id is fenced, and its batch fails.
+    A job or query that still runs under the write id is fenced, and its batch fails. The command shows what it would do and
+    asks on a terminal; elsewhere it needs --yes. Exit status 1 if nobody agreed.
     """
     from kafka_eos_sink.runtime import operator
 
     if allow_duplicates and resolution != "rewrite":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    done = operator.resolve_version(
+    request = operator.resolve_request(
         settings, query_id=query_id, version=version, answer=resolution, allow_duplicates=allow_duplicates
     )
-    typer.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
+    if not yes:
+        require_consent(operator.preview_resolve(settings, request), _effect(request), err=False)
+    done = operator.resolve_version(settings, request)
+    console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
+
+
+def _effect(request: ResolveRequest) -> str:
+    if request.answer == "committed":
+        follows = "the next run skips it, its open transactions are committed, and rows that are missing stay missing"
+    else:
+        follows = "its next run writes it, and its open transactions are aborted"
+        follows += "; rows that are visible are then there twice" if request.allow_duplicates else ""
+    return (
+        f"resolve would fence every job or query that runs under {request.write_id}, and record version {request.version} as "
+        f"{request.answer}: {follows}."
+    )
 
 
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:

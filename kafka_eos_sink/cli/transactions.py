@@ -41,7 +41,7 @@ def transactions(
     if found:
         console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
     else:
-        typer.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
+        console.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
 
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import AbortedTransaction
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 
 _PATIENCE_MS = 60_000
 _FETCH_BYTES = 1 << 20
-_MAX_DECOMPRESSED_BYTES = 1 << 30
 
 
 def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> Iterator[RecordBatch]:
@@ -35,6 +34,19 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
             # Compaction may remove the marker and leave its empty batch, which still ends the transaction.
             aborting.discard(batch.producer_id)
         elif not batch.transactional or batch.producer_id not in aborting:
+            yield batch
+
+
+class _Passed:
+    """Batches, and the last offset of those that were taken."""
+
+    def __init__(self, batches: Iterable[RecordBatch]) -> None:
+        self._batches = batches
+        self.last_offset: int | None = None
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        for batch in self._batches:
+            self.last_offset = batch.last_offset
             yield batch
 
 
@@ -61,10 +73,15 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
                 f"{where} no longer holds offset {first}: records were deleted, by retention or by hand, while they were read; "
                 "read the topic again from its start",
             )
-        batches = read_record_batches(fetched.records or b"", max_decompressed_bytes=_MAX_DECOMPRESSED_BYTES)
+        # One batch at a time: small batches in the log can be large in memory.
+        batches = _Passed(read_record_batches(fetched.records or b""))
         yield from committed_batches(batches, fetched.aborted_transactions or ())
-        if batches:
-            first = batches[-1].last_offset + 1
+        if batches.last_offset is not None:
+            if batches.last_offset < first:
+                raise ProtocolError(
+                    f"the leader of {where} returned offset {batches.last_offset} to a Fetch from offset {first}"
+                )
+            first = batches.last_offset + 1
             give_up_at = admin.client.clock() + _PATIENCE_MS
         elif admin.client.clock() >= give_up_at:
             raise BrokerUnavailableError(

@@ -30,12 +30,13 @@ from kafka_eos_sink import __version__
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, MissingApiError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
-from kafka_eos_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from kafka_eos_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, FetchRequest
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
-MAX_FRAME_BYTES = 100 * 1024 * 1024
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_FETCH_FRAME_BYTES = 100 * 1024 * 1024  # a leader returns the first batch whatever its size
 # Before authentication, a few bytes from a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 _NAMES_AT_MOST = 5
@@ -243,7 +244,7 @@ class Connection:
 
         After an error, close the connection.
         """
-        while (frame := self._frames.next_frame()) is not None:
+        while (frame := self._next_frame()) is not None:
             if not self._in_flight:
                 raise ProtocolError(UNSOLICITED)
             # Decode first, remove second: if the response cannot be decoded, `abandon` must report its request as lost.
@@ -329,6 +330,13 @@ class Connection:
             log.debug("[%s] request: %s", self._client_id, pending)
         return pending
 
+    def _next_frame(self) -> memoryview | None:
+        """Return the next frame; only the response to a Fetch, which carries records, may be large."""
+        if self.is_established:
+            fetches = self._in_flight and isinstance(self._in_flight[0].request, FetchRequest)
+            self._frames.max_frame_bytes = MAX_FETCH_FRAME_BYTES if fetches else MAX_FRAME_BYTES
+        return self._frames.next_frame()
+
     def _decode(self, pending: PendingRequest, frame: memoryview) -> Any:
         response = decode_response(type(pending.request), pending.version, frame, pending.correlation_id)
         if log.isEnabledFor(logging.DEBUG):
@@ -386,7 +394,6 @@ class Connection:
             # No request follows the dialogue's last one before its response, so no broker can owe further bytes.
             raise ProtocolError(UNSOLICITED)
         self.state = ConnectionState.READY
-        self._frames.max_frame_bytes = MAX_FRAME_BYTES
         return ConnectionReady()
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_eos_sink.client.config import ExponentialBackoff
+from kafka_eos_sink.errors import peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -32,7 +33,7 @@ class Broker:
 
     def __str__(self) -> str:
         name = f"broker {self.node_id}" if self.node_id >= 0 else "bootstrap server"
-        return f"{name} ({self.host}:{self.port})"
+        return f"{name} ({peer_text(self.host)}:{self.port})"
 
 
 TopicMetadata = MetadataResponse.Topic
@@ -216,7 +217,7 @@ class MetadataUpdater:
             if (topic := received.get(name) or (old.topics.get(name) if same_cluster else None)) is not None
         }
         if not same_cluster:
-            log.info("metadata: cluster %s replaces cluster %s", response.cluster_id, old.cluster_id)
+            log.info("metadata: cluster %r replaces cluster %r", response.cluster_id, old.cluster_id)
         self._install(
             cluster_id=response.cluster_id,
             controller=response.controller_id,

@@ -10,10 +10,14 @@ import base64
 import http.client
 import json
 import re
+import socket
 import ssl
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, quote_plus, unquote, urlencode, urlsplit
@@ -37,6 +41,8 @@ REFRESH_AT = 0.8
 UNSECURED_LIFETIME_S = 3_600
 MILLISECONDS_FROM = 100_000_000_000
 """An expiry from here on is milliseconds since 1970: as seconds it would lie after the year 5000."""
+LONGEST_LIFETIME_S = 86_400.0
+"""A token that claims to live longer is fetched again as if it lived this long."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _TEMPORARY_STATUS = (408, 429)
@@ -92,18 +98,25 @@ class Tokens:
         if isinstance(source, ClientCredentials):
             return _from_endpoint(source, self._tls, now)
         if isinstance(source, TokenProvider):
-            return _from_provider(source)
+            return _from_provider(source, now)
         return _unsecured(source.principal, now), now + UNSECURED_LIFETIME_S
 
 
-def _from_provider(source: TokenProvider) -> tuple[str, float]:
+def _bounded(value: float, low: float, high: float) -> float:
+    """Return `value` within the bounds; NaN counts as `low`."""
+    # Compare before float(): JSON and Python allow integers that no float can hold.
+    return float(min(value, high)) if value > low else low
+
+
+def _from_provider(source: TokenProvider, now: float) -> tuple[str, float]:
     # A user's function may raise anything and return anything, whatever its annotations promise.
     try:
         given = source.provide()
     except AuthenticationError:
         raise
     except Exception as error:
-        _fail(f"{source.name} raised {type(error).__name__}: {error}")
+        # The type only: the errors of HTTP clients show addresses and bodies, which hold secrets.
+        _fail(f"{source.name} raised {type(error).__name__}")
     if (
         not isinstance(given, tuple)
         or len(given) != 2
@@ -118,7 +131,7 @@ def _from_provider(source: TokenProvider) -> tuple[str, float]:
         _fail(
             f"{source.name} returned an expiry in milliseconds; it must return (token, expiry in seconds since 1970): divide by 1000"
         )
-    return given[0], float(given[1])
+    return given[0], _bounded(given[1], now, now + LONGEST_LIFETIME_S)
 
 
 def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tuple[str, float]:
@@ -158,7 +171,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
         _fail(f"{where} returned no access_token")
     # Without expires_in (optional in RFC 6749, 5.1) the lifetime is unknown, so the token is used only once.
     known = isinstance(lifetime_s, (int, float)) and not isinstance(lifetime_s, bool)
-    return token, now + (max(0.0, float(lifetime_s)) if known else 0.0)
+    return token, now + (_bounded(lifetime_s, 0.0, LONGEST_LIFETIME_S) if known else 0.0)
 
 
 def _https_post(
@@ -167,7 +180,8 @@ def _https_post(
     """Send a POST to the token endpoint and wait for status and body of the response.
 
     The client follows no redirect and sends no certificate. It trusts the authorities of the operating system and
-    those of ``tls``. A proxy (HTTPS_PROXY, NO_PROXY) sees the endpoint's host and port, and encrypted bytes.
+    those of ``tls``. A proxy (HTTPS_PROXY, NO_PROXY) sees the endpoint's host and port, and encrypted bytes. The exchange ends
+    after the sum of the two timeouts.
 
     Raises:
         TlsError: The TLS handshake failed.
@@ -180,25 +194,50 @@ def _https_post(
     parts = urlsplit(source.token_endpoint_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     connection = _https_connection(parts, connect_s, context)
-    # The socket's timeout restarts with every byte. A slow sender needs a limit on the whole exchange.
-    give_up_at = time.monotonic() + connect_s + read_s
+
+    def exchange() -> tuple[int, bytes]:
+        try:
+            connection.connect()
+            connection.sock.settimeout(read_s)
+            connection.request("POST", target, body, dict(headers))
+            response = connection.getresponse()
+            received = response.read(_MAX_BODY_BYTES + 1)
+            if len(received) > _MAX_BODY_BYTES:
+                raise OSError(f"its response is longer than {_MAX_BODY_BYTES} bytes")
+            return response.status, received
+        except ssl.SSLError as error:
+            raise tls_error(error) from None
+        except http.client.HTTPException as error:
+            raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    return _within(connect_s + read_s, exchange, connection)
+
+
+def _within(
+    limit_s: float, exchange: Callable[[], tuple[int, bytes]], connection: http.client.HTTPConnection
+) -> tuple[int, bytes]:
+    """Run the exchange with a limit on all of it: name look-up, TLS, headers and body."""
+    # The socket's timeout restarts with every byte, so a slow sender would hold the client for ever.
+    done: Future[tuple[int, bytes]] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(exchange())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="kafka-eos-token", daemon=True).start()
     try:
-        connection.connect()
-        connection.sock.settimeout(read_s)
-        connection.request("POST", target, body, dict(headers))
-        response = connection.getresponse()
-        received = bytearray()
-        while chunk := response.read1(16_384):
-            received += chunk
-            if len(received) > _MAX_BODY_BYTES or time.monotonic() > give_up_at:
-                raise OSError(f"its response is too long or too slow ({len(received)} bytes so far)")
-        return response.status, bytes(received)
-    except ssl.SSLError as error:
-        raise tls_error(error) from None
-    except http.client.HTTPException as error:
-        raise OSError(f"its response is not HTTP: {type(error).__name__}") from None
-    finally:
-        connection.close()
+        return done.result(limit_s)
+    except TimeoutError:
+        if done.done():
+            raise
+        if (sock := connection.sock) is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the connection
+        raise OSError(f"no complete response within {limit_s:g} s") from None
 
 
 def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLContext) -> http.client.HTTPSConnection:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 
 from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
-from kafka_eos_sink.errors import AuthenticationError
+from kafka_eos_sink.errors import AuthenticationError, peer_text
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -25,7 +25,6 @@ MIN_ITERATIONS = 4_096
 MAX_ITERATIONS = 1_000_000
 """Limits the work that a server can cause: about a second of CPU time."""
 
-SHOWN_CHARACTERS = 500
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 Messages = Generator[bytes, bytes, None]
@@ -77,7 +76,7 @@ def authenticate(
 def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> AuthenticationError:
     error = ErrorCode.of(handshake.error_code)
     if error is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(_printable(name) for name in handshake.mechanisms) or "none"
+        offered = ", ".join(peer_text(name) for name in handshake.mechanisms) or "none"
         return AuthenticationError(
             "UNSUPPORTED_SASL_MECHANISM",
             f"the listener does not support sasl.mechanism={mechanism}; it offers {offered}",
@@ -106,11 +105,7 @@ def without(hidden: Iterable[Secret], text: str) -> str:
         # Replacing an empty text would insert the placeholder between all characters.
         if secret.reveal():
             text = text.replace(secret.reveal(), repr(secret))
-    return _printable(text)
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text[:SHOWN_CHARACTERS])
+    return peer_text(text)
 
 
 # mechanisms

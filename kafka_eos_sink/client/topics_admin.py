@@ -79,7 +79,9 @@ class TopicsAdmin(Requests):
             Route.CONTROLLER,
             "topic",
             lambda response: (
-                (each.error_code, each.error_message, None if each.error_code else each) for each in response.topics
+                (each.error_code, each.error_message, None if each.error_code else each)
+                for each in response.topics
+                if each.name == name
             ),
         )
         created: m.CreateTopicsResponse.Topic | None = self.values(call, [name], deadline_ms)[name]
@@ -132,6 +134,7 @@ class TopicsAdmin(Requests):
                     {entry.name: entry.value for entry in each.configs if entry.value is not None},
                 )
                 for each in response.results
+                if name in (None, each.resource_name)
             ),
             about=lambda _node: f"{resource_type} {name or ''}".strip(),
         )

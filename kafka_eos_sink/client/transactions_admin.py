@@ -10,7 +10,7 @@ from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.reactions import RETRIES, refusal
@@ -78,7 +78,13 @@ class TransactionsAdmin(Requests):
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
             blocked_by=self.holder,
         )
-        return self.values(call, [transactional_id], deadline_ms)[transactional_id]
+        found: tuple[int, int] = self.values(call, [transactional_id], deadline_ms)[transactional_id]
+        if min(found) < 0:
+            # -1 would write without a transaction.
+            raise ProtocolError(
+                f"InitProducerId of {_transactional_id(transactional_id)} returned the identity {found}"
+            )
+        return found
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], deadline_ms: int

@@ -253,6 +253,8 @@ class EmbeddedKafka:
             self._place(self._choose_addresses())
             self._format()
             return
+        # It holds rows and keys. Earlier versions created it with the user's umask.
+        self._cluster_folder.chmod(0o700)
         self.cluster_id, self.transaction_version = found.cluster_id, found.transaction_version
         if self.security is not None and self.security.uses_sasl:
             self._users = kept.read_users(self._cluster_folder, self.security)
@@ -299,7 +301,7 @@ class EmbeddedKafka:
         """Format every node beside the final place, then move all there by one rename."""
         formatting = self.folder / "formatting"
         shutil.rmtree(formatting, ignore_errors=True)
-        formatting.mkdir()
+        formatting.mkdir(mode=0o700)
         if self.security is not None and self.security.uses_sasl:
             # Now and not at each start: Kafka stores the users' SCRAM credentials while it formats.
             self._users = dict(self.security.users)

@@ -2,7 +2,8 @@
 
 The resolver is the Ivy that PySpark ships, so nothing else must be installed. The cache is ``KAFKA_EOS_CACHE``, else
 ``kafka-eos`` under ``XDG_CACHE_HOME``, else ``~/.cache/kafka-eos``. A complete folder of jars appears in it by one
-rename. A file lock makes two processes that start at once download only once.
+rename. Jars of the default version and of ``kafka-eos jars`` must have the hashes of ``jar_hashes.py``. A file lock
+makes two processes that start at once download only once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Literal
 from xml.sax.saxutils import quoteattr
 
+from kafka_eos_sink.embedded.jar_hashes import KAFKA, SOURCE
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 
@@ -117,7 +119,8 @@ def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: boo
         return folder
     report = progress or (lambda _: None)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        # Others on this machine must not put their jars into the class path of our brokers.
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
         reason = f"The cache folder {cache} cannot be created ({failure.strerror})"
         raise _unavailable(f"{reason}; set KAFKA_EOS_CACHE to another one.") from failure
@@ -138,6 +141,7 @@ def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: boo
             main_jar = _jar_name(coordinates[0])
             if not (fresh / main_jar).is_file():
                 raise _unavailable(f"The package index returned {what} without {main_jar}; check the mirror.")
+            _require_hashes(folder.name, fresh, what)
             sizes = {jar.name: jar.stat().st_size for jar in sorted(fresh.glob("*.jar"))}
             (fresh / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
             if folder.exists():  # incomplete: a user removed or truncated files
@@ -149,9 +153,33 @@ def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: boo
 def _is_complete(folder: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
+        whole = bool(sizes) and all((folder / name).stat().st_size == size for name, size in sizes.items())
+        return whole and not _wrong_jars(folder)
     except (OSError, ValueError):
         return False
+
+
+def _require_hashes(name: str, folder: Path, what: str) -> None:
+    wrong = _wrong_jars(folder)
+    if name == f"kafka_2.13-{DEFAULT_KAFKA_VERSION}":
+        # A mirror must not add jars either. Later, the owner of the cache may.
+        wrong |= KAFKA.keys() ^ {jar.name for jar in folder.glob("*.jar")}
+    if wrong:
+        raise _unavailable(
+            f"{', '.join(sorted(wrong))} of {what} does not have the SHA-256 that this version of kafka-eos expects: a mirror or somebody "
+            f"on the way has changed it. Check the mirror, and remove {cache_directory() / 'ivy'}, which keeps the download."
+        )
+
+
+def _wrong_jars(folder: Path) -> set[str]:
+    """Return the jars that differ from their known hashes."""
+    known = {**KAFKA, **SOURCE}
+    return {jar.name for jar in folder.glob("*.jar") if jar.name in known and _sha256(jar) != known[jar.name]}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Description:
 def lock_folder(folder: Path) -> IO[str]:
     """Create the folder and lock it until the returned file is closed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as failure:
         raise failed(f"The folder {folder} cannot be written ({failure.strerror}); choose another folder.") from failure

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.errors import BrokerUnavailableError, InvalidRowError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    InvalidRowError,
+    KafkaEosError,
+    TransactionAbortedError,
+    peer_text,
+)
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
@@ -57,11 +63,11 @@ def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.P
     for error in response.record_errors[:MAX_NAMED_ROWS]:
         row = batch.row_number(error.batch_index)
         place = f"record {error.batch_index} of its batch" if row is None else f"row {row} of the task"
-        named.append(f"{place}: {error.batch_index_error_message or 'the broker gave no reason'}")
+        named.append(f"{place}: {peer_text(error.batch_index_error_message or 'the broker gave no reason')}")
     more = len(response.record_errors) - len(named)
     return InvalidRowError(
         "RECORD_REFUSED",
         f"the broker rejected records for {where} ({ErrorCode.of(response.error_code).name}"
-        f"{f', {response.error_message}' if response.error_message else ''}): {'; '.join(named)}"
+        f"{f', {peer_text(response.error_message)}' if response.error_message else ''}): {'; '.join(named)}"
         f"{f'; and {more} more' if more else ''}",
     )

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, LostResponse, PendingRequest
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import FencedError, KafkaEosError
+from kafka_eos_sink.errors import FencedError, KafkaEosError, peer_text
 from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
@@ -272,7 +272,9 @@ class Sender:
             self._acknowledge(batch, result.base_offset, result.log_append_time_ms)
             return
         batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED
-        problem = code.name if not result.error_message else f"{code.name}: {result.error_message.rstrip('.')}"
+        problem = (
+            code.name if not result.error_message else f"{code.name}: {peer_text(result.error_message).rstrip('.')}"
+        )
         queue = self._accumulator.queue(batch.topic, batch.partition)
         match reaction(ProduceRequest, result.error_code):
             case Reaction.SUCCESS if batch.attempts > 1:

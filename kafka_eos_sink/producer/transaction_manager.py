@@ -16,7 +16,7 @@ from typing import Any, Final
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse
 from kafka_eos_sink.client.requests import Outcome
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.coordinator_requests import (
     CoordinatorRequest,
@@ -260,7 +260,10 @@ class TransactionManager:
             case FindCoordinatorRequest() as request:
                 self._found(request, response, now)
             case InitProducerIdRequest() as request:
-                if self._ok(request, response.error_code, now, f"InitProducerId of {self._name()}"):
+                what = f"InitProducerId of {self._name()}"
+                if self._ok(request, response.error_code, now, what) and self._fits(
+                    response.producer_id >= 0 and response.producer_epoch >= 0, what
+                ):
                     self._identify(response.producer_id, response.producer_epoch)
                     self._move(State.READY)
             case AddPartitionsToTxnRequest() as request:
@@ -271,9 +274,12 @@ class TransactionManager:
             self._failures = 0
 
     def _found(self, request: FindCoordinatorRequest, response: Any, now: int) -> None:
-        (found,) = response.coordinators
-        if self._ok(request, found.error_code, now, f"FindCoordinator of {found.key!r}", found.error_message):
-            self.coordinator = found.node_id
+        what, found = f"FindCoordinator of {self._name()}", {each.key: each for each in response.coordinators}
+        each = found.get(request.coordinator_keys[0])
+        if each is None:
+            self._fits(False, what)
+        elif self._ok(request, each.error_code, now, what, each.error_message):
+            self.coordinator = each.node_id
 
     def _added(self, request: AddPartitionsToTxnRequest, response: Any, now: int) -> None:
         results = {
@@ -281,6 +287,9 @@ class TransactionManager:
             for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         }
+        asked = {(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions}
+        if not self._fits(results.keys() == asked, f"AddPartitionsToTxn of {self._name()}"):
+            return
         added = {partition for partition, code in results.items() if code == ErrorCode.NONE}
         self.partitions |= added
         self.pending -= added
@@ -307,6 +316,12 @@ class TransactionManager:
         # An error code proves neither commit nor abort: the caller reads the outcome from the log.
         if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
             self.end_result = Outcome(error_code=code, value=response)
+
+    def _fits(self, fits: bool, what: str) -> bool:
+        """Fail for good if a well-formed response does not belong to its request: its other contents prove nothing."""
+        if not fits:
+            self.fail(ProtocolError(f"{what} got a response that does not fit the request"), fatal=True)
+        return fits
 
     def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:

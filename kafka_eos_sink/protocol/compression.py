@@ -163,6 +163,10 @@ def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
     except (OSError, RuntimeError, EOFError, ValueError, zlib.error) as error:
         # ArrowIOError is an OSError and ArrowInvalid a ValueError. lz4 raises RuntimeError.
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch is damaged: {error}") from error
+    except MemoryError:
+        raise ProtocolError(
+            f"the {codec.name.lower()} data of a record batch needs more memory than there is"
+        ) from None
 
 
 def _too_large(limit: int) -> ProtocolError:

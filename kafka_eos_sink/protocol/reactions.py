@@ -221,7 +221,7 @@ def refusal(
         (INVALID_TRANSACTION_TIMEOUT, UNKNOWN_TOPIC or BROKER_REFUSED).
     """
     error = ErrorCode.of(code)
-    failure = f"{what} returned {error.name}: {(broker_message or error.message).rstrip('.')}."
+    failure = f"{what} returned {error.name}: {errors.peer_text(broker_message or error.message).rstrip('.')}."
     if error in MISSING_RIGHT:
         return errors.AuthorizationError(error.name, f"{failure} Grant the principal {MISSING_RIGHT[error]}.")
     action = reaction(request, code)

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
+from kafka_eos_sink.protocol.crc import crc32c
 from kafka_eos_sink.protocol.record_reader import Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # default limit of ``read_record_batches``, all batches together
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # limit of ``read_record_batches`` for each batch
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
@@ -197,22 +196,15 @@ class RecordBatch:
     control_records: tuple[ControlRecord, ...] = ()
 
 
-def read_record_batches(
-    data: Buffer, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
-) -> tuple[RecordBatch, ...]:
-    """Read the batches of a Fetch response or of a log segment.
+def read_record_batches(data: Buffer, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[RecordBatch]:
+    """Read the batches of a Fetch response or of a log segment, one at a time.
 
     Raises:
-        ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or more than
-            ``max_decompressed_bytes`` of records in all batches together.
+        ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or a batch with more than
+            ``max_decompressed_bytes`` of records.
     """
-    batches: list[RecordBatch] = []
-    budget = max_decompressed_bytes
     for view in _batches(data):
-        batch, used = _read_batch(view, _read_header(view), budget)
-        budget -= used
-        batches.append(batch)
-    return tuple(batches)
+        yield _read_batch(view, _read_header(view), max_decompressed_bytes)
 
 
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
@@ -255,7 +247,7 @@ def read_each_batch(
         try:
             if len(view) - BATCH_OVERHEAD > max_bytes or header.record_count > max_records:
                 raise ProtocolError(f"{len(view)} bytes with {header.record_count} records are more than the limit")
-            found, _ = _read_batch(view, header, max_bytes, with_headers=False)
+            found = _read_batch(view, header, max_bytes, with_headers=False)
         except ProtocolError as unreadable:
             if header.attributes & _CONTROL:
                 raise
@@ -322,20 +314,20 @@ def _codec_of(header: BatchHeader) -> Codec:
         ) from None
 
 
-def _read_batch(
-    view: memoryview, header: BatchHeader, budget: int, with_headers: bool = True
-) -> tuple[RecordBatch, int]:
-    """Read the records of a batch; also return the decompressed bytes, at most ``budget``."""
+def _read_batch(view: memoryview, header: BatchHeader, max_bytes: int, with_headers: bool = True) -> RecordBatch:
+    """Read the records of a batch, at most ``max_bytes`` of them."""
     where = f"the batch at offset {header.base_offset}"
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
-    section: Buffer = b""
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if header.record_count or len(view) > BATCH_OVERHEAD:
-        section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], budget)
+        section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], max_bytes)
         fixed = header.max_timestamp if log_append_time else None
-        records = RecordReader(section, where).read(header, fixed, with_headers)
-    batch = RecordBatch(
+        try:
+            records = RecordReader(section, where).read(header, fixed, with_headers)
+        except MemoryError:
+            raise ProtocolError(f"{where} needs more memory than there is") from None
+    return RecordBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         partition_leader_epoch=header.leader_epoch,
@@ -352,7 +344,6 @@ def _read_batch(
         records=() if header.is_control else records,
         control_records=tuple(_control_record(record, where) for record in records) if header.is_control else (),
     )
-    return batch, len(section)
 
 
 def _control_record(record: Record, where: str) -> ControlRecord:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kafka_eos_sink.protocol.record_batch import BatchHeader
 
 _MIN_RECORD_BYTES = 7
+MAX_OBJECTS = 4_000_000
+"""Records and headers of one batch. A header of two bytes takes 60 in memory, so a limit of bytes alone does not bound it."""
 
 Header = tuple[str, bytes | None]
 
@@ -30,17 +32,19 @@ class Record:
 class RecordReader:
     """A cursor over one records section that never reads beyond it."""
 
-    __slots__ = ("_at", "_data", "_where")
+    __slots__ = ("_at", "_data", "_room", "_where")
 
     def __init__(self, data: Buffer, where: str) -> None:
         self._data = bytes(data)
         self._at = 0
+        self._room = MAX_OBJECTS
         self._where = where
 
     def read(self, header: BatchHeader, fixed_timestamp: int | None, with_headers: bool) -> tuple[Record, ...]:
         # The peer chose this count, so the loop below must not run longer than the bytes justify.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
             raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
+        self._take(header.record_count)
         base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
         records = []
         previous_delta = -1
@@ -78,6 +82,7 @@ class RecordReader:
         count = self._varint()
         if count < 0 or 2 * count > len(self._data) - self._at:
             raise self._error(f"has a record with {count} headers")
+        self._take(count)
         headers = []
         for _ in range(count):
             key = self._bytes()
@@ -86,6 +91,11 @@ class RecordReader:
             # Brokers store any bytes. Java's ``RecordHeader`` replaces what is not UTF-8, too.
             headers.append((key.decode(errors="replace"), self._bytes()))
         return tuple(headers)
+
+    def _take(self, objects: int) -> None:
+        self._room -= objects
+        if self._room < 0:
+            raise self._error(f"has more than {MAX_OBJECTS:,} records and headers")
 
     def _bytes(self) -> bytes | None:
         length = self._varint()

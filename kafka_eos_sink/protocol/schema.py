@@ -25,7 +25,16 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.wire_types import Codec, Make, Output, array_of, read_uvarint, write_uvarint
+from kafka_eos_sink.protocol.wire_types import (
+    MAX_VALUES,
+    Codec,
+    Make,
+    Output,
+    array_of,
+    read_uvarint,
+    room,
+    write_uvarint,
+)
 
 T = TypeVar("T")
 Response = TypeVar("Response", covariant=True)
@@ -255,8 +264,11 @@ def decode(cls: type[T], version: int, data: bytes | memoryview) -> T:
 def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple[T, int]:
     """Decode the message at ``at``; return it and the position after it."""
     plain_cls: type = cls
+    room.left = MAX_VALUES
     try:
         value, end = struct_codec(plain_cls, version, is_flexible(cls, version)).read(data, at)
     except ProtocolError as error:
         raise ProtocolError(f"version {version} of {error.message}") from None
+    except MemoryError:
+        raise ProtocolError(f"version {version} of {cls.__qualname__} needs more memory than there is") from None
     return typing.cast(T, value), end

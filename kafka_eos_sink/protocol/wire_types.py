@@ -8,13 +8,25 @@ the codec of the enclosing struct converts to ``ProtocolError``.
 from __future__ import annotations
 
 import struct as _struct
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from kafka_eos_sink.errors import ProtocolError
 
+MAX_VALUES = 1_000_000
+"""Array elements of one message. A struct of three bytes takes 65 in memory, so the size of a frame alone does not bound it."""
 ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
+
+
+class _Room(threading.local):
+    """How many array elements the message may still hold that this thread reads."""
+
+    left = MAX_VALUES
+
+
+room = _Room()
 
 
 class Output(bytearray):
@@ -223,6 +235,9 @@ def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
         # The peer chose this length: reject it before a loop or a list grows.
         if length * item.minimum > len(data) - at:
             raise ProtocolError(f"array of {length} values, but only {len(data) - at} bytes are left")
+        room.left -= length
+        if room.left < 0:
+            raise ProtocolError(f"more than {MAX_VALUES:,} values in the arrays of one message")
         values = []
         for _ in range(length):
             value, at = item.read(data, at)

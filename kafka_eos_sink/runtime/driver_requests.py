@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
@@ -43,7 +44,8 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
     def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
         for topic in response.results_by_topic_v3_and_below:
             for each in topic.results_by_partition:
-                yield each.partition_error_code, None, None
+                if (topic.name, each.partition_index) == where:
+                    yield each.partition_error_code, None, None
 
     call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
     return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].error_code
@@ -84,8 +86,14 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
     )
 
     def read(response: m.TxnOffsetCommitResponse) -> list[_Read]:
-        codes = [each.error_code for topic in response.topics for each in topic.partitions]
-        return [(next((code for code in codes if code), ErrorCode.NONE.value), None, None)]
+        found = {
+            (topic.name, each.partition_index): each.error_code
+            for topic in response.topics
+            for each in topic.partitions
+        }
+        # A response without one of the partitions proves nothing about it. It counts as lost.
+        codes = [found.get((topic, partition)) for topic, partition, _ in step.offsets]
+        return [] if None in codes else [(next(filter(None, codes), ErrorCode.NONE.value), None, None)]
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
@@ -109,7 +117,9 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
         # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
         max_version = 12 if identity.transaction_version >= 2 else 11
-        call = single(request, Route.LEADER, "commit log", _read_produce, max_version=max_version, **_OPTIONS)
+        call = single(
+            request, Route.LEADER, "commit log", partial(_read_produce, where), max_version=max_version, **_OPTIONS
+        )
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         # The batches behind a failed one would be rejected for a gap in their sequence.
         if outcome.error_code != ErrorCode.NONE:
@@ -139,7 +149,8 @@ def _produce_request(
     )
 
 
-def _read_produce(response: m.ProduceResponse) -> Iterator[_Read]:
+def _read_produce(where: TopicPartition, response: m.ProduceResponse) -> Iterator[_Read]:
     for topic in response.responses:
         for each in topic.partition_responses:
-            yield each.error_code, each.error_message, each.base_offset
+            if (topic.name, each.index) == where:
+                yield each.error_code, each.error_message, each.base_offset

@@ -23,6 +23,7 @@ from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     KafkaEosError,
     ProtocolError,
+    printable,
 )
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -140,7 +141,7 @@ class Executor:
     def _warn(self, step: steps.Warn) -> None:
         message = refusals.on_commit_log(step.message, self.where[0])
         if step.about is None:
-            log.warning("%s", message)
+            log.warning("%s", printable(message))
         else:
             warn_once(message, about=step.about)
 

@@ -9,24 +9,27 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import POLL_MS
+from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
+from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
 from kafka_eos_sink.runtime.topics import ensure_commit_log
@@ -159,6 +162,14 @@ def producers_on(
     return found, unasked, unreadable
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a command finds before it changes anything: the write's entries in the commit log, and its open transactions."""
+
+    writes: tuple[CommittedWrite, ...]
+    opened: tuple[TransactionState, ...]
+
+
 @contextmanager
 def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
     """Yield an executor on an existing, checked commit log.
@@ -182,6 +193,46 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
         yield admin, Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
 
 
+def _preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
+    """Run the part of a procedure that only reads; raises what that part raises."""
+    executor.run(_until_fence(procedure))
+    view = LogView(settings.write_id)
+    executor.run(read_to_end(view))
+    # Only the ids count: the version belongs to identities that are ended.
+    opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, 0))]
+    described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
+    return Preview(writes=writes_in(view), opened=tuple(each for each in described.values() if each is not None))
+
+
+def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
+    # A procedure changes nothing before it fences the driver of its write id.
+    step = next(procedure)
+    while not isinstance(step, InitProducerId):
+        step = procedure.send((yield step))
+    procedure.close()
+
+
+def _transaction_version(settings: OperatorSettings, admin: Admin) -> int:
+    return admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+
+
+def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
+    return TakeOver(
+        write_id=settings.write_id,
+        nonce=uuid.uuid4().hex,
+        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
+        limits=SettleLimits(deadline_ms=settings.timeout_ms),
+        unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
+    )
+
+
+def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
+    """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
+    with _connected(settings) as (admin, executor):
+        version = _transaction_version(settings, admin)
+        return _preview(settings, admin, executor, take_over(_take_over(settings, abort_unknown), version))
+
+
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
     """Fence the driver of a write id, finish its decided version, and abort the rest.
 
@@ -193,18 +244,11 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
     with _connected(settings) as (admin, executor):
-        version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
+        version = _transaction_version(settings, admin)
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
-        request = TakeOver(
-            write_id=settings.write_id,
-            nonce=uuid.uuid4().hex,
-            transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
-            limits=SettleLimits(deadline_ms=settings.timeout_ms),
-            unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
-        )
-        plan = executor.run(take_over(request, version))
+        plan = executor.run(take_over(_take_over(settings, abort_unknown), version))
         tried = [
             EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in executor.ended
@@ -236,22 +280,31 @@ def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
     return replace(identity, transaction_version=0)
 
 
-def resolve_version(
+def resolve_request(
     settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
-) -> Resolved:
+) -> ResolveRequest:
+    """Return the operator's answer about one version."""
+    return ResolveRequest(
+        write_id=settings.write_id,
+        query_id=query_id,
+        version=version,
+        answer=answer,
+        allow_duplicates=allow_duplicates,
+        nonce=uuid.uuid4().hex,
+        limits=SettleLimits(deadline_ms=settings.timeout_ms),
+    )
+
+
+def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
+    """Return what ``resolve`` finds; raises what it raises before it changes anything."""
+    with _connected(settings) as (admin, executor):
+        return _preview(settings, admin, executor, resolve(request, _transaction_version(settings, admin)))
+
+
+def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
     """Record the operator's answer about one version, as `resolve`."""
     with _connected(settings) as (admin, executor):
-        transaction_version = admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-        request = ResolveRequest(
-            write_id=settings.write_id,
-            query_id=query_id,
-            version=version,
-            answer=answer,
-            allow_duplicates=allow_duplicates,
-            nonce=uuid.uuid4().hex,
-            limits=SettleLimits(deadline_ms=settings.timeout_ms),
-        )
-        return executor.run(resolve(request, transaction_version))
+        return executor.run(resolve(request, _transaction_version(settings, admin)))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:

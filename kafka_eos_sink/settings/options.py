@@ -49,20 +49,24 @@ def sink_part(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by lower-case name, with the references of the sink's own options resolved.
 
     The write id derives from the sink's own options and must be the same in every process, so the driver resolves them
-    once. ``kafka.*`` stays as it was written: each process resolves its secrets, which never travel.
+    once; ``read_options`` takes the result with `resolved`. ``kafka.*`` stays as it was written: each process resolves its
+    secrets, which never travel.
     """
     return {
         name.lower(): value if name.lower().startswith(PREFIX) else resolve(value) for name, value in options.items()
     }
 
 
-def read_options(options: Mapping[str, str], *, check_imports: bool = False, streaming: bool = False) -> SinkOptions:
+def read_options(
+    options: Mapping[str, str], *, check_imports: bool = False, streaming: bool = False, resolved: bool = False
+) -> SinkOptions:
     """Read the options of a batch write or of a streaming query.
 
     Args:
-        options: Values by name in any case, as the user wrote them.
+        options: Values by name in any case, as the user wrote them, or as ``sink_part`` returned them.
         check_imports: Also import the partitioner and the interceptors, as the tasks will do.
         streaming: Whether Spark passed the options of a streaming query.
+        resolved: Whether the sink's own options come from ``sink_part``; they are not resolved again.
 
     Raises:
         ConfigurationError: INVALID_OPTIONS, naming all problems at once.
@@ -72,7 +76,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     known = {**SINK, **STREAMING} if streaming else SINK
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
-    values = read_values(own, known, "", problems, [])
+    values = read_values(own, known, "", problems, [], resolved=resolved)
     problems += _unknown(options, streaming)
     # Use the default for a value that failed to parse. The reader has already reported it.
     settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
@@ -98,7 +102,7 @@ def read_options(options: Mapping[str, str], *, check_imports: bool = False, str
             properties.producer,
             **producer,
             dead_letter_topic=settings["dead.letter.topic"],
-            interceptor_options=_for_interceptors(sink_part(options)),
+            interceptor_options=_for_interceptors(options if resolved else sink_part(options)),
         ),
         kafka_names=properties.given,
         warnings=(*properties.warnings, *warnings),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.settings.secrets import HIDDEN, has_reference, resolve
+from kafka_eos_sink.settings.secrets import HIDDEN, references, resolve
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING, Setting
 
 
@@ -22,18 +22,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shown(name: str, value: str) -> str:
-    """Return `value` for messages and reprs: hidden if it may be secret, a reference as it was written.
+    """Return `value` for messages and reprs; of one that may be secret only its references, which name no secret.
 
     Args:
         name: With ``kafka.`` or without it. The value of an unknown name is hidden too: it may be a misspelt password.
         value: The value as the user wrote it.
     """
     row = SINK.get(written_name(name)) or JAVA.get(name.removeprefix(PREFIX))
-    return value if has_reference(value) or (row is not None and not row.secret) else HIDDEN
+    return _shown_by(row, value)
 
 
 def read_values(
-    texts: Mapping[str, str], table: Mapping[str, Setting], prefix: str, problems: list[str], warnings: list[str]
+    texts: Mapping[str, str],
+    table: Mapping[str, Setting],
+    prefix: str,
+    problems: list[str],
+    warnings: list[str],
+    *,
+    resolved: bool = False,
 ) -> dict[str, Any]:
     """Parse each option by its row, with its references resolved.
 
@@ -43,6 +49,7 @@ def read_values(
         prefix: Precedes each name in messages.
         problems: Receives one sentence per option that is wrong.
         warnings: Receives one sentence per option without effect.
+        resolved: Whether the references in `texts` are resolved already: a value that looks like one then stays.
 
     Returns:
         The parsed values by name. An option with a problem or without effect is missing.
@@ -60,7 +67,7 @@ def read_values(
             warnings.append(f"{label} has no effect: {row.meaning}")
         else:
             try:
-                values[name] = _parsed(row, texts[name])
+                values[name] = _parsed(row, texts[name], resolved)
             except ConfigurationError as error:
                 problems.append(f"{label}: {error.message}")
             except ValueError as error:
@@ -68,10 +75,10 @@ def read_values(
     return values
 
 
-def _parsed(row: Setting, text: str) -> Any:
+def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     """Return the value. The ValueError's text follows the option's name in a message."""
     # The reference resolves before the checks: a value from a file obeys the same rules as one in the program.
-    resolved = resolve(text)
+    resolved = text if is_resolved else resolve(text)
     for value, reason in row.refused:
         if resolved.strip().upper() == value:
             raise ValueError(f"={value} is not possible: {reason}")
@@ -85,8 +92,8 @@ def _parsed(row: Setting, text: str) -> Any:
     return value
 
 
-def _shown_by(row: Setting, text: str) -> str:
-    return HIDDEN if row.secret and not has_reference(text) else text
+def _shown_by(row: Setting | None, text: str) -> str:
+    return text if row is not None and not row.secret else references(text) or HIDDEN
 
 
 _WRITTEN = {name.lower(): name for name in (*SINK, *STREAMING)}

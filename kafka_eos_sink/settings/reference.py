@@ -26,7 +26,7 @@ one error names every problem. An unknown name is an error with the nearest know
 properties file has the same names without `kafka.`.
 
 A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
-so a secret never stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
+so no secret given in this way stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
 """
 
 _GROUPS = {

@@ -1,7 +1,8 @@
 """References to secrets, so that the options of a write contain no password.
 
 ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a Java properties file.
-Spark ships a reference as it was written, and the process that uses the value resolves it.
+Spark ships a reference as it was written, and the process that uses the value resolves it. A service that passes on the options
+of other people switches references off with ``KAFKA_EOS_REFERENCES=none``: they read this process's environment and files.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ HIDDEN = "[hidden]"
 """Messages and reprs show this in place of a value that may be secret."""
 
 
-def has_reference(value: str) -> bool:
-    """Return whether `value` contains a reference that ``resolve`` replaces."""
-    return _REFERENCE.search(value) is not None
+VARIABLE = "KAFKA_EOS_REFERENCES"
+
+
+def references(value: str) -> str:
+    """Return the references in `value` without the text around them, which may be secret; empty if there are none."""
+    return " ".join(found[0] for found in _REFERENCE.finditer(value))
 
 
 def resolve(value: str) -> str:
@@ -36,6 +40,9 @@ def resolve(value: str) -> str:
 
 def _resolved(reference: re.Match[str]) -> str:
     provider, argument = reference[1], reference[2]
+    # Any other value counts as "none": a misspelt switch must not leave the door open.
+    if os.environ.get(VARIABLE, "").strip().lower() not in ("", "all"):
+        raise _unresolved(reference, f"{VARIABLE} switches references off in this process")
     if provider == "env":
         # The variables of this process. On an executor they differ from the driver's: set them there too.
         value = os.environ.get(argument)

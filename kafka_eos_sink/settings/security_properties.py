@@ -76,12 +76,30 @@ class SecurityReader:
         sasl = self._sasl(protocol) if with_sasl else None
         if self.broken or len(self.problems) > before:
             return None
-        if protocol == "SASL_PLAINTEXT" and sasl is not None and sasl.mechanism == "PLAIN":
+        found = security.SecurityConfig(protocol=protocol, tls=tls, sasl=sasl)
+        self._warn_of_weakness(found)
+        return found
+
+    def _warn_of_weakness(self, found: security.SecurityConfig) -> None:
+        sent = {"PLAIN": "password", "OAUTHBEARER": "token"}
+        credentials = None if found.sasl is None else found.sasl.credentials
+        if found.sasl is not None and not found.uses_tls and found.sasl.mechanism in sent:
             self.warnings.append(
-                f"{self.prefix}sasl.mechanism=PLAIN sends the password over an unencrypted connection; "
-                f"{self.prefix}security.protocol=SASL_SSL encrypts it"
+                f"{self.prefix}sasl.mechanism={found.sasl.mechanism} sends the {sent[found.sasl.mechanism]} over an unencrypted "
+                f"connection, and whoever reads it can use it; {self.prefix}security.protocol=SASL_SSL encrypts it"
             )
-        return security.SecurityConfig(protocol=protocol, tls=tls, sasl=sasl)
+        if isinstance(credentials, security.TokenCredentials) and isinstance(
+            credentials.source, security.UnsecuredToken
+        ):
+            self.warnings.append(
+                f"{self.prefix}sasl.jaas.config: unsecuredLoginStringClaim_sub makes a token without a signature. A broker that "
+                f"accepts it accepts everybody as anybody: only for tests; use {self.prefix}{_ENDPOINT} or {self.prefix}{_PROVIDER}"
+            )
+        if found.uses_tls and not found.tls.verify_host_name:
+            self.warnings.append(
+                f"{self.prefix}ssl.endpoint.identification.algorithm is empty, so any trusted certificate is accepted, whatever host "
+                "it is for; set it to https"
+            )
 
     def _require(self, holds: object, name: str, problem: str) -> bool:
         """Return whether the rule holds; report `problem` of the option if it does not."""

@@ -109,7 +109,7 @@ class SinkWriter:
 
     def _checked_options(self) -> SinkOptions:
         # Not kept on self: pickled options would carry resolved secrets into the plan.
-        return read_options(self._options, streaming=self._streaming)
+        return read_options(self._options, streaming=self._streaming, resolved=True)
 
     def _write_settings(self, options: SinkOptions, **identity: Any) -> WriteSettings:
         return WriteSettings(

@@ -213,7 +213,7 @@ def test_aborted_rows_deleted_by_cleaner_are_not_called_visible(
     others.next = replace(others.next, version=2_000)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["resolve", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
+    assert main(["resolve", "--yes", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
     writes.next = given
     writes.commit()
     assert numbers(cleaning_kafka, topic)[-len(KEYS) :] == [1_000] * len(KEYS)
@@ -257,7 +257,7 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
         f"{ROWS} rows of Spark partition 1: {ROWS} of {ROWS} rows are gone from "
         f"{topic}-0 [{part.first_offset}..{part.last_offset}]"
     )
-    exit_status = main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id])
+    exit_status = main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id])
     captured = capsys.readouterr()
     visible = sorted(number for number in numbers(cleaning_kafka, topic) if number < 2_000)
     if lost == "some":

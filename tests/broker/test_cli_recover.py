@@ -20,7 +20,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed, uni
 
 
 def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    arguments = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, "--json"]
+    arguments = ["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, "--json"]
     assert main(arguments) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -44,7 +44,10 @@ def test_recover_finishes_decided_write(
     again = recovered(any_kafka, given.write_id, capsys)
     assert not again["decisions"][0]["finished_now"]
     assert again["ended"] == []
-    assert main(["recover", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert (
+        main(["recover", "--yes", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id])
+        == 0
+    )
     table = capsys.readouterr().out
     assert "every row is visible" in table
     assert "No transaction of it was open" in table
@@ -59,7 +62,7 @@ def test_recover_aborts_undecided_write_and_fences_its_driver(
     later = write_settings(kafka, topic, write_id=given.write_id, version=4)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
     shown = capsys.readouterr().out
     for message in messages:
         assert message.prepared is not None
@@ -85,21 +88,24 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     if txn_app_id == "none":
         given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["recover", *where]) == 1  # nor does it leave anything behind while nothing is open
+    assert main(["recover", "--yes", *where]) == 1  # nor does it leave anything behind while nothing is open
     assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
     plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     assert main(["repair", *where]) == 0
     assert "the commit log holds no decision of it" in capsys.readouterr().out
-    for command in (["recover"], ["resolve", "--version", "3", "--as", "committed", "--query-id", "batch"]):
+    for command in (
+        ["recover", "--yes"],
+        ["resolve", "--yes", "--version", "3", "--as", "committed", "--query-id", "batch"],
+    ):
         for _ in range(2):  # the first try leaves nothing behind that the second could take for the write's own
             assert main([*command, *where]) == 1
             assert "[KAFKA_EOS.NOT_THIS_COMMIT_LOG] 2 transactions of write id" in capsys.readouterr().err
     elsewhere = replace(given, commit_log_topic="__kafka_eos_commits", random_write_id=False)
     with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
         session.plan(elsewhere)  # the same job, started without its option
-    assert main(["recover", *where, "--commit-log-topic", given.commit_log_topic]) == 0
+    assert main(["recover", "--yes", *where, "--commit-log-topic", given.commit_log_topic]) == 0
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
@@ -113,7 +119,7 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
     tasks(given, session.plan(given))
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["recover", *where, "--abort-unknown"]) == 0
+    assert main(["recover", "--yes", *where, "--abort-unknown"]) == 0
     assert "The commit log holds no decision of" in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
 
@@ -127,7 +133,7 @@ def test_table_shows_copied_transactions(
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
-    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
     shown = capsys.readouterr().out
     assert "every row is visible, finished just now" in " ".join(shown.split())
     write_id = re.escape(given.write_id)
@@ -156,7 +162,7 @@ def test_void_version_may_run_again(
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
     delete_rows(kafka, messages)
-    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"none of its rows is visible: {says}" in said
     (decision,) = recovered(kafka, given.write_id, capsys)["decisions"]
@@ -166,14 +172,14 @@ def test_void_version_may_run_again(
 def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)  # so that there is a commit log
     where = ["--bootstrap-servers", kafka.bootstrap_servers]
-    assert main(["recover", *where, "--write-id", unique_topic("nobody")]) == 1
+    assert main(["recover", "--yes", *where, "--write-id", unique_topic("nobody")]) == 1
     assert "[KAFKA_EOS.UNKNOWN_WRITE_ID] the commit log knows nothing of" in capsys.readouterr().err
     missing = unique_topic("log")
-    assert main(["recover", *where, "--write-id", "w", "--commit-log-topic", missing]) == 1
+    assert main(["recover", "--yes", *where, "--write-id", "w", "--commit-log-topic", missing]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_COMMIT_LOG]")
     data = create_topic(kafka.bootstrap_servers, partitions=16)
-    assert main(["recover", *where, "--write-id", "w", "--commit-log-topic", data]) == 1
+    assert main(["recover", "--yes", *where, "--write-id", "w", "--commit-log-topic", data]) == 1
     assert "[KAFKA_EOS.COMMIT_LOG_TOPIC]" in capsys.readouterr().err
     assert read_committed(kafka.bootstrap_servers, data) == []
-    assert main(["recover", *where]) == 2
+    assert main(["recover", "--yes", *where]) == 2

@@ -34,6 +34,7 @@ from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic
+from terminals import on_terminal
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
@@ -65,7 +66,7 @@ def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
-    return main(["resolve", *where, "--version", str(given.version), "--as", "committed"])
+    return main(["resolve", "--yes", *where, "--version", str(given.version), "--as", "committed"])
 
 
 @contextmanager
@@ -201,8 +202,9 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
     return plan.driver
 
 
+@pytest.mark.parametrize("consent", ["--yes", "terminal"])
 def test_repair_lists_then_writes_missing_marker_and_finishes(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+    any_kafka: EmbeddedKafka, consent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
@@ -225,14 +227,24 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     assert "1 markers are missing. Run the command again with --yes to write them" in shown
     assert read_committed(servers, topic) == []
 
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    if consent == "--yes":
+        assert repair(any_kafka, given.write_id, consent) == 0
+        assert "1 markers were written" in capsys.readouterr().out
+    else:
+        command = ["repair", "--bootstrap-servers", servers, "--write-id", given.write_id]
+        status, shown = on_terminal(command, "n")
+        assert status == 0
+        assert "1 markers are missing" in shown
+        assert read_committed(servers, topic) == []
+        status, shown = on_terminal(command, "y")
+        assert status == 0
+        assert "1 markers were written" in shown
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert "Nothing to repair" in capsys.readouterr().out
 
-    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
     # The partition goes on as if nothing had happened, for the same producer ids too.
     write_all(replace(given, version=given.version + 1), 1)
@@ -326,7 +338,7 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
     )
     with NetworkClient(given.client) as client:
         Admin(client).write_txn_markers([marker], client.clock() + 30_000)
-    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
     found = Counter(int(record.value or b"") for record in read_committed(servers, topic))
     assert found == Counter(range(2 * ROWS))
@@ -501,7 +513,7 @@ def test_copies_are_visible_once_blocking_transaction_is_aborted(
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given, commits_part=False)
-    assert main(["recover", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
     capsys.readouterr()

@@ -17,7 +17,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed, rea
 
 def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *more: str) -> int:
     where = ("--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id)
-    return main(["resolve", *where, "--version", str(version), "--as", answer, *more])
+    return main(["resolve", "--yes", *where, "--version", str(version), "--as", answer, *more])
 
 
 def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
@@ -169,7 +169,7 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"]):
-        assert main(["resolve", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
-    assert main(["resolve", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
-    assert main(["resolve", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2
+        assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
+    assert main(["resolve", "--yes", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
+    assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2
     assert "--bootstrap-servers" in capsys.readouterr().err

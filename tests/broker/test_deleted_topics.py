@@ -42,7 +42,7 @@ def delete_and_create(bootstrap_servers: str, topic: str) -> None:
 
 def resolved(kafka: EmbeddedKafka, given: session.WriteSettings, *answer: str) -> None:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--version", "3"]
-    assert main(["resolve", *where, "--as", *answer]) == 0
+    assert main(["resolve", "--yes", *where, "--as", *answer]) == 0
 
 
 def decided(

@@ -56,12 +56,18 @@ def test_transaction_version_is_the_requested_one(kafka: EmbeddedKafka, kafka_tv
 
 def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
+
+    def modes() -> list[int]:
+        return [each.stat().st_mode & 0o777 for each in (folder, folder / "cluster")]
+
     with EmbeddedKafka(directory=folder, transaction_version=1) as first:
         topic = create_topic(first.bootstrap_servers)
         write(first, topic, b"kept")
+        assert modes() == [0o700, 0o700]
         bootstrap_servers, cluster_id = first.bootstrap_servers, first.cluster_id
         with pytest.raises(KafkaEosError, match="Another embedded Kafka is running on"):
             EmbeddedKafka(directory=folder).start()
+    (folder / "cluster").chmod(0o755)
     with pytest.raises(KafkaEosError, match=r"was made with transaction\.version 1, not 2"):
         EmbeddedKafka(directory=folder, transaction_version=2).start()
     with pytest.raises(KafkaEosError, match=r"was made with nodes 1, not 3"):
@@ -69,6 +75,7 @@ def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
     with EmbeddedKafka(directory=folder) as again:
         assert (again.bootstrap_servers, again.cluster_id) == (bootstrap_servers, cluster_id)
         assert values(again, topic) == [b"kept"]
+        assert modes() == [0o700, 0o700]
         assert transaction_version(again) == 1
 
 

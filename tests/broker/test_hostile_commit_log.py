@@ -146,7 +146,7 @@ def test_writes_go_on_beside_records_that_cannot_be_read(
         hostile.append(records, codec=codec)
         die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
         hostile.append(records, codec=codec)
-    assert main(["recover", *where, "--write-id", given.write_id]) == 0, capsys.readouterr().err
+    assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0, capsys.readouterr().err
     write_all(replace(given, version=4))
     capsys.readouterr()
     assert main(["commits", *where, "--json"]) == 0
@@ -221,7 +221,7 @@ def test_forged_decision_ends_no_transaction_and_hides_no_decision(
         assert main(["commits", *where, "--json"]) == 0
         shown = {(each["version"], each["state"]) for each in json.loads(capsys.readouterr().out)}
         assert shown == {(None, "unreadable"), (given.version, "decided")}
-        assert main(["recover", *where, "--write-id", given.write_id]) == 0
+        assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0
         write_all(replace(given, version=given.version + 1))
         state = hostile.admin.describe_transactions([foreign.transactional_id], hostile.deadline)
         described = state[foreign.transactional_id]
@@ -262,7 +262,7 @@ def test_broken_write_id_is_shown_as_unreadable_beside_the_others(
     assert shown[sound.write_id]["state"] == "finished"
     assert shown[broken.write_id]["state"] == "unreadable"
     assert "piece 2 of 2" in shown[broken.write_id]["problem"]
-    for command in (["recover"], ["resolve", "--version", "3", "--as", "committed"]):
+    for command in (["recover", "--yes"], ["resolve", "--yes", "--version", "3", "--as", "committed"]):
         assert main([*command, *where, "--write-id", broken.write_id]) == 1
         assert "[KAFKA_EOS.COMMIT_LOG_CORRUPT]" in capsys.readouterr().err
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT"):

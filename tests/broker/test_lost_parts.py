@@ -106,7 +106,7 @@ LOSE = {"end": abort_by_hand, "initialise": initialise_by_hand, "timeout": await
 def recover(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Run the command, which has neither the write's options nor its rows, and return its newest decision."""
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
-    assert main(["recover", *where, "--json"]) == 0, capsys.readouterr().err
+    assert main(["recover", "--yes", *where, "--json"]) == 0, capsys.readouterr().err
     (decision,) = json.loads(capsys.readouterr().out)["decisions"]
     found: dict[str, Any] = decision
     return found
@@ -401,7 +401,7 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
     topic = given.topic or ""
     where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
     for _ in range(2):
-        assert main(["recover", *where]) == 1
+        assert main(["recover", "--yes", *where]) == 1
         said = capsys.readouterr().err
         assert "[KAFKA_EOS.LOST_PARTS]" in said
         assert f"2 of its {TASKS} transactions, with {2 * ROWS} rows, were aborted" in said
@@ -412,7 +412,7 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
             session.plan(given)
         assert values(any_kafka, topic) == Counter(range(ROWS))
         assert_none_of_ours_open(any_kafka, given)
-    assert main(["resolve", *where, "--version", "3", "--as", "committed"]) == 0
+    assert main(["resolve", "--yes", *where, "--version", "3", "--as", "committed"]) == 0
     assert_next_run_skips(given)
     assert values(any_kafka, topic) == Counter(range(ROWS))
     assert_none_of_ours_open(any_kafka, given)
@@ -481,7 +481,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
     else:
         # Nothing is left behind for others to look at.
         where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]
-        assert main(["recover", *where]) == 0
+        assert main(["recover", "--yes", *where]) == 0
         assert "The commit log holds no decision" in capsys.readouterr().out
     assert_every_row_once(any_kafka, given)
 

@@ -7,6 +7,8 @@ import json
 import socket
 import ssl
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,12 +45,16 @@ class Endpoint:
     def __init__(self, authority: Authority, host: str = "localhost") -> None:
         self.answer: tuple[int, dict[str, str], bytes] = (200, {}, b"")
         self.asked: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
+        self.trickles, self.given_up = False, threading.Event()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 endpoint.asked.append((self.path, dict(self.headers), parse_qs(body)))
+                if endpoint.trickles:
+                    self.trickle()
+                    return
                 status, headers, content = endpoint.answer
                 self.send_response(status)
                 for name, value in headers.items():
@@ -56,6 +62,16 @@ class Endpoint:
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            def trickle(self) -> None:
+                """Headers without an end, slowly enough to need far longer than any timeout."""
+                try:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Header: ")
+                    while True:
+                        self.wfile.write(b"x")
+                        time.sleep(0.05)
+                except OSError:
+                    endpoint.given_up.set()
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -217,8 +233,47 @@ def test_temporary_endpoint_failure_is_retriable(endpoint: Endpoint, authority: 
 
 def test_endless_response_is_cut_off(endpoint: Endpoint, authority: Authority) -> None:
     endpoint.answer = 200, {}, b" " * 10_000_000
-    with pytest.raises(OSError, match="too long or too slow"):
+    with pytest.raises(OSError, match="longer than 262144 bytes"):
         tokens(endpoint, authority).current()
+
+
+def test_response_that_never_ends_its_headers_is_cut_off(endpoint: Endpoint, authority: Authority) -> None:
+    endpoint.trickles = True
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no complete response within 1 s"):
+        tokens(endpoint, authority, connect_timeout_ms=500, read_timeout_ms=500).current()
+    assert time.monotonic() - began < 60
+    assert endpoint.given_up.wait(60)  # the client has closed the connection, too
+
+
+@pytest.mark.parametrize("lifetime", ["1" + "0" * 400, "1e400", "1e18", "Infinity"])
+def test_lifetime_of_a_token_is_at_most_a_day(endpoint: Endpoint, authority: Authority, lifetime: str) -> None:
+    clock = Clock()
+    endpoint.answer = 200, {}, b'{"access_token": "abc", "expires_in": %s}' % lifetime.encode()
+    source = tokens(endpoint, authority, clock)
+    assert source.current() == source.current() == Secret("abc")
+    assert len(endpoint.asked) == 1
+    clock.now += 86_400 * REFRESH_AT
+    source.current()
+    assert len(endpoint.asked) == 2
+
+
+@pytest.mark.parametrize("lifetime", ["NaN", "-1", "-1e400"])
+def test_token_without_a_lifetime_is_used_once(endpoint: Endpoint, authority: Authority, lifetime: str) -> None:
+    endpoint.answer = 200, {}, b'{"access_token": "abc", "expires_in": %s}' % lifetime.encode()
+    source = tokens(endpoint, authority)
+    assert source.current() == source.current()
+    assert len(endpoint.asked) == 2
+
+
+@pytest.mark.parametrize("expiry", [10**400, float("inf")])
+def test_expiry_of_a_provider_is_at_most_a_day_away(expiry: float) -> None:
+    clock, calls = Clock(), []
+    source = Tokens(TokenProvider(name="a:b", provide=lambda: calls.append(1) or ("abc", expiry)), TlsConfig(), clock)
+    assert source.current() == source.current() == Secret("abc")
+    clock.now += 86_400 * REFRESH_AT
+    source.current()
+    assert len(calls) == 2
 
 
 def test_unreachable_endpoint_is_retriable(endpoint: Endpoint, authority: Authority) -> None:
@@ -334,9 +389,13 @@ def test_expiry_in_milliseconds_is_refused(expiry: float) -> None:
     assert error.value.code == "TOKEN_UNAVAILABLE"
 
 
-def test_error_shows_exception_of_provider() -> None:
-    with pytest.raises(AuthenticationError, match="a:b raised ZeroDivisionError"):
-        provided(lambda: 1 / 0).current()
+def test_error_shows_only_the_type_of_what_a_provider_raises() -> None:
+    def refused() -> None:
+        raise OSError(f"401 for https://idp/token?client_secret={SECRET}")
+
+    with pytest.raises(AuthenticationError, match=r"a:b raised OSError$") as caught:
+        provided(refused).current()
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_unsecured_token_holds_principal_and_expiry() -> None:

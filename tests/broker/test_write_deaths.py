@@ -50,7 +50,7 @@ def test_a_recovery_that_dies_as_well_gets_further_with_the_next(any_kafka: Embe
 
 
 def recover(kafka: EmbeddedKafka, write_id: str) -> None:
-    assert main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id]) == 0
 
 
 @pytest.mark.parametrize("killed", ["in commit", "in the next run"])

@@ -136,7 +136,7 @@ def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
     ]
     assert printed == expected
     assert len(printed) == len(files) * (len(EXPECTED) + len(KEYS) + 2)
-    first = read_record_batches(files["none.None"])[0]
+    first = next(read_record_batches(files["none.None"]))
     assert [(one.timestamp, one.key, one.value, list(one.headers)) for one in first.records] == EXPECTED
 
 

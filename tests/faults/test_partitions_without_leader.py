@@ -132,7 +132,7 @@ def test_missing_marker_is_found_named_and_repaired(
     assert f"Not checked: {topic}-{other}" in captured.err
     three.start_node(node)
     wait_until(lambda: leader(three, topic, other) == node, "the other leader")
-    assert main(["recover", *command]) == 0
+    assert main(["recover", "--yes", *command]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
     assert values(three, topic) == Counter(range(2 * ROWS))
     write_all(given)  # written already

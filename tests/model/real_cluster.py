@@ -172,7 +172,7 @@ class RealCluster:
             result = self.admin.fetch(
                 (self.topic, partition), offset, isolation="read_uncommitted", max_wait_ms=0, deadline_ms=self.deadline
             )
-            batches = read_record_batches(result.records)
+            batches = tuple(read_record_batches(result.records))
             assert batches, f"nothing between {offset} and {end}: {result}"
             for batch in batches:
                 offset = batch.last_offset + 1
@@ -196,7 +196,7 @@ class RealCluster:
                 (self.topic, partition), offset, isolation="read_committed", max_wait_ms=0, deadline_ms=self.deadline
             )
             found |= {(entry.producer_id, entry.first_offset) for entry in result.aborted_transactions or ()}
-            offset = read_record_batches(result.records)[-1].last_offset + 1
+            offset = tuple(read_record_batches(result.records))[-1].last_offset + 1
         return tuple(sorted(found))
 
     def _end(self, partition: int) -> int:

@@ -54,7 +54,7 @@ def run_named_command(stream: Stream, text: str) -> None:
         text,
     )
     assert named is not None, text
-    assert main(["resolve", "--bootstrap-servers", stream.servers, *shlex.split(named[1])]) == 0
+    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *shlex.split(named[1])]) == 0
 
 
 def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, code_of: CodeOf) -> None:

@@ -156,7 +156,7 @@ def test_rolled_back_checkpoint_is_rejected_until_user_decides(stream: Stream, c
     text = stream.fails(onCheckpointRollback="skip")
     assert code_of(text) == "DIFFERENT_BATCH"
     answer = ["--write-id", stream.write_id(), "--version", "2", "--as", "committed"]
-    assert main(["resolve", "--bootstrap-servers", stream.servers, *answer]) == 0
+    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *answer]) == 0
     add_files(stream.source, 3, 1)
     stream.run()
     stream.assert_every_line_once(4)
@@ -196,7 +196,7 @@ def test_lost_commit_log_is_detected_and_start_set_by_resolve(stream: Stream, co
     assert f"{on_log}--write-id {stream.write_id()} --version 1 --as committed --query-id {query_id}" in text
     answer = ["--write-id", stream.write_id(), "--version", "1", "--as", "committed", "--query-id", query_id]
     where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", f"{stream.topic}-log"]
-    assert main(["resolve", *where, *answer]) == 0
+    assert main(["resolve", "--yes", *where, *answer]) == 0
     stream.run(**log)
     stream.assert_every_line_once(3)
 
@@ -209,7 +209,9 @@ def test_stream_moved_to_older_commit_log_rewrites_no_batch(stream: Stream, code
 
     def resolve(log: str, version: int) -> int:
         where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", log, "--write-id", stream.write_id()]
-        return main(["resolve", *where, "--version", str(version), "--as", "committed", "--query-id", query_id])
+        return main(
+            ["resolve", "--yes", *where, "--version", str(version), "--as", "committed", "--query-id", query_id]
+        )
 
     add_files(stream.source, 2, 2)
     stream.fails(**{"commit.log.topic": newer})

@@ -139,7 +139,7 @@ def dead(
     yield dead
     # Whatever was selected or has failed: the brokers are shared, and others look for what is open there.
     for stream in dead.streams.values():
-        main(["recover", "--bootstrap-servers", stream.servers, "--write-id", stream.write_id()])
+        main(["recover", "--yes", "--bootstrap-servers", stream.servers, "--write-id", stream.write_id()])
     for cluster in (kafka, forgetful_kafka):
         assert_nothing_open(cluster.bootstrap_servers)
 
@@ -312,7 +312,7 @@ def test_manual_markers_in_decided_transaction_are_reported(dead: Dead, name: st
     assert sum(seen.values()) == LINES - hidden
     stream.assert_nothing_of_it_is_open()
     answer = ["--write-id", stream.write_id(), "--version", "0", "--as", "committed"]
-    assert main(["resolve", "--bootstrap-servers", stream.servers, *answer]) == 0
+    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *answer]) == 0
     add_files(stream.source, 1, 1)
     dead.go_on(name)
     after = Counter(number_of(record) for record in read_committed(stream.servers, stream.topic))
@@ -438,7 +438,7 @@ def test_open_transactions_of_another_write_are_never_ended(
     )  # aborts
     assert code_of(text) == "RECORD_TOO_LARGE"
     assert untouched()
-    assert main(["recover", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
     assert untouched()
     stream.run(**prefix)
     assert untouched()
@@ -447,16 +447,16 @@ def test_open_transactions_of_another_write_are_never_ended(
     assert stream.numbers() == Counter(range(3 * LINES)) + Counter({-1: 3})
 
     # Its fence stops the sweeps that follow the last batch of `orders`, which would rightly end what is opened now.
-    assert main(["recover", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
     open_transaction(stream.servers, f"{orders}.0.3", stream.topic)
     (tmp_path / "v2").mkdir()
     another = Stream(kafka, spark, tmp_path / "v2", files=1)
     another.run(**{"transactional.id.prefix": v2})
-    assert main(["recover", "--bootstrap-servers", stream.servers, "--write-id", v2]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", stream.servers, "--write-id", v2]) == 0
     assert another.numbers() == Counter(range(LINES))
     assert states(stream, [f"{orders}.0.3"]) == ["Ongoing"]
     stream.run(**prefix)  # nothing to do, so nothing is planned
-    assert main(["recover", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", stream.servers, "--write-id", orders]) == 0
     assert_nothing_open(stream.servers, [stream.topic, another.topic], of=orders)
 
 
@@ -499,7 +499,7 @@ def test_deleted_topic_of_open_decision_is_named_until_resolved(dead: Dead, code
     assert "--as rewrite" in str(caught.value)
     assert read_committed(stream.servers, stream.topic) == []
     answer = ["--write-id", stream.write_id(), "--version", "0", "--as", "rewrite", "--allow-duplicates"]
-    assert main(["resolve", "--bootstrap-servers", stream.servers, *answer]) == 0
+    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *answer]) == 0
     dead.go_on("deleted")
     assert_every_line_once(stream)
 

@@ -87,7 +87,9 @@ def test_recover_restores_timed_out_batch_and_query_skips_it(job: StreamJob, spa
     add_files(job.source, 0, 2)
     job.die_at("commit.between_ends", job.arguments(SHORT))
     assert_nothing_open(job.servers, patience_s=150)
-    assert main(["recover", "--bootstrap-servers", job.servers, "--write-id", write_id_of(job.checkpoint)]) == 0
+    assert (
+        main(["recover", "--yes", "--bootstrap-servers", job.servers, "--write-id", write_id_of(job.checkpoint)]) == 0
+    )
     job.assert_every_line_once(1)
     job.run_here(spark)
     job.assert_every_line_once(2)

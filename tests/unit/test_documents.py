@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -152,3 +153,16 @@ def test_modules_that_are_named_exist(document: Path) -> None:
 def test_python_blocks_compile(document: Path) -> None:
     for number, block in split(document)[2]:
         compile("\n" * number + block, named(document), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_readme_names_the_licence_of_every_runtime_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {
+        re.split(r"[<>=\[]", each)[0] for each in [*project["dependencies"], *(one for some in extras for one in some)]
+    }
+    rows = [
+        cells(line) for _, line in split(README)[0] if is_table(line) and re.search(r"Apache-2|BSD-3|MIT|LGPL", line)
+    ]
+    listed = " ".join(row[0] for row in rows)
+    assert sorted(name for name in wanted - {"kafka-eos-sink"} if name not in listed) == []

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.client.committed_records import committed_batches
+from types import SimpleNamespace
+
+import pytest
+
+from kafka_eos_sink.client.committed_records import committed_batches, read_committed
 from kafka_eos_sink.client.topics_admin import AbortedTransaction
+from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Codec
-from kafka_eos_sink.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, ControlRecord, RecordBatch
+from kafka_eos_sink.protocol.record_batch import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    ControlRecord,
+    RecordBatch,
+    encode_rows,
+    seal,
+)
 
 
 def batch(
@@ -86,3 +98,30 @@ def test_marker_batch_emptied_by_compaction_ends_transaction() -> None:
 
 def test_idempotent_batch_of_aborting_producer_is_returned() -> None:
     assert shown([batch(0, 1), batch(1, 1, transactional=False)], (1, 0)) == [1]
+
+
+def test_batch_that_is_large_in_memory_is_rejected() -> None:
+    """A few KB of zstd may hold any number of zeros."""
+    limit = 64 * 1024 * 1024
+    sizes = (limit - 1_000, limit + 1_000)
+    fits, too_large = (
+        b"".join(
+            seal(
+                encode_rows([(None, bytes(size), ())], 0, codec=Codec.ZSTD),
+                producer_id=-1,
+                producer_epoch=-1,
+                base_sequence=-1,
+                transactional=False,
+            )
+        )
+        for size in sizes
+    )
+
+    def visible(data: bytes) -> list[RecordBatch]:
+        fetched = SimpleNamespace(error_code=0, records=data, aborted_transactions=())
+        admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), fetch=lambda *_, **__: fetched)
+        return list(read_committed(admin, "topic", 0, 0, 1))  # type: ignore[arg-type]
+
+    assert [len(record.value or b"") for each in visible(fits) for record in each.records] == [sizes[0]]
+    with pytest.raises(ProtocolError, match="more than the limit"):
+        visible(too_large)

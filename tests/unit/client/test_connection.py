@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import (
+    MAX_FETCH_FRAME_BYTES,
+    MAX_FRAME_BYTES,
     MAX_FRAME_BYTES_BEFORE_READY,
     Completion,
     Connection,
@@ -24,6 +26,7 @@ from kafka_eos_sink.protocol.messages import (
     ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    FetchRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
@@ -205,6 +208,20 @@ def test_frame_size_is_limited_before_connection_is_ready() -> None:
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         events(authenticating, size)
     assert events(ready_connection(), size) == []
+
+
+def test_only_the_response_to_a_fetch_may_be_large() -> None:
+    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=())
+    peer = connection()
+    offered = ApiVersionsResponse.ApiVersion(api_key=1, min_version=12, max_version=12)
+    assert events(peer, api_versions(api_keys=(offered,))) == [ConnectionReady()]
+    peer.send(fetch, now=0, timeout_ms=1_000)
+    assert events(peer, struct.pack(">i", MAX_FETCH_FRAME_BYTES)) == []
+    other = ready_connection()
+    send(other)
+    with pytest.raises(ProtocolError, match=f"at most {MAX_FRAME_BYTES} are allowed"):
+        events(other, struct.pack(">i", MAX_FRAME_BYTES + 1))
+    assert MAX_FRAME_BYTES == 16 * 1024 * 1024
 
 
 def test_request_uses_highest_common_version_within_bounds() -> None:

@@ -14,9 +14,18 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
 from kafka_eos_sink.client.requests import Call, OnCode, Outcome, Requests, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    ProtocolError,
+)
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime import driver_requests
 
 DEADLINE_MS = 5_000
 LOST = RequestTimedOut("REQUEST_TIMED_OUT", "lost")
@@ -264,3 +273,65 @@ def test_error_code_is_dropped_if_a_later_response_omits_its_key() -> None:
     )
     outcome = Requests(Brokers(lambda _node_id, _request: object())).perform(call, ["w.0.0"], DEADLINE_MS)["w.0.0"]  # type: ignore[arg-type]
     assert (outcome.error_code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)
+
+
+# Well-formed responses that do not belong to their request
+
+
+def test_negative_producer_identity_is_protocol_error() -> None:
+    """With -1 the producer would write without a transaction."""
+    for identity in ((-1, 0), (1, -1), (-1, -1)):
+        fields = {"throttle_time_ms": 0, "error_code": 0, "producer_id": identity[0], "producer_epoch": identity[1]}
+        opened, _ = admin(scripted(m.InitProducerIdResponse(**fields)))
+        with pytest.raises(ProtocolError, match="returned the identity"):
+            opened.init_producer_id("a", 1_000, DEADLINE_MS)
+
+
+def test_result_of_another_topic_or_resource_does_not_count() -> None:
+    created = SimpleNamespace(topics=[SimpleNamespace(name="other", error_code=0, error_message=None)])
+    opened, _ = admin(scripted(created))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.create_topic("mine", 1, 1, {}, DEADLINE_MS, validate_only=True)
+    configs = SimpleNamespace(
+        results=[SimpleNamespace(resource_name="other", error_code=0, error_message=None, configs=())]
+    )
+    opened, _ = admin(scripted(configs))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.describe_configs("topic", "mine", None, DEADLINE_MS)
+
+
+def test_any_broker_may_describe_its_configuration() -> None:
+    entry = SimpleNamespace(name="a", value="1")
+    results = [SimpleNamespace(resource_name="2", error_code=0, error_message=None, configs=(entry,))]
+    opened, _ = admin(scripted(SimpleNamespace(results=results)))
+    assert opened.describe_configs("broker", None, None, DEADLINE_MS) == {"a": "1"}
+
+
+IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)
+
+
+def test_append_is_not_proven_by_the_response_of_another_partition() -> None:
+    def produced(index: int) -> m.ProduceResponse:
+        part = m.ProduceResponse.Topic.Partition(index=index, error_code=0, base_offset=9)
+        return m.ProduceResponse(responses=(m.ProduceResponse.Topic(name="log", partition_responses=(part,)),))
+
+    leader = SimpleNamespace(leader=lambda *_: 1, topics={"log": None}, controller=1, brokers={1: None})
+    step = AppendInTransaction(IDENTITY, 0, (LogRecord(b"k", b"v"),))
+    for index, expected in ((3, (0, 9)), (4, (None, -1))):
+        opened, brokers = admin(scripted(produced(index)))
+        brokers.metadata, brokers.want_topics = leader, lambda _: None  # type: ignore[attr-defined]
+        appended = driver_requests.append(opened, step, ("log", 3), DEADLINE_MS)
+        assert (appended.error, appended.offset) == expected
+
+
+@pytest.mark.parametrize("partitions", [(), (0,), (1,), (0, 7)])
+def test_offsets_are_not_committed_by_a_response_without_a_partition(partitions: tuple[int, ...]) -> None:
+    def committed(indexes: tuple[int, ...]) -> Any:
+        parts = [SimpleNamespace(partition_index=each, error_code=0) for each in indexes]
+        return SimpleNamespace(topics=[SimpleNamespace(name="in", partitions=parts)])
+
+    step = CommitGroupOffsets(IDENTITY, "group", (("in", 0, 5), ("in", 1, 6)))
+    for indexes, expected in (((1, 0), ErrorCode.NONE), (partitions, None)):
+        opened, brokers = admin(scripted(committed(indexes)))
+        assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS) == expected
+        assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None

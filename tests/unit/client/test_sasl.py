@@ -253,7 +253,7 @@ def test_error_for_unsupported_mechanism_lists_offered_ones() -> None:
     dialogue = authenticate(sasl("PLAIN"))
     next(dialogue)
     offered = ("SCRAM-SHA-512", "GSSAPI\x1b")
-    with pytest.raises(AuthenticationError, match=r"PLAIN; it offers SCRAM-SHA-512, GSSAPI\?") as refused:
+    with pytest.raises(AuthenticationError, match=r"PLAIN; it offers SCRAM-SHA-512, GSSAPI\ufffd") as refused:
         dialogue.send(SaslHandshakeResponse(error_code=UNSUPPORTED_SASL_MECHANISM, mechanisms=offered))
     assert refused.value.code == "UNSUPPORTED_SASL_MECHANISM"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import multiprocessing
@@ -9,16 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink.embedded.distribution import Progress, cache_directory, resolve, resolve_coordinates
+from kafka_eos_sink.embedded import distribution, jar_hashes
+from kafka_eos_sink.embedded.distribution import (
+    DEFAULT_KAFKA_VERSION,
+    Progress,
+    cache_directory,
+    resolve,
+    resolve_coordinates,
+)
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 
 # Writes the jars of JARS to the folder after -retrieve, prints IVY_PRINTS and counts its runs.
 SCRIPT = """#!/bin/sh
 echo run >> "$RUNS"
 while [ "$1" != -retrieve ]; do [ "$1" = -ivy ] && cp "$2" "$RUNS.module"; shift; done
 folder=$(dirname "$2")
-if grep -q slf4j-simple "$RUNS.module"; then JARS=slf4j-simple-1.7.36.jar; fi
+if grep -q slf4j-simple "$RUNS.module"; then JARS=slf4j-simple-9.0.36.jar; fi
 for jar in $JARS; do echo content > "$folder/$jar"; done
 printf '%b' "$IVY_PRINTS"
 exit $IVY_STATUS
@@ -38,7 +47,7 @@ def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "JAVA_HOME": str(tmp_path / "jdk"),
         "KAFKA_EOS_CACHE": str(tmp_path / "cache"),
         "RUNS": str(runs),
-        "JARS": "kafka_2.13-9.0.0.jar slf4j-api-1.7.36.jar",
+        "JARS": "kafka_2.13-9.0.0.jar slf4j-api-9.0.36.jar",
         "IVY_PRINTS": "\\tfound a#kafka_2.13;9.0.0 in public\\n\\t[SUCCESSFUL ] a#b;1!kafka_2.13.jar (5ms)\\n",
         "IVY_STATUS": "0",
     }.items():
@@ -62,8 +71,8 @@ def test_jars_are_downloaded_once_with_a_logger(ivy: Path) -> None:
     folder = resolve("9.0.0", progress=seen.append)
     assert sorted(jar.name for jar in folder.glob("*.jar")) == [
         "kafka_2.13-9.0.0.jar",
-        "slf4j-api-1.7.36.jar",
-        "slf4j-simple-1.7.36.jar",
+        "slf4j-api-9.0.36.jar",
+        "slf4j-simple-9.0.36.jar",
     ]
     assert [(each.stage, each.done) for each in seen[:2]] == [("resolving", 1), ("downloading", 1)]
     assert resolve("9.0.0") == folder
@@ -128,6 +137,49 @@ def test_download_without_the_main_jar_is_discarded(ivy: Path, monkeypatch: pyte
     with pytest.raises(KafkaEosError, match=r"without kafka_2\.13-9\.0\.0\.jar"):
         resolve("9.0.0")
     assert not (cache_directory() / "kafka_2.13-9.0.0").exists()
+
+
+@pytest.mark.parametrize(
+    "jars", ["kafka_2.13-9.0.0.jar kafka-clients-4.2.1.jar", "kafka_2.13-9.0.0.jar jose4j-0.9.6.jar"]
+)
+def test_jar_with_another_hash_is_rejected(ivy: Path, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JARS", jars)
+    with pytest.raises(
+        KafkaEosError, match=rf"DISTRIBUTION_UNAVAILABLE.*{jars.split()[1]} of Kafka 9.0.0 does not have the SHA-256"
+    ):
+        resolve("9.0.0")
+    assert not (cache_directory() / "kafka_2.13-9.0.0").exists()
+
+
+def test_jar_of_the_kafka_source_with_another_hash_is_rejected(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for coordinate in KAFKA_SOURCE_JARS:
+        monkeypatch.setenv("JARS", "{1}-{2}.jar".format(*coordinate.split(":")))
+        with pytest.raises(KafkaEosError, match="does not have the SHA-256"):
+            resolve_coordinates([coordinate])
+
+
+def test_default_kafka_has_exactly_the_known_jars(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"kafka_2.13-{DEFAULT_KAFKA_VERSION}.jar" in jar_hashes.KAFKA
+    content = hashlib.sha256(b"content\n").hexdigest()
+    main = f"kafka_2.13-{DEFAULT_KAFKA_VERSION}.jar"
+    monkeypatch.setattr(distribution, "KAFKA", {main: content, "known-1.jar": content})
+    monkeypatch.setenv("JARS", f"{main} known-1.jar added-1.jar")
+    with pytest.raises(KafkaEosError, match=r"\] added-1\.jar of Kafka"):
+        resolve()
+    monkeypatch.setenv("JARS", main)
+    with pytest.raises(KafkaEosError, match=r"\] known-1\.jar of Kafka"):
+        resolve()
+    monkeypatch.setenv("JARS", f"{main} known-1.jar")
+    folder = resolve()
+    # A jar that is changed later is downloaded again.
+    (folder / "known-1.jar").write_text("CONTENT\n")
+    assert resolve() == folder
+    assert (folder / "known-1.jar").read_text() == "content\n"
+
+
+def test_cache_is_for_its_owner_alone(ivy: Path) -> None:
+    resolve("9.0.0")
+    assert cache_directory().stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("version", ["../evil", "", "4.2.1 ", 'x"y', "4..1"])

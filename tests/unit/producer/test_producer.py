@@ -33,7 +33,7 @@ def test_flush_dead_letters_rejected_record_if_nothing_is_open(bench: Any, answe
     def respond(timeout_ms: int, of: Any) -> Any:
         for _ in range(len(client.sent)):
             (((topic, _), octets),) = client.bytes_of().items()
-            written.setdefault(topic, []).extend(read_record_batches(octets)[0].records)
+            written.setdefault(topic, []).extend(next(read_record_batches(octets)).records)
             client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE if topic == "t" else ErrorCode.NONE, topic=topic))
         return poll(timeout_ms, of)
 

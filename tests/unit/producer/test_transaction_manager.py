@@ -7,7 +7,7 @@ import pytest
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import ConnectionLost
-from kafka_eos_sink.errors import AuthorizationError, FencedError, TransactionAbortedError
+from kafka_eos_sink.errors import AuthorizationError, FencedError, ProtocolError, TransactionAbortedError
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -320,3 +320,45 @@ def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
     assert d.manager.identity == (9, 1)
     with pytest.raises(IllegalTransition):
         Dialogue().in_transaction().manager.bump_epoch()
+
+
+# Well-formed responses that do not belong to their request
+
+
+@pytest.mark.parametrize("named", [(), ("other",)])
+def test_coordinator_of_another_id_is_protocol_error(named: tuple[str, ...]) -> None:
+    talk = Dialogue()
+    talk.manager.initialize()
+    assert isinstance(talk.ask(), FindCoordinatorRequest)
+    coordinators = tuple(
+        FindCoordinatorResponse.Coordinator(key=key, node_id=1, host="h", port=1, error_code=0, error_message=None)
+        for key in named
+    )
+    talk.answer(FindCoordinatorResponse(throttle_time_ms=0, coordinators=coordinators))
+    assert isinstance(talk.manager.error, ProtocolError)
+    assert talk.manager.coordinator is None
+    assert talk.ask() is None
+
+
+@pytest.mark.parametrize("identity", [(-1, 0), (1, -1)])
+def test_negative_identity_is_protocol_error(identity: tuple[int, int]) -> None:
+    talk = Dialogue()
+    talk.manager.initialize()
+    talk.ask()
+    talk.found()
+    assert isinstance(talk.ask(), InitProducerIdRequest)
+    talk.answer(
+        InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=identity[0], producer_epoch=identity[1])
+    )
+    assert isinstance(talk.manager.error, ProtocolError)
+    assert talk.manager.state is State.FATAL_ERROR
+
+
+@pytest.mark.parametrize("codes", [{}, {1: 0}, {0: 0, 1: 0}])
+def test_added_partitions_must_be_those_of_the_request(codes: dict[int, int]) -> None:
+    talk = Dialogue().in_transaction()
+    talk.manager.add_partition(("t", 0))
+    assert isinstance(talk.ask(), AddPartitionsToTxnRequest)
+    talk.added(codes)
+    assert isinstance(talk.manager.error, ProtocolError)
+    assert talk.manager.state is State.FATAL_ERROR

@@ -16,6 +16,7 @@ from kafka_eos_sink.protocol.record_batch import (
     BATCH_OVERHEAD,
     ControlRecord,
     Record,
+    RecordBatch,
     RecordsBlock,
     encode_rows,
     first_batch_of,
@@ -33,6 +34,10 @@ ROWS = [
     (b"k" * 70, b"v" * 9000, [("ä", "ö".encode())]),
 ]
 TIME = 1_700_000_000_123
+
+
+def read_all(data: bytes, **limit: int) -> tuple[RecordBatch, ...]:
+    return tuple(read_record_batches(data, **limit))
 
 
 def sealed(block: RecordsBlock, **identity: Any) -> bytes:
@@ -93,7 +98,7 @@ def test_attributes_hold_codec_and_transactional_flag() -> None:
 @pytest.mark.parametrize("codec", Codec)
 def test_sealed_batch_round_trips(codec: Codec) -> None:
     data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
-    (read,) = read_record_batches(data)
+    (read,) = read_all(data)
     assert read.records == tuple(
         Record(offset=offset, timestamp=TIME, key=key, value=value, headers=tuple(headers))
         for offset, (key, value, headers) in enumerate(ROWS)
@@ -106,7 +111,7 @@ def test_sealed_batch_round_trips(codec: Codec) -> None:
 
 def test_a_batch_without_idempotence_has_no_producer() -> None:
     data = sealed(encode_rows(ROWS, TIME), producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
-    (read,) = read_record_batches(data)
+    (read,) = read_all(data)
     assert (read.producer_id, read.producer_epoch, read.base_sequence, read.transactional) == (-1, -1, -1, False)
 
 
@@ -118,21 +123,21 @@ def test_an_empty_batch_is_not_written() -> None:
 def test_batches_follow_one_another_with_their_offsets() -> None:
     first = batch(record(0, value=b"a") + record(1, value=b"b"), 2, base_offset=100)
     second = batch(record(0, value=b"c"), 1, base_offset=2**40)
-    read = read_record_batches(first + second)
+    read = read_all(first + second)
     assert [(one.offset, one.value) for found in read for one in found.records] == [
         (100, b"a"),
         (101, b"b"),
         (2**40, b"c"),
     ]
     assert [found.partition_leader_epoch for found in read] == [3, 3]
-    assert read_record_batches(b"") == ()
+    assert read_all(b"") == ()
 
 
 def test_a_batch_that_is_cut_off_at_the_end_is_dropped() -> None:
     whole, cut = sealed(encode_rows(ROWS, TIME)), sealed(encode_rows(ROWS[:1], TIME))
     for length in range(len(cut)):
-        assert len(read_record_batches(whole + cut[:length])) == 1
-        assert read_record_batches(cut[:length]) == ()
+        assert len(read_all(whole + cut[:length])) == 1
+        assert read_all(cut[:length]) == ()
 
 
 def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
@@ -141,13 +146,13 @@ def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
         damaged = bytearray(data)
         damaged[place] ^= 0x40
         with pytest.raises(ProtocolError, match="offset 0 is damaged: its CRC-32C"):
-            read_record_batches(damaged)
+            read_all(damaged)
 
 
 def test_compaction_leaves_gaps_and_empty_batches() -> None:
     gaps = batch(record(2, value=b"a") + record(7, value=b"b"), 2, base_offset=10, last_offset_delta=9)
     emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Codec.LZ4, last_offset_delta=4)
-    first, second = read_record_batches(gaps + emptied)
+    first, second = read_all(gaps + emptied)
     assert [one.offset for one in first.records] == [12, 17]
     assert (first.base_offset, first.last_offset) == (10, 19)
     assert (second.base_offset, second.last_offset, second.records) == (20, 24, ())
@@ -155,9 +160,9 @@ def test_compaction_leaves_gaps_and_empty_batches() -> None:
 
 
 def test_broker_time_replaces_the_records_own() -> None:
-    (read,) = read_record_batches(batch(record(0, time=5), 1, attributes=0x08, max_timestamp=TIME + 99))
+    (read,) = read_all(batch(record(0, time=5), 1, attributes=0x08, max_timestamp=TIME + 99))
     assert (read.log_append_time, read.records[0].timestamp) == (True, TIME + 99)
-    (read,) = read_record_batches(batch(record(0, time=-5), 1))
+    (read,) = read_all(batch(record(0, time=-5), 1))
     assert (read.log_append_time, read.records[0].timestamp) == (False, TIME - 5)
 
 
@@ -167,24 +172,24 @@ def control(kind: int, value: bytes | None, *, version: int = 0) -> bytes:
 
 def test_control_records_are_read() -> None:
     for kind in (0, 1):
-        (read,) = read_record_batches(control(kind, struct.pack(">hi", 0, 17)))
+        (read,) = read_all(control(kind, struct.pack(">hi", 0, 17)))
         assert (read.control, read.transactional, read.records) == (True, True, ())
         assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=17),)
 
 
 def test_later_marker_versions_are_read_up_to_known_fields() -> None:
-    (read,) = read_record_batches(control(1, struct.pack(">hih", 3, 17, 99), version=2))
+    (read,) = read_all(control(1, struct.pack(">hih", 3, 17, 99), version=2))
     assert read.control_records == (ControlRecord(offset=55, type=1, coordinator_epoch=17),)
 
 
 def test_control_records_of_other_types_are_kept_by_their_type() -> None:
     for kind in (2, 6, 77, -1):
-        (read,) = read_record_batches(control(kind, None))
+        (read,) = read_all(control(kind, None))
         assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=-1),)
 
 
 def test_an_emptied_control_batch_is_kept() -> None:
-    (read,) = read_record_batches(batch(b"", 0, base_offset=8, attributes=0x30, last_offset_delta=0))
+    (read,) = read_all(batch(b"", 0, base_offset=8, attributes=0x30, last_offset_delta=0))
     assert (read.control, read.control_records, read.base_offset, read.last_offset) == (True, (), 8, 8)
 
 
@@ -201,13 +206,13 @@ def test_an_emptied_control_batch_is_kept() -> None:
 )
 def test_broken_control_records_are_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolError):
-        read_record_batches(wrong)
+        read_all(wrong)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
 def test_other_formats_are_refused_by_their_magic(magic: int) -> None:
     with pytest.raises(ProtocolError, match=f"magic {magic % 256}; only magic 2"):
-        read_record_batches(batch(record(), 1, magic=magic))
+        read_all(batch(record(), 1, magic=magic))
 
 
 ONE = record(value=b"abc")
@@ -242,18 +247,18 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
 def test_contradictions_are_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"KAFKA_EOS\.PROTOCOL"):
-        read_record_batches(wrong)
+        read_all(wrong)
 
 
 def test_any_negative_length_is_null() -> None:
     """As in Java's DefaultRecord; brokers store it."""
-    (read,) = read_record_batches(batch(b"\x0c\0\0\0\x09\x03\0", 1))
+    (read,) = read_all(batch(b"\x0c\0\0\0\x09\x03\0", 1))
     assert (read.records[0].key, read.records[0].value) == (None, None)
 
 
 def test_header_key_that_is_not_utf_8_is_replaced() -> None:
     """As in Java's RecordHeader; brokers store it."""
-    (read,) = read_record_batches(batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1))
+    (read,) = read_all(batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1))
     assert read.records[0].headers == (("\ufffd", None),)
 
 
@@ -309,20 +314,31 @@ def test_damaged_and_control_batches_always_raise(wrong: bytes) -> None:
         each(batch(ONE, 1) + wrong)
 
 
-def test_decompression_limit_covers_all_batches_together() -> None:
+def test_decompression_limit_holds_for_each_batch() -> None:
     records = record(value=bytes(100_000))
     small = batch(bytes(compress(Codec.ZSTD, None, records)), 1, attributes=Codec.ZSTD)
     assert len(small) < 200
-    assert len(read_record_batches(small * 3, max_decompressed_bytes=3 * len(records))) == 3
+    assert len(read_all(small * 3, max_decompressed_bytes=len(records))) == 3
     with pytest.raises(ProtocolError, match="more than the limit"):
-        read_record_batches(small * 3, max_decompressed_bytes=3 * len(records) - 1)
+        read_all(small * 3, max_decompressed_bytes=len(records) - 1)
+
+
+def test_records_and_headers_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_eos_sink.protocol.record_reader.MAX_OBJECTS", 10)
+    for rows, fits in (([8], True), ([9], True), ([10], False), ([4, 4], True), ([5, 4], False)):
+        block = encode_rows([(None, None, [("h", None)] * count) for count in rows], TIME)
+        if fits:
+            assert [len(one.headers) for one in read_all(sealed(block))[0].records] == rows
+        else:
+            with pytest.raises(ProtocolError, match="more than 10 records and headers"):
+                read_all(sealed(block))
 
 
 @settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints_of_any_64_bit_number_are_read_back(number: int) -> None:
     body = b"\0" + encode_varint(number) + b"\0\x01\x01\0"
-    (read,) = read_record_batches(batch(encode_varint(len(body)) + body, 1, base_timestamp=0))
+    (read,) = read_all(batch(encode_varint(len(body)) + body, 1, base_timestamp=0))
     assert read.records[0].timestamp == number
 
 
@@ -352,7 +368,7 @@ def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Codec) -
     assert bytes(block.records) == data[BATCH_OVERHEAD:]
     assert (block.record_count, block.compression, block.size_in_bytes) == (len(ROWS), codec, len(data))
     again = sealed(block, producer_id=4712, producer_epoch=0, base_sequence=40)
-    (old,), (new,) = read_record_batches(data), read_record_batches(again)
+    (old,), (new,) = read_all(data), read_all(again)
     assert (new.producer_id, new.producer_epoch, new.base_sequence) == (4712, 0, 40)
     assert (new.records, new.compression) == (old.records, codec)
     assert (new.base_timestamp, new.max_timestamp) == (old.base_timestamp, old.max_timestamp)
@@ -361,7 +377,7 @@ def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Codec) -
 def test_blocks_keep_the_times_of_their_records() -> None:
     data = batch(record(0, time=5) + record(1, time=-9), 2, max_timestamp=TIME + 5)
     ((_, block),) = read_blocks(data)
-    (read,) = read_record_batches(sealed(block))
+    (read,) = read_all(sealed(block))
     assert [one.timestamp for one in read.records] == [TIME + 5, TIME - 9]
     assert read.max_timestamp == TIME + 5
 

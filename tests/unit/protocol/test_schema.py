@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.protocol import schema, wire_types
 from kafka_eos_sink.protocol.messages import EndTxnRequest, EndTxnResponse, MetadataRequest
 from kafka_eos_sink.protocol.schema import (
     NEVER_FLEXIBLE,
@@ -44,6 +45,16 @@ UInt16 = Annotated[int, fixed("uint16", "H")]
 class Inner:
     number: Int32
     tag: String = tagged(0, default="")
+
+
+@struct
+class Row:
+    numbers: tuple[Int8, ...]
+
+
+@struct
+class Rows:
+    rows: tuple[Row, ...]
 
 
 @struct
@@ -173,6 +184,17 @@ def test_types_in_their_old_form() -> None:
 def test_truncated_at_any_byte_is_refused(length: int) -> None:
     with pytest.raises(ProtocolError, match="version 0 of Everything"):
         decode(Everything, 0, ENCODED[:length])
+
+
+def test_array_elements_of_one_message_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wire_types.MAX_VALUES == 1_000_000
+    monkeypatch.setattr(schema, "MAX_VALUES", 10)
+    fits, too_many = (Rows(rows=(Row(numbers=(1, 2, 3, 4)), Row(numbers=(1,) * last))) for last in (4, 5))
+    # Each message has its own room.
+    for _ in range(3):
+        assert decode(Rows, 0, encode(fits, 0)) == fits
+        with pytest.raises(ProtocolError, match="values in the arrays of one message"):
+            decode(Rows, 0, encode(too_many, 0))
 
 
 def test_trailing_bytes_are_refused() -> None:

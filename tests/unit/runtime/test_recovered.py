@@ -41,7 +41,7 @@ def said(
 ) -> tuple[int, str, dict[str, Any]]:
     """The exit status, the table with its lines joined, and the JSON."""
     monkeypatch.setattr(operator, "recover", lambda *_, **__: done)
-    command = ["recover", "--bootstrap-servers", "localhost:1", "--write-id", "w"]
+    command = ["recover", "--yes", "--bootstrap-servers", "localhost:1", "--write-id", "w"]
     status = main(command)
     shown = " ".join(capsys.readouterr().out.split())
     assert main([*command, "--json"]) == status

@@ -149,6 +149,22 @@ def test_sink_options_are_resolved_but_kafka_options_are_not(monkeypatch: pytest
     assert part == {"txnappid": "daily", "kafka.client.id": "${env:WHO}"}
 
 
+def test_sink_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTER", "${env:INNER}")
+    monkeypatch.setenv("INNER", "wrong")
+    part = sink_part({"txnAppId": "${env:OUTER}", "txnVersion": "1", "kafka.bootstrap.servers": "localhost:9092"})
+    options = read_options(part, resolved=True)
+    assert options.txn_app_id == "${env:INNER}"
+    assert ("txnAppId", "${env:INNER}") in options.producer.interceptor_options
+
+
+def test_only_the_references_of_a_secret_are_shown() -> None:
+    jaas = 'org.apache.PlainLoginModule required username="${env:KUSER}" password="hunter2-literal";'
+    shown = readable({"kafka.sasl.jaas.config": jaas, "pasword": "hunter2-literal ${env:KUSER}"})
+    assert "hunter2-literal" not in shown
+    assert shown.count("='${env:KUSER}'") == 2
+
+
 def test_readable_options_hold_no_secret() -> None:
     shown = readable(
         {
@@ -169,6 +185,12 @@ def test_interceptors_are_configured_without_literal_secrets() -> None:
     options = read(kafka__sasl__password="hunter2", kafka__linger__ms="5")
     assert ("kafka.linger.ms", "5") in options.producer.interceptor_options
     assert "hunter2" not in str(options.producer.interceptor_options)
+
+
+def test_interceptors_see_only_the_references_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALF", "horse")
+    options = read(kafka__sasl__password="hunter2-${env:HALF}")
+    assert ("kafka.sasl.password", "${env:HALF}") in options.producer.interceptor_options
 
 
 def test_stream_accepts_sparks_options_and_rejects_batch_options() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.settings.secrets import has_reference, resolve
+from kafka_eos_sink.settings.secrets import references, resolve
 
 
 def test_references_stand_anywhere_in_a_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_references_stand_anywhere_in_a_value(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize("value", ["", "plain", "$HOME", "${HOME}", "100%", "{env:X}", "${env}"])
 def test_other_values_stay_as_they_are(value: str) -> None:
-    assert not has_reference(value)
+    assert references(value) == ""
     assert resolve(value) == value
 
 
@@ -36,10 +36,26 @@ def test_unresolvable_reference_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ("${file:nokey}", "${file:/path:key}"),
         ("${vault:a/b:password}", "no provider 'vault'"),
     ):
-        assert has_reference(value)
+        assert references(value) == value
         with pytest.raises(ConfigurationError) as caught:
             resolve(value)
         assert caught.value.code == "UNRESOLVED_REFERENCE"
         assert value in caught.value.message
         assert reason in caught.value.message
         assert "hunter2" not in caught.value.message
+
+
+def test_only_references_are_shown_of_a_value() -> None:
+    assert references('username="${env:A}" password="hunter2-${file:/b:c}";') == "${env:A} ${file:/b:c}"
+
+
+@pytest.mark.parametrize("value", ["none", " NONE ", "of"])
+def test_references_are_refused_when_switched_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SOME_SECRET", "hunter2")
+    monkeypatch.setenv("KAFKA_EOS_REFERENCES", value)
+    with pytest.raises(ConfigurationError, match="KAFKA_EOS_REFERENCES") as caught:
+        resolve("${env:SOME_SECRET}")
+    assert caught.value.code == "UNRESOLVED_REFERENCE"
+    assert resolve("no reference") == "no reference"
+    monkeypatch.setenv("KAFKA_EOS_REFERENCES", "all")
+    assert resolve("${env:SOME_SECRET}") == "hunter2"

@@ -83,6 +83,7 @@ def problem(properties: Mapping[str, str]) -> str:
 
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
 NAMED = {"sasl.username": "alice", "sasl.password": SECRET}
+HOST_CHECK = "ssl.endpoint.identification.algorithm"
 OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 CLIENT = {ENDPOINT: "https://idp.example/token"}
 
@@ -165,8 +166,12 @@ def test_tls_1_3_suites_are_ignored_with_a_warning() -> None:
 
 @pytest.mark.parametrize(("value", "verified"), [("https", True), ("HTTPS", True), ("", False), (" ", False)])
 def test_host_name_is_verified_unless_disabled(value: str, verified: bool) -> None:
-    found = security({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value})
+    given = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value}
+    found, problems, warnings = read(given)
+    assert problems == []
+    assert found is not None
     assert found.tls.verify_host_name is verified
+    assert [warning.split()[0] for warning in warnings] == ([] if verified else [f"kafka.{HOST_CHECK}"])
 
 
 @pytest.mark.parametrize(
@@ -237,6 +242,14 @@ def test_plain_without_encryption_warns() -> None:
     assert found is not None
     assert "SASL_SSL encrypts it" in warning
     assert security(plain | {"security.protocol": "SASL_SSL"}).uses_tls
+
+
+def test_token_without_encryption_warns() -> None:
+    provider = {"sasl.oauthbearer.token.provider": "string:capwords"}
+    found, problems, (warning,) = read(OAUTH | provider | {"security.protocol": "SASL_PLAINTEXT"})
+    assert problems == []
+    assert found is not None
+    assert "kafka.sasl.mechanism=OAUTHBEARER sends the token" in warning
 
 
 @pytest.mark.parametrize(
@@ -326,13 +339,17 @@ def test_token_source_is_a_function_or_unsecured() -> None:
     assert found is not None
     assert isinstance(found.credentials, TokenCredentials)
     assert isinstance(found.credentials.source, TokenProvider)
-    unsecured = security(OAUTH | {"sasl.jaas.config": f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}).sasl
+    unsigned = OAUTH | {"sasl.jaas.config": f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}
+    unsecured, problems, (warning,) = read(unsigned)
+    assert problems == []
+    assert "a token without a signature" in warning
     assert unsecured is not None
-    assert unsecured.credentials == TokenCredentials(source=UnsecuredToken(principal="alice"))
+    assert unsecured.sasl is not None
+    assert unsecured.sasl.credentials == TokenCredentials(source=UnsecuredToken(principal="alice"))
 
 
 def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> None:
-    found = security(
+    found, problems, _ = read(
         OAUTH
         | CLIENT
         | {
@@ -342,6 +359,8 @@ def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> No
             "sasl.oauthbearer.client.secret": SECRET,
         }
     )
+    assert problems == []
+    assert found is not None
     assert found.tls.trusted_certificates == stores.authority.strip()
 
 

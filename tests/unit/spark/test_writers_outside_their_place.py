@@ -11,6 +11,14 @@ OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
 SCHEMA = StructType().add("value", "string")
 
 
+def test_writer_resolves_a_reference_of_the_sink_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTER", "${env:INNER}")
+    monkeypatch.setenv("INNER", "wrong")
+    named = OPTIONS | {"txnAppId": "${env:OUTER}", "txnVersion": "1"}
+    writer = KafkaEosDataSource(named).writer(SCHEMA, overwrite=False)
+    assert writer._checked_options().txn_app_id == "${env:INNER}"
+
+
 def test_write_outside_a_task_is_an_error() -> None:
     writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
     with pytest.raises(KafkaEosError, match=r"NOT_IN_A_TASK\]"):

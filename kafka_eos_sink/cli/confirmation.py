@@ -1,0 +1,42 @@
+"""What the commands that change a write show first, and how they ask."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from kafka_eos_sink.cli import EXIT_FAILURE, console
+from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.cli.transactions import transactions_table
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.runtime.operator import Preview
+
+
+def require_consent(found: Preview, effect: str, *, err: bool) -> None:
+    """Show what a command found and what it would do, and ask on a terminal.
+
+    Args:
+        err: Show it on standard error, because standard output is for JSON.
+
+    Raises:
+        typer.Exit: Nobody agreed (status 1).
+    """
+    tables = [commits_table(found.writes)] if found.writes else []
+    if found.opened:
+        tables.append(transactions_table(found.opened, time.time_ns() // 1_000_000))
+    for table in tables:
+        console.output_console(stderr=err).print(table)
+        console.echo("", err=err)
+    console.echo(effect, err=err)
+    if not agrees("Do it?"):
+        console.echo("Nothing was changed. Run the command again with --yes to do it.", err=True)
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def agrees(question: str) -> bool:
+    """Ask on a terminal; without one, nobody can agree."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(question, err=True)

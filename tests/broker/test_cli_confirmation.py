@@ -1,0 +1,90 @@
+"""`kafka-eos recover` and `resolve` show what they would do, and do it only if somebody agrees."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dead_writes import ROWS, tasks, write_all, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import session
+from kafka_testing import assert_nothing_open, create_topic, read_committed
+from terminals import on_terminal
+
+
+def test_recover_without_consent_shows_and_changes_nothing(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    assert main(where) == 1
+    captured = capsys.readouterr()
+    for message in messages:
+        assert message.prepared is not None
+        assert message.prepared.identity.transactional_id in captured.out
+    assert "prepared" in captured.out
+    assert f"recover would fence every job or query that runs under {given.write_id}" in captured.out
+    assert "Nothing was changed. Run the command again with --yes" in captured.err
+    assert main([*where, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "recover would fence" in captured.err
+    status, shown = on_terminal(where, "n")
+    assert status == 1
+    assert "recover would fence" in shown
+    # The driver is not fenced, and its transactions are open.
+    session.commit(given, plan, messages)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+def test_recover_on_a_terminal_acts_when_told_to(kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    tasks(given, session.plan(given))
+    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    status, shown = on_terminal(where, "y")
+    assert status == 0, shown
+    assert "abort" in shown
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+def test_resolve_asks_on_a_terminal_and_else_needs_yes(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    write_all(given)
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    answer = ["resolve", *where, "--version", "3", "--as", "rewrite", "--allow-duplicates"]
+
+    def state() -> str:
+        assert main(["commits", *where, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        return str(found["state"])
+
+    assert main(answer) == 1
+    captured = capsys.readouterr()
+    assert "record version 3 as rewrite: its next run writes it" in captured.out
+    assert "rows that are visible are then there twice" in captured.out
+    assert "Nothing was changed" in captured.err
+    status, shown = on_terminal(answer, "")
+    assert (status, state()) == (1, "finished"), shown
+    status, shown = on_terminal(answer, "y")
+    assert (status, state()) == (0, "resolved"), shown
+
+
+def test_refused_answer_is_refused_before_the_question(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic)
+    write_all(given)
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    assert main(["resolve", *where, "--version", "2", "--as", "committed"]) == 1
+    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
