@@ -107,8 +107,6 @@ def _finish(
     )
     decision = settled.found.decision
     if settled.lost:
-        if request.random_write_id:
-            yield from forget(decision, driver.identity, driver.sequence)
         raise refusals.void(decision, can_be_rerun=not request.random_write_id)
     yield Reached("commit.finished")
     if request.random_write_id:

@@ -13,6 +13,7 @@ from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Pr
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     AbortedTransactions,
+    AreCommitted,
     DescribeProducers,
     DescribeTransactions,
     LastStableOffsets,
@@ -214,43 +215,19 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
     )
 
 
-def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
     """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
     (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
-    unseen = written_by(lost)
-    while True:
-        look = yield from look_at(unseen)
-        for identity, part in look.seen:
-            raise refusals.unresolved(
-                decision,
-                f"the commit log shows {identity.transactional_id} aborted, but readers of {part.topic}-{part.partition} see "
-                f"its records from offset {part.first_offset} on",
-            )
-        # From version 2 on the epoch of the marker proves whose it is.
-        unseen = tuple(each for each in look.untold if each[0].transaction_version < 2)
-        if not unseen or not look.may_read or not (unseen := (yield from _ended_behind_others(unseen))):
-            return
-        now: int = yield Now()
-        if now > deadline:
-            identity, part = unseen[0]
-            raise refusals.pending(
-                decision,
-                f"readers do not get to the records of {identity.transactional_id} in {part.topic}-{part.partition} at offset "
-                f"{part.first_offset}, so nobody can tell whether they were aborted: see kafka-eos transactions for what holds them up",
-            )
-        yield Wait(10 * POLL_MS)
-
-
-def _ended_behind_others(written: Sequence[Written]) -> Procedure[tuple[Written, ...]]:
-    """Those that are not open in their partitions, so that only readers could tell how they ended."""
-    where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in written))
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
-    return tuple(
-        (identity, part)
-        for identity, part in written
-        if (producers.get((part.topic, part.partition)) or {}).get(identity.producer_id, (-1, -1))[1]
-        != part.first_offset
-    )
+    look = yield from look_at(written_by(lost))
+    # Where readers do not get there, the log itself shows it. From version 2 on the epoch of the witness proves whose it is.
+    hidden = tuple(each for each in look.untold if look.may_read and each[0].transaction_version < 2)
+    committed: tuple[bool, ...] = (yield AreCommitted(hidden)) if hidden else ()
+    for identity, part in (*look.seen, *(each for each, found in zip(hidden, committed, strict=True) if found)):
+        raise refusals.unresolved(
+            decision,
+            f"the commit log shows {identity.transactional_id} aborted, but {part.topic}-{part.partition} has its records from offset "
+            f"{part.first_offset} on as committed",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,10 +56,14 @@ def finish(
             if Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
-    for _ in range(MOST_COPIES):
+    copied_here = 0
+    while True:
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
         if not settled.lost:
             return settled, driver
+        if copied_here == MOST_COPIES:
+            break
+        copied_here += 1
         losers = ()
         decision = found.decision
         try:

@@ -86,7 +86,7 @@ def settle(
                 f"{unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
             )
     try:
-        yield from require_not_readable(decision, lost, deadline)
+        yield from require_not_readable(decision, lost)
         proven = yield from verify_visible(decision, answered, deadline)
         if recovering:
             yield from verify_no_foreign_abort(decision, answered, deadline)

@@ -269,6 +269,14 @@ class AbortedTransactions:
 
 
 @dataclass(frozen=True, slots=True)
+class AreCommitted:
+    """Read the partitions past what readers see. Result: for each, whether the first marker of its producer id behind the range is a
+    COMMIT. No marker and a partition that cannot be read count as False."""
+
+    written: tuple[tuple[ProducerIdentity, OffsetRange], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """Result: ms of a clock that only this process can read and nobody can set. For deadlines."""
 
@@ -379,6 +387,7 @@ Step = (
     | LastStableOffsets
     | DescribeProducers
     | AbortedTransactions
+    | AreCommitted
     | Now
     | WallClock
     | Wait

@@ -67,8 +67,7 @@ class Sender:
         self._backoff = backoff
         self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
         self._coordination: PendingRequest | None = None
-        self._sent: set[PendingRequest] = set()
-        """All requests in flight, abandoned ones too. The client may have other producers."""
+        self._sent: set[PendingRequest] = set()  # abandoned ones too: the client may have other producers
         self._next_expiry = 0
         self._waiting = False
 

@@ -207,6 +207,9 @@ def read_record_batches(data: Buffer, *, max_decompressed_bytes: int = MAX_DECOM
         yield _read_batch(view, _read_header(view), max_decompressed_bytes)
 
 
+MAX_MARKER_BYTES = 1 << 10
+
+
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     """Read batches without reading their records, to append them elsewhere.
 
@@ -228,6 +231,14 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
             uncompressed_bytes=len(records),
         )
         yield header, block
+
+
+def is_commit_marker(header: BatchHeader, block: RecordsBlock) -> bool:
+    """Whether a control batch of `read_blocks` holds a COMMIT marker. Raises `ProtocolError` as `read_record_batches`."""
+    where = f"the batch at offset {header.base_offset}"
+    section = decompress(block.compression, block.records, MAX_MARKER_BYTES)
+    records = RecordReader(section, where).read(header, None, False)
+    return any(_control_record(record, where).type == CONTROL_COMMIT for record in records)
 
 
 def read_each_batch(

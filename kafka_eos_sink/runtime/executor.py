@@ -73,6 +73,7 @@ class Executor:
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
         proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
+        copier = RecordCopier(admin, where, config)
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
             steps.ListOpenTransactions: self._list_open,
             steps.DescribeTransactions: self._describe,
@@ -87,7 +88,8 @@ class Executor:
             steps.LastStableOffsets: proofs.last_stable_offsets,
             steps.DescribeProducers: proofs.describe_producers,
             steps.AbortedTransactions: proofs.aborted_transactions,
-            steps.CopyRecords: RecordCopier(admin, where, config).copy,
+            steps.AreCommitted: copier.are_committed,
+            steps.CopyRecords: copier.copy,
             steps.Now: lambda _: admin.client.clock(),
             steps.WallClock: lambda _: time.time_ns() // 1_000_000,
             steps.Wait: lambda step: time.sleep(step.ms / 1000),

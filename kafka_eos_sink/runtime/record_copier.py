@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.record_batch import BatchHeader, RecordsBlock, read_blocks
+from kafka_eos_sink.protocol.record_batch import BatchHeader, RecordsBlock, is_commit_marker, read_blocks
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.data_proofs import query_partitions
 
@@ -82,8 +83,31 @@ class RecordCopier:
             for each in opened:
                 if not is_done or each.gone is not None:
                     # It waits for its requests in flight: one that arrives after the ABORT marker would open a transaction again.
-                    each.producer.abort(deadline)
+                    with suppress(KafkaEosError):
+                        each.producer.abort(deadline)
                 each.producer.close()
+
+    def are_committed(self, step: steps.AreCommitted) -> tuple[bool, ...]:
+        """Perform `AreCommitted`: read each partition once, from the first range's end on."""
+        found: dict[tuple[str, int, int], bool] = {}
+        for where in {(part.topic, part.partition) for _, part in step.written}:
+            wanted = {
+                identity.producer_id: part.last_offset
+                for identity, part in step.written
+                if (part.topic, part.partition) == where
+            }
+            offset = min(wanted.values()) + 1
+            while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
+                for header, block in fetched.batches:
+                    if header.is_control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
+                        found[*where, header.producer_id] = is_commit_marker(header, block)
+                        del wanted[header.producer_id]
+                if fetched.next_offset == offset:
+                    break
+                offset = fetched.next_offset
+        return tuple(
+            found.get((part.topic, part.partition, identity.producer_id), False) for identity, part in step.written
+        )
 
     def _flush(self, opened: Sequence[_OpenCopy]) -> None:
         self._take_turns(opened, lambda unsent: unsent == 0)

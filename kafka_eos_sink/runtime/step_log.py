@@ -31,6 +31,8 @@ def subject(step: steps.Step) -> str:
             return _some(map(_partition, partitions))
         case steps.AbortedTransactions(ranges=ranges):
             return _ranges(ranges)
+        case steps.AreCommitted(written=written):
+            return _ranges([part for _, part in written])
         case steps.CommitGroupOffsets(identity=identity, group_id=group):
             return f"group {group}, {_producer(identity)}"
         case steps.CopyRecords(copies=copies):

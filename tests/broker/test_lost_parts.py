@@ -508,7 +508,11 @@ def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
 
 @pytest.mark.parametrize("txn_app_id", ["given", "none"])
 def test_version_that_a_commit_called_void_stays_void(
-    any_kafka: EmbeddedKafka, held_commit: HeldCommit, monkeypatch: pytest.MonkeyPatch, txn_app_id: str
+    any_kafka: EmbeddedKafka,
+    held_commit: HeldCommit,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    txn_app_id: str,
 ) -> None:
     """Whoever runs the job again, as the error says, has no row twice, even if the records were unreadable for a while only."""
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
@@ -519,11 +523,43 @@ def test_version_that_a_commit_called_void_stays_void(
         patched.setattr(RecordCopier, "_fetch", lambda *_: Gone("the leader returns nothing"))
         with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the "):
             held_commit(first, plan, messages, lambda: abort_by_hand(first, messages))
-    session.abort(first, plan, messages)
+    # The abort knows its own driver, and ends what a killed worker has left.
+    leave_open(first, TASKS)
+    assert session.abort(first, plan, messages) is not None
+    assert "newer driver" not in caplog.text
+    assert_none_of_ours_open(any_kafka, first)
     assert values(any_kafka, topic) == Counter()
     monkeypatch.delenv(VARIABLE)
     write_all(first if txn_app_id == "given" else again, TASKS)
     assert_every_row_once(any_kafka, first)
+
+
+def leave_open(given: session.WriteSettings, partition: int) -> None:
+    """What a worker leaves that was killed before its message."""
+    with NetworkClient(given.client) as client:
+        name = task_transactional_id(given.write_id, partition, 5)
+        producer = Producer(client, given.producer, transactional_id=name)
+        with closing(producer):
+            producer.init_producer_id(client.clock() + 30_000)
+            producer.begin()
+            producer.write(rows_of(given.topic or "", partition))
+            producer.flush()
+
+
+def test_lost_part_behind_an_open_attempt_is_copied_at_once(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery ends the attempt only after the decision is finished, so it must not wait for readers to pass it."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    plan = session.plan(given)
+    leave_open(given, 0)
+    messages = tasks(given, plan, TASKS)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    given = replace(given, producer=ProducerConfig(delivery_timeout_ms=600_000))
+    session.plan(given)  # within the test's time limit, long before the delivery timeout
+    assert_every_row_once(any_kafka, given)
 
 
 def job_with_id(kafka: EmbeddedKafka, topic: str, txn_app_id: str) -> session.WriteSettings:

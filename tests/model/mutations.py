@@ -567,7 +567,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
-            Edit(settle.settle, "        yield from require_not_readable(decision, lost, deadline)\n", ""),
+            Edit(settle.settle, "        yield from require_not_readable(decision, lost)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),

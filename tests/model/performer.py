@@ -72,6 +72,8 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = T
             return (("producers", step.partitions),)
         case steps.AbortedTransactions():
             return (("aborted", step.ranges),)
+        case steps.AreCommitted():
+            return (("are committed", tuple((identity.producer_id, part) for identity, part in step.written)),)
         case steps.WriteRows():
             identity = identity_of(step.identity)
             found: list[Request] = []
@@ -155,6 +157,8 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
             return cluster, tuple((where, producers(cluster, log_partition(where))) for where in partitions)
         case ("aborted", ranges):
             return cluster, tuple((part, _aborted(cluster, part)) for part in ranges)
+        case ("are committed", written):
+            return cluster, tuple(_is_committed(cluster, *each) for each in written)
     raise AssertionError(f"no such request: {request}")
 
 
@@ -167,6 +171,12 @@ def copied_records(
         for entry in cluster.logs[partition][first : last + 1]
         if isinstance(entry, Data) and (entry.producer_id, entry.producer_epoch) == source and not entry.gone
     )
+
+
+def _is_committed(cluster: Cluster, producer_id: int, part: OffsetRange) -> bool:
+    behind = cluster.logs[log_partition((part.topic, part.partition))][part.last_offset + 1 :]
+    markers = [entry for entry in behind if isinstance(entry, Control) and entry.producer_id == producer_id]
+    return bool(markers) and markers[0].commit
 
 
 def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:
@@ -289,6 +299,8 @@ def answer_of(
             return {where: dict(found) if may_read else None for where, found in answer}
         case steps.AbortedTransactions():
             return dict(answer) if may_read else None
+        case steps.AreCommitted():
+            return answer
         case steps.WriteRows():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))

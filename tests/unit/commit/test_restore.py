@@ -405,6 +405,14 @@ def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
     assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"
 
 
+def test_last_copy_that_is_not_lost_finishes_the_run() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = MOST_COPIES - 1
+    settled, _ = cluster.finish()
+    assert (settled.lost, settled.found.decision.copies) == ((), MOST_COPIES)
+    assert cluster.open == {}
+
+
 def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     cluster = Cluster(1, 2, partitions=3)
     cluster.gone = {2}

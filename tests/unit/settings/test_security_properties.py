@@ -298,8 +298,8 @@ def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
 
 def test_extensions_are_read_from_their_option() -> None:
     given = {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool=a"}
-    module = {"sasl.jaas.config": f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}
-    found = security(OAUTH | module | given).sasl
+    provider = {"sasl.oauthbearer.token.provider": "msk-iam:eu-west-1"}
+    found = security(OAUTH | provider | given).sasl
     assert found is not None
     assert isinstance(found.credentials, TokenCredentials)
     assert found.credentials.extensions == (("identityPoolId", "pool=a"), ("logicalCluster", "lkc-1"))

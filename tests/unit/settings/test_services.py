@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from kafka_eos_sink.settings.options import read_options
-from kafka_eos_sink.settings.secrets import has_reference
+from kafka_eos_sink.settings.secrets import references
 
 PAGE = (Path(__file__).parents[3] / "docs/services.md").read_text("utf-8")
 BLOCKS = [ast.literal_eval(block) for block in re.findall(r"```python\noptions = (\{.*?\n\})\n```", PAGE, re.DOTALL)]
@@ -43,7 +43,7 @@ def test_block_is_read_without_a_problem_or_warning(block: dict[str, str], folde
     assert found.warnings == ()
     assert found.client.security.protocol == block["kafka.security.protocol"]
     secret = [value for name, value in block.items() if re.search(r"password|secret|keystore\.key", name)]
-    assert all(map(has_reference, secret))
+    assert all(map(references, secret))
 
 
 def test_policy_for_iam_is_valid_json() -> None:
