@@ -150,10 +150,11 @@ class Bench:
         return found
 
     def assert_exactly_once(self, topic: str, count: int = TASKS * ROWS) -> None:
-        """The numbers below `count`, each once, ascending in each partition."""
+        """The numbers below `count`, each once, those of a task ascending in each partition. Tasks run at once, as do their copies."""
         found = self.read(topic)
         assert Counter(number for partition in found for number in partition) == Counter(range(count))
-        assert found == [sorted(partition) for partition in found]
+        of_tasks = [[number for number in rows if number // ROWS == task] for rows in found for task in range(count)]
+        assert of_tasks == [sorted(rows) for rows in of_tasks]
 
     def assert_nothing_visible(self, topic: str) -> None:
         assert self.read(topic) == [[] for _ in range(PARTITIONS)]

@@ -145,6 +145,11 @@ def test_abort_ends_what_was_handed_over_while_a_broker_hangs(three: EmbeddedKaf
         session.abort(later, plan, messages)
         ids = [message.prepared.identity.transactional_id for message in messages if message.prepared is not None]
         with connected(settings.client) as admin:
-            found = admin.describe_transactions(ids, admin.client.clock() + int(PATIENCE_S * 1_000))
-        assert [state.transaction_state for state in found.values() if state is not None] == ["CompleteAbort"] * TASKS
+
+            def are_ended() -> bool:
+                found = admin.describe_transactions(ids, admin.client.clock() + int(PATIENCE_S * 1_000))
+                states = [state.transaction_state for state in found.values() if state is not None]
+                return states == ["CompleteAbort"] * TASKS
+
+            wait_until(are_ended, "the markers of the aborts")
     assert_nothing_open(three.bootstrap_servers, [settings.topic or ""], of=settings.write_id)
