@@ -50,6 +50,10 @@ faults: setup  ## every case of the tables of which `make test-all` takes sample
 slice: setup  ## a tenth of the tests that `make test` leaves out: SLICE=0 to 9
 	@$(TESTS) --tier exhaustive --effort all --beyond test --slice $(SLICE)/10
 
+.PHONY: matrix
+matrix: java  ## a smoke test on Spark 4.0 to 4.3 and Python 3.11 to 3.13 (downloads 450 MB for each)
+	@tools/run-matrix
+
 .PHONY: torture
 torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/torture/streaming_kills.py $(TORTURE)

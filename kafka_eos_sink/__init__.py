@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.settings.kafka_properties import options_from_file
     from kafka_eos_sink.spark.data_source import KafkaEosDataSource
     from kafka_eos_sink.spark.partitioning import partition_for_topic
+    from kafka_eos_sink.spark.spark_sessions import activate_session
 
 # At import, because Spark starts planner, task and commit processes that run no other code of ours first.
 configure()
@@ -48,11 +49,13 @@ __all__ = [
     "TransactionAbortedError",
     "WriteRefusedError",
     "__version__",
+    "activate_session",
     "options_from_file",
     "partition_for_topic",
 ]
 
 _LAZY = {
+    "activate_session": "kafka_eos_sink.spark.spark_sessions",
     "KafkaEosDataSource": "kafka_eos_sink.spark.data_source",
     "options_from_file": "kafka_eos_sink.settings.kafka_properties",
     "partition_for_topic": "kafka_eos_sink.spark.partitioning",
@@ -62,7 +65,14 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     # Loaded on first use: the command line needs no Spark, and importing pyspark takes longer than most commands.
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        try:
+            return getattr(import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark":
+                raise
+            raise ConfigurationError(
+                "PYSPARK_MISSING", f"{name} needs PySpark: pip install 'kafka-eos-sink[spark]'"
+            ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

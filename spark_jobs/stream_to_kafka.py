@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pyspark import java_gateway
 from pyspark.errors import StreamingQueryException
 
 from kafka_eos_sink.jobs.record_expressions import KAFKA_COLUMNS, add_record_arguments, check_record_arguments, records
@@ -201,9 +200,13 @@ class StopOnSignal:
         self.interrupted = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._python_signal)
-        context: Any = spark.sparkContext
-        java_gateway.ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-        self._signals = context._jvm.sun.misc
+        java: Any = getattr(spark, "_jvm", None)
+        if java is None:  # Spark Connect: the JVM is a server of its own, which no signal for this job reaches.
+            return
+        from pyspark import java_gateway
+
+        java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        self._signals = java.sun.misc
         for name in ("TERM", "INT"):
             # A JVM started with -Xrs does not handle signals; then only signals to this process count.
             with suppress(Exception):

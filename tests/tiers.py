@@ -295,6 +295,8 @@ RULES: tuple[Rule, ...] = (
         one_of("spark_version", "this Spark"),
     ),
     Rule("spark/test_partition_for_topic.py", ALL),
+    Rule("spark/test_connect.py", ALL),
+    Rule("spark/test_sql.py", ALL),
     Rule("spark/test_demo.py", ALL),
     Rule("spark/test_bench.py", ALL),
     Rule("spark/test_notebooks.py", ALL),

@@ -280,5 +280,5 @@ def _ivy_jar() -> Path:
         return jars[-1]
     raise _unavailable(
         "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed; "
-        "run `pip install pyspark`."
+        "run `pip install 'kafka-eos-sink[spark]'` once; Kafka then starts without it."
     )

@@ -68,9 +68,11 @@ def connection_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: resolve(value) for name, value in options.items() if name.removeprefix(PREFIX) in _CONNECTION}
 
 
-def missing_jars(spark: SparkSession) -> tuple[str, ...]:
-    """Return the jars of ``KAFKA_SOURCE_JARS`` that this Spark lacks in any version."""
-    java: Any = spark.sparkContext._jvm
+def missing_jars(spark: SparkSession) -> tuple[str, ...] | None:
+    """Return the jars of ``KAFKA_SOURCE_JARS`` that this Spark lacks in any version; None if Spark Connect hides its jars."""
+    java: Any = getattr(spark, "_jvm", None)
+    if java is None:
+        return None
     # The context class loader is the only one that sees the jars of --jars; Class.forName of Py4J's own loader does not.
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     # A look-up of the class file, not of the class: loading it would fail on a jar that is missing beside it.

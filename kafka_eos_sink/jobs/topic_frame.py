@@ -90,7 +90,7 @@ def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], rea
 
 
 def _needs_client(spark: SparkSession, options: Mapping[str, str]) -> bool:
-    return bool(spark_source.missing_jars(spark) or spark_source.unknown_to_java(options))
+    return bool(spark_source.missing_jars(spark) != () or spark_source.unknown_to_java(options))
 
 
 def _client_config(options: Mapping[str, str]) -> ClientConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from kafka_eos_sink.errors import ConfigurationError
@@ -84,6 +85,12 @@ class KafkaEosDataSource(DataSource):
         Args:
             overwrite: Output mode complete, which writes every batch, as in Spark's Kafka sink.
         """
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise ConfigurationError(
+                "STREAMING_NOT_SUPPORTED",
+                "streaming needs Spark 4.1 or newer, and nothing was written. On Spark 4.0, write each batch in foreachBatch, with "
+                "txnAppId and txnVersion: docs/stream.md",
+            )
         from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 
         return KafkaEosStreamWriter(self.options, schema)

@@ -60,7 +60,10 @@ class KillableJob:
     def run(self, arguments: Sequence[str], fail: str = "") -> int:
         """The exit status."""
         with self.started(arguments, fail) as process:
-            return process.wait(DEADLINE_S)
+            try:
+                return process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"not done after {DEADLINE_S} s: {self.said()[-3000:]}") from None
 
     def die_at(self, point: str, arguments: Sequence[str]) -> None:
         """Everything of the driver is killed at once when the point is reached."""

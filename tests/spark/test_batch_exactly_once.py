@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafka_eos_sink import activate_session
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 
@@ -180,7 +181,7 @@ def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: 
     topics = [create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(3)]
 
     def write(topic: str) -> None:
-        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        activate_session(spark)
         writer(numbered(spark, 100, 2), kafka, topic=topic, txnAppId="parallel", txnVersion="1").save()
 
     with ThreadPoolExecutor() as threads:

@@ -18,6 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from kafka_eos_sink import activate_session
 from tests.spark.jobs import stream_rows, write_rows
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -84,7 +85,7 @@ class Application:
         errors: list[str] = []
 
         def run() -> None:
-            self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)  # see docs/batch.md on threads
+            activate_session(self.spark)
             self.context.setJobGroup(name, name)
             frame = write_rows.rows_to_write(self.spark, rows, partitions)
             if shuffled:

@@ -30,3 +30,12 @@ def test_write_of_a_writer_that_was_never_planned_is_an_error(monkeypatch: pytes
     writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
     with pytest.raises(KafkaEosError, match=r"NOT_PLANNED\]"):
         writer.write(iter(()))
+
+
+def test_streaming_on_spark_4_0_is_refused_before_the_writer_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tools/run-matrix runs a query on the real one."""
+    monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter")
+    with pytest.raises(
+        KafkaEosError, match=r"STREAMING_NOT_SUPPORTED\] streaming needs Spark 4.1 or newer, and nothing"
+    ):
+        KafkaEosDataSource(OPTIONS).streamWriter(SCHEMA, overwrite=False)

@@ -1,0 +1,139 @@
+"""Spark Connect: the user's program has no JVM; a server runs the planner, the tasks and the commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from tests.spark.jobs.connect_client import ROWS
+from tests.spark.killable_job import signal_all
+
+REPOSITORY = Path(__file__).parents[2]
+CLIENT = Path(__file__).parent / "jobs" / "connect_client.py"
+DEADLINE_S = 280.0
+
+
+@pytest.fixture(scope="module")
+def connect_server(
+    spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """A Connect server in a process of its own; the environment of its clients."""
+    folder = tmp_path_factory.mktemp("connect")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.master": "local[2,4]",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [
+                str(submit),
+                *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            ],
+            env={**os.environ, **spark_environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+        )
+
+    def listens() -> bool:
+        assert server.poll() is None, (folder / "server.log").read_text()[-3000:]
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    try:
+        wait_until(listens, "the Connect server", patience_s=DEADLINE_S)
+        yield {**os.environ, **spark_environment, "SPARK_REMOTE": f"sc://127.0.0.1:{port}"}
+    finally:
+        signal_all(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=folder,
+    )
+
+
+def test_batch_repeat_threads_stream_and_errors(
+    connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    topics = [create_topic(kafka.bootstrap_servers, partitions=3) for _ in range(4)]
+    done = run(connect_server, tmp_path, str(CLIENT), kafka.bootstrap_servers, str(tmp_path), *topics)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for topic, times in zip(topics, (1, 2, 1, 1), strict=True):
+        values = Counter(int(record.value or b"") for record in read_committed(kafka.bootstrap_servers, topic))
+        assert values == dict.fromkeys(range(ROWS), times)
+    assert_nothing_open(kafka.bootstrap_servers)
+    errors = json.loads(done.stdout.splitlines()[-1])
+    for name, sentence in {
+        "option": "[KAFKA_EOS.INVALID_OPTIONS] txnapid is not known; the nearest known name is txnAppId",
+        "columns": "[KAFKA_EOS.INVALID_COLUMNS] Required attribute 'value' not found",
+        "plan": "[KAFKA_EOS.CHECKPOINT_ROLLED_BACK] ",
+        "task": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
+        "stream": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
+    }.items():
+        assert sentence in errors[name], name
+
+
+def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "rows.json").write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))
+    topics = [create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(2)]
+    connection = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic")
+    files = ("--format", "json", "--schema", "id BIGINT", "--key", "id")
+
+    def job(name: str, *arguments: str) -> str:
+        done = run(connect_server, tmp_path, str(REPOSITORY / "spark_jobs" / f"{name}.py"), *arguments)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    once = ("--txn-app-id", "connect-job", "--txn-version", "1")
+    for _ in range(2):
+        job("batch_to_kafka", *connection, topics[0], *files, *once, f"{tmp_path}/rows")
+        where = ("--checkpoint", f"{tmp_path}/checkpoint", "--files", f"{tmp_path}/rows", "--trigger", "available-now")
+        job("stream_to_kafka", *connection, topics[1], *files, *where)
+    for topic in topics:
+        job("verify_exactly_once", *connection, topic, *files, "--files", f"{tmp_path}/rows")
+        assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+
+
+def test_a_failed_job_on_a_server_says_one_sentence(
+    connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.json").write_text('{"id": 1}\n')
+    arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", "no-such-topic", "--format", "json")
+    soon = ("--option", "kafka.max.block.ms=2000", f"{tmp_path}/rows.json")
+    done = run(connect_server, tmp_path, str(REPOSITORY / "spark_jobs" / "batch_to_kafka.py"), *arguments, *soon)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("batch_to_kafka: [KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ")
