@@ -12,7 +12,7 @@ from .settings import Setting, faults, named
 SETTINGS = named(
     (
         Setting(name="plain", drivers=3, faults=faults(unavailable=1, timeout=2), batches=2),
-        Setting(name="speculation", drivers=3, faults=faults(timeout=1, speculate=2, foreign_init=1), batches=2),
+        Setting(name="initialised", version=0, drivers=1, attempts=1, faults=faults(foreign_init=1)),
         Setting(name="expiry", drivers=3, faults=faults(timeout=2, expire=3, compact=2), loud=UNRESOLVABLE),
         Setting(name="swapped", drivers=3, rows=swapped, faults=faults(timeout=2), loud=UNRESOLVABLE),
         Setting(
@@ -130,7 +130,7 @@ CASES = (
         ("plan:EndTxn NONE", "plan:finished"),
     ),
     Case("4.2", "INVALID_TXN_STATE asks the witness", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
-    Case("4.2", "PRODUCER_FENCED asks the witness", "speculation", ("commit:EndTxn PRODUCER_FENCED",)),
+    Case("4.2", "PRODUCER_FENCED asks the witness", "initialised", ("commit:EndTxn PRODUCER_FENCED",)),
     Case(
         "4.2",
         "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides",

@@ -16,7 +16,7 @@ from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
-from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, DecisionStatus, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -409,7 +409,8 @@ class World:
                 plan: Plan = node.result
                 newest = plan.newest_decision(self.setting.query_id(number))
                 if newest is not None:
-                    self.count(f"plan:{newest.status.value}{' by copies' if '~' in newest.nonce else ''}")
+                    copied = newest.status is DecisionStatus.FINISHED and "~" in newest.nonce
+                    self.count(f"plan:{newest.status.value}{' by copies' if copied else ''}")
                 partitions = len(self.setting.rows(number, version))
                 driver = Driver("tasks", version, node.number, (1,) * partitions, (-1,) * partitions)
                 state = self._set_driver(state, number, driver)

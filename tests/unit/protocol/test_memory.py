@@ -31,10 +31,12 @@ decode(DescribeTransactionsRequest, 0, encode(DescribeTransactionsRequest(transa
 small = b"".join(seal(encode_rows([(None, bytes(100_000), ())], 0, codec=Codec.ZSTD), **SEAL))
 list(read_record_batches(small))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 resource.setrlimit(resource.RLIMIT_AS, (used + 4_000_000, resource.RLIM_INFINITY))
 try:
     read()
 except ProtocolError as error:
+    resource.setrlimit(resource.RLIMIT_AS, unlimited)
     print(error)
 """
 
