@@ -221,13 +221,31 @@ def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]
     look = yield from look_at(written_by(lost))
     # Where readers do not get there, the log itself shows it. From version 2 on the epoch of the witness proves whose it is.
     hidden = tuple(each for each in look.untold if look.may_read and each[0].transaction_version < 2)
-    committed: tuple[bool, ...] = (yield AreCommitted(hidden)) if hidden else ()
-    for identity, part in (*look.seen, *(each for each, found in zip(hidden, committed, strict=True) if found)):
+    committed: tuple[bool | None, ...] = (yield AreCommitted(hidden)) if hidden else ()
+    answers = list(zip(hidden, committed, strict=True))
+    yield from _require_open(decision, [each for each, found in answers if found is None])
+    for identity, part in (*look.seen, *(each for each, found in answers if found)):
         raise refusals.unresolved(
             decision,
             f"the commit log shows {identity.transactional_id} aborted, but {part.topic}-{part.partition} has its records from offset "
             f"{part.first_offset} on as committed",
         )
+
+
+def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[None]:
+    """Without a marker behind them, records are those of a transaction that is open there, or nobody can tell now."""
+    if not unmarked:
+        return
+    where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in unmarked))
+    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+    for identity, part in unmarked:
+        remembered = producers.get((part.topic, part.partition), {})
+        if remembered is not None and remembered.get(identity.producer_id, (-1, -1))[1] != part.first_offset:
+            raise refusals.pending(
+                decision,
+                f"{part.topic}-{part.partition} does not show how {identity.transactional_id} ended, whose records begin at offset "
+                f"{part.first_offset}",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

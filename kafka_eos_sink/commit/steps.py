@@ -271,7 +271,7 @@ class AbortedTransactions:
 @dataclass(frozen=True, slots=True)
 class AreCommitted:
     """Read the partitions past what readers see. Result: for each, whether the first marker of its producer id behind the range is a
-    COMMIT. No marker and a partition that cannot be read count as False."""
+    COMMIT; None if no marker was found."""
 
     written: tuple[tuple[ProducerIdentity, OffsetRange], ...]
 

@@ -87,7 +87,7 @@ class RecordCopier:
                         each.producer.abort(deadline)
                 each.producer.close()
 
-    def are_committed(self, step: steps.AreCommitted) -> tuple[bool, ...]:
+    def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
         """Perform `AreCommitted`: read each partition once, from the first range's end on."""
         found: dict[tuple[str, int, int], bool] = {}
         for where in {(part.topic, part.partition) for _, part in step.written}:
@@ -105,9 +105,7 @@ class RecordCopier:
                 if fetched.next_offset == offset:
                     break
                 offset = fetched.next_offset
-        return tuple(
-            found.get((part.topic, part.partition, identity.producer_id), False) for identity, part in step.written
-        )
+        return tuple(found.get((part.topic, part.partition, identity.producer_id)) for identity, part in step.written)
 
     def _flush(self, opened: Sequence[_OpenCopy]) -> None:
         self._take_turns(opened, lambda unsent: unsent == 0)

@@ -173,10 +173,10 @@ def copied_records(
     )
 
 
-def _is_committed(cluster: Cluster, producer_id: int, part: OffsetRange) -> bool:
+def _is_committed(cluster: Cluster, producer_id: int, part: OffsetRange) -> bool | None:
     behind = cluster.logs[log_partition((part.topic, part.partition))][part.last_offset + 1 :]
     markers = [entry for entry in behind if isinstance(entry, Control) and entry.producer_id == producer_id]
-    return bool(markers) and markers[0].commit
+    return markers[0].commit if markers else None
 
 
 def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:

@@ -14,7 +14,7 @@ import pytest
 from hand_driven import HandDrivenClient
 from kafka_eos_sink.client.connection import PendingRequest
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, LogRecord
+from kafka_eos_sink.commit.steps import AreCommitted, Copied, Copy, CopyRecords, Gone, LogRecord
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -406,6 +406,27 @@ def test_deleted_records_of_one_transaction_leave_the_other_whole() -> None:
     assert isinstance(gone, Gone)
     assert isinstance(copied, Copied)
     assert (copied.written.rows, cluster.client.values()) == (1, [b"b"])
+
+
+def ended(offset: int, commit: bool, producer_id: int = LOST.producer_id) -> bytes:
+    """A marker with its key and value."""
+    block = encode_rows([(struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 1), ())], TIME)
+    sealed = seal(block, producer_id=producer_id, producer_epoch=3, base_sequence=-1, transactional=True)
+    return changed(struct.pack(">q", offset) + b"".join(sealed)[8:], attributes=0x30)
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_committed"),
+    [
+        ([ended(101, False, producer_id=9), ended(102, True), ended(103, False)], True),
+        ([ended(101, True, producer_id=9), ended(102, False), ended(103, True)], False),
+        ([ended(101, True, producer_id=9), batch(102, b"more")], None),
+    ],
+    ids=["commit", "abort", "none"],
+)
+def test_first_marker_behind_a_range_tells_its_end(behind: list[bytes], is_committed: bool | None) -> None:
+    cluster = Cluster(ended(99, True), batch(100, b"a"), *behind)
+    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
 
 
 class Streaming(Cluster):
