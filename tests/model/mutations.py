@@ -421,7 +421,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._decision_of,
-                "copied.get(entry.partition) or replace(entry, proven=settled.proven) for entry in decision.transactions",
+                "copied.get(entry.partition) or replace(entry, proven=settled.proven)\n"
+                "            for entry in (decision.transactions if copies else ())",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
         ),

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs.topic_frame import SCHEMA, topic_frame
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, await_markers, create_topic, read_committed, unique_topic
 
 
 def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
@@ -85,6 +85,7 @@ def test_log_append_time_topic_returns_broker_timestamps(kafka: EmbeddedKafka, s
     said_ms = int(time.time() * 1_000) - 3_600_000
     producer.produce(topic, "v", timestamp=said_ms)
     producer.commit_transaction(60)
+    await_markers(kafka.bootstrap_servers)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     (row,) = topic_frame(spark, topic, options, "client").frame.collect()
     assert row["timestampType"] == 1
