@@ -341,6 +341,9 @@ def test_coordinator_dies_during_init_producer_id(
     """Before it was told of the InitProducerId, or when it has bumped the epoch and nobody was told of that."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     transactional_id = WHOSE_ID[whose](settings)
+    assert not is_known(
+        settings, transactional_id
+    )  # waits for a coordinator that is still loading, whose error would be held instead
     deliveries = Deliveries()
     victim = Victim(three, number)
 
