@@ -67,9 +67,8 @@ class Endpoint:
                 """Headers without an end, slowly enough to need far longer than any timeout."""
                 try:
                     self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Header: ")
-                    while True:
+                    while not endpoint.given_up.wait(0.05):
                         self.wfile.write(b"x")
-                        time.sleep(0.05)
                 except OSError:
                     endpoint.given_up.set()
 
@@ -266,7 +265,7 @@ def test_token_without_a_lifetime_is_used_once(endpoint: Endpoint, authority: Au
     assert len(endpoint.asked) == 2
 
 
-@pytest.mark.parametrize("expiry", [10**400, float("inf")])
+@pytest.mark.parametrize("expiry", [10**11 - 1, 99_999_999_999.5])
 def test_expiry_of_a_provider_is_at_most_a_day_away(expiry: float) -> None:
     clock, calls = Clock(), []
     source = Tokens(TokenProvider(name="a:b", provide=lambda: calls.append(1) or ("abc", expiry)), TlsConfig(), clock)
@@ -328,7 +327,7 @@ def test_refusal_of_the_proxy_is_shown_and_retriable(
 ) -> None:
     with running(Proxy(refusal="403 Not \x1b[31mfrom here")) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:{SECRET.replace('/', '%2F')}@{proxy.address}")
-        with pytest.raises(OSError, match=r"Tunnel connection failed: 403 Not \?\[31mfrom here") as error:
+        with pytest.raises(OSError, match=r"Tunnel connection failed: 403 Not \ufffd\[31mfrom here") as error:
             tokens(endpoint, authority).current()
     assert SECRET not in str(error.value)
     assert endpoint.asked == []
