@@ -45,8 +45,8 @@ def verify_markers(
 ) -> Procedure[None]:
     """Read the COMMIT markers in the commit log: EndTxn answers before they are written.
 
-    If the data topics prove that the rows are visible, a marker that a broker has left out in the commit log only (KAFKA-20734) stops
-    nobody: the coordinator's word stands in for it, and it is told what holds up the cleaning of the log.
+    If the data topics prove that the rows are visible, a marker that a broker has omitted in the commit log only (KAFKA-20734) stops
+    nobody: the coordinator's report replaces it, and a warning names what blocks the cleaning of the log.
     """
     if not committed:
         return

@@ -181,7 +181,7 @@ def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
 
 def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:
     return (
-        f"{version_of(decision.version, decision.write_id)} is committed and visible, but a broker has left out the marker of "
+        f"{version_of(decision.version, decision.write_id)} is committed and visible, but a broker has omitted the marker of "
         f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). Nothing waits for it, but the "
         f"partition of the log is not cleaned any more until it is written: {command('repair', decision.write_id)}"
     )

@@ -150,7 +150,7 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
 def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[Copy]:
     lost = parse(entry.identity.transactional_id, decision.write_id)
     assert lost is not None
-    # Any slot but the lost one's. If the ABORT marker of that one was left out somewhere (KAFKA-20734), a transaction under the same
+    # Any slot but the lost one's. If the ABORT marker of that one was omitted somewhere (KAFKA-20734), a transaction under the same
     # producer id would join it.
     slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
     identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)

@@ -18,6 +18,7 @@ from kafka_eos_sink.protocol.record_reader import Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
+MAX_MARKER_BYTES = 1 << 10
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # limit of ``read_record_batches`` for each batch
 
 CONTROL_ABORT = 0
@@ -205,9 +206,6 @@ def read_record_batches(data: Buffer, *, max_decompressed_bytes: int = MAX_DECOM
     """
     for view in _batches(data):
         yield _read_batch(view, _read_header(view), max_decompressed_bytes)
-
-
-MAX_MARKER_BYTES = 1 << 10
 
 
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:

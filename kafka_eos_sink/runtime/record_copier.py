@@ -155,9 +155,10 @@ class RecordCopier:
         self, fetched: _Fetched, offset: int, wanted: dict[tuple[int, int], tuple[OffsetRange, _OpenCopy]]
     ) -> None:
         for header, block in fetched.batches:
-            part, each = wanted.get((header.producer_id, header.producer_epoch), (None, None))
-            if part is None or each is None or header.is_control:
+            one = wanted.get((header.producer_id, header.producer_epoch))
+            if one is None or header.is_control:
                 continue
+            part, each = one
             inside = max(offset, part.first_offset) <= header.base_offset and header.last_offset <= part.last_offset
             # The cleaner can remove records from a batch and leave the others, or an empty batch.
             if inside and header.record_count == header.last_offset_delta + 1:

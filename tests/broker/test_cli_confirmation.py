@@ -54,13 +54,17 @@ def test_recover_on_a_terminal_acts_when_told_to(kafka: EmbeddedKafka) -> None:
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
+def finished_write(kafka: EmbeddedKafka) -> list[str]:
+    """The options that name it."""
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
+    write_all(given)
+    return ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+
+
 def test_resolve_asks_on_a_terminal_and_else_needs_yes(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    write_all(given)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = finished_write(kafka)
     answer = ["resolve", *where, "--version", "3", "--as", "rewrite", "--allow-duplicates"]
 
     def state() -> str:
@@ -82,9 +86,6 @@ def test_resolve_asks_on_a_terminal_and_else_needs_yes(
 def test_refused_answer_is_refused_before_the_question(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    write_all(given)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = finished_write(kafka)
     assert main(["resolve", *where, "--version", "2", "--as", "committed"]) == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err

@@ -89,6 +89,13 @@ class Script:
                 self.happens("cluster", "pause")
         raise AssertionError(f"{kind} of driver {driver} does not end")
 
+    def commit_without_marker(self, driver: int, transactional_id: str, partition: int) -> None:
+        """The next request of a commit, which ends a transaction. The broker omits its marker in one partition (KAFKA-20734)."""
+        self.held.add((transactional_id, partition))
+        self.step(driver, "commit")
+        self.happens("cluster", "skip marker", transactional_id, partition)
+        self.held.clear()
+
     def write_markers(self) -> None:
         while missing := [
             (name, partition)

@@ -44,10 +44,7 @@ def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any
     found.happens("spark", "speculate")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
-    found.held.add((TASK, passed_over))
-    found.step(0, "commit")
-    found.happens("cluster", "skip marker", TASK, passed_over)
-    found.held.clear()
+    found.commit_without_marker(0, TASK, passed_over)
     found.run(0, "task", 1)
     return found
 
@@ -117,9 +114,7 @@ def test_readers_blocked_at_our_first_offset_await_our_marker(version: int) -> N
     found.run(0, "plan")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
-    found.held.add((TASK, DATA))
-    found.step(0, "commit")
-    found.happens("cluster", "skip marker", TASK, DATA)
+    found.commit_without_marker(0, TASK, DATA)
     found.run(0, "commit")
     assert (found.driver(0).phase, found.driver(0).code) == ("abort", "DECIDED_NOT_FINISHED")
     assert found.rows == {}
@@ -196,10 +191,7 @@ def decided_without_marker(version: int, queries: str) -> Script:
 def test_decision_without_marker_is_undecided(version: int, queries: str) -> None:
     """Nobody has acted on it, and nobody will: its batch is written again, and there is nothing to repair."""
     found = decided_without_marker(version, queries)
-    found.held.add((DRIVER, LOG))
-    found.step(0, "commit")
-    found.happens("cluster", "skip marker", DRIVER, LOG)
-    found.held.clear()
+    found.commit_without_marker(0, DRIVER, LOG)
     found.run(0, "commit")
     assert found.driver(0).code == "DECISION_UNKNOWN"
     found.run(0, "abort")
@@ -276,10 +268,7 @@ def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> 
     found = decided_without_marker(version, "ab")
     found.happens("spark", "restart beside")
     found.run(1, "plan", until=lambda request: request[0] == "init")
-    found.held.add((DRIVER, LOG))
-    found.step(0, "commit")
-    found.happens("cluster", "skip marker", DRIVER, LOG)
-    found.held.clear()
+    found.commit_without_marker(0, DRIVER, LOG)
     found.run(1, "plan")
     found.run(1, "task", 0)
     found.run(1, "commit")
@@ -392,10 +381,7 @@ def test_older_driver_that_copies_discards_no_committed_rows(version: int) -> No
     found.happens("spark", "speculate")
     found.run(2, "task", 1)
     found.run(2, "commit", until=ends("w.0.1"))
-    found.held.add(("w.0.1", DATA))
-    found.step(2, "commit")
-    found.happens("cluster", "skip marker", "w.0.1", DATA)
-    found.held.clear()
+    found.commit_without_marker(2, "w.0.1", DATA)
     found.write_markers()
     found.run(1, "plan")
     assert (found.driver(1).phase, found.driver(1).code) == ("failed", "DECIDED_NOT_FINISHED")

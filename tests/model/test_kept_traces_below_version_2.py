@@ -24,10 +24,7 @@ def test_committed_part_behind_others_is_not_copied(foreign: bool) -> None:
     found.step(0, "task", 0, verb="float")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
-    found.held.add((TASK, LOG))
-    found.step(0, "commit")
-    found.happens("cluster", "skip marker", TASK, LOG)
-    found.held.clear()
+    found.commit_without_marker(0, TASK, LOG)
     found.write_markers()
     assert ROW in found.committed_rows
     found.happens("network", "late")

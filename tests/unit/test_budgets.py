@@ -25,7 +25,7 @@ LINES = {
     "demo": 680,
     "cli": 1_436,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_773  # commit/, 4,291 of them, is to be 3,500
+ALL_LINES = 24_772  # commit/, 4,291 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
