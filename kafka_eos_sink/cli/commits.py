@@ -66,7 +66,8 @@ def commits_table(writes: Sequence[CommittedWrite]) -> Table:
 def _row(write: CommittedWrite) -> console.Row:
     transactions = str(write.transactions)
     if write.state == "decided":
-        transactions = f"{write.committed} of {write.transactions} committed"
+        aborted = f", {write.aborted} aborted" if write.aborted else ""
+        transactions = f"{write.committed} of {write.transactions} committed{aborted}"
     state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
     return (
         write.write_id if write.query_id in ("", "batch") else f"{write.write_id}\nquery {write.query_id}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -33,7 +34,8 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
         console.echo("", err=err)
     console.echo(effect, err=err)
     if not agrees("Do it?"):
-        console.echo("Nothing was changed. Run the command again with --yes to do it.", err=True)
+        again = shlex.join(["kafka-eos", *sys.argv[1:], "--yes"])
+        console.echo(f"Nothing was changed. To do it without a question: {again}", err=True)
         raise typer.Exit(EXIT_FAILURE)
 
 

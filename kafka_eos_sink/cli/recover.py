@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.commit.prepared_transaction import plan_nonce
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kafka_eos_sink.commit.prepared_transaction import SettledDecision
-    from kafka_eos_sink.runtime.operator import EndedTransaction, Recovered
+    from kafka_eos_sink.runtime.operator import EndedTransaction, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
@@ -54,7 +55,7 @@ def recover(
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
         found = operator.preview_recover(settings, abort_unknown=abort_unknown)
-        require_consent(found, _effect(write_id, abort_unknown), err=as_json)
+        require_consent(found, _effect(write_id, found, abort_unknown), err=as_json)
     done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:
         console.print_json(recovered_json(write_id, done))
@@ -64,11 +65,13 @@ def recover(
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _effect(write_id: str, abort_unknown: bool) -> str:
+def _effect(write_id: str, found: Preview, abort_unknown: bool) -> str:
+    aborted = sum(write.aborted for write in found.writes if write.state == "decided")
+    those = f"the {aborted}" if aborted else "those"
     lost = " Rows that another commit log has decided would be lost." if abort_unknown else ""
     return (
         f"recover would fence every job or query that runs under {write_id}. It would commit the transactions of decided versions, "
-        f"copy those that Kafka has aborted, and abort the other open transactions.{lost}"
+        f"copy the rows of {those} that Kafka has aborted, and abort the other open transactions.{lost}"
     )
 
 
@@ -106,7 +109,9 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
         committed = "every transaction is committed according to its coordinator"
         return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"
     if finished:
-        return "finished", "every row is visible" + (", finished just now" if now else "")
+        copies = "; rows of transactions that Kafka had aborted are copies from the log"
+        has_copies = decision.nonce != plan_nonce(decision.nonce)
+        return "finished", "every row is visible" + ", finished just now" * now + copies * has_copies
     rerun = "run this version again, it writes all rows" if can_be_rerun else "run the job again"
     return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {rerun}"
 
@@ -129,7 +134,7 @@ def _result(ended: EndedTransaction) -> str:
     if ended.succeeded:
         return "done"
     name = ErrorCode.of(ended.error).name
-    return f"{name}: had ended before" if ended.had_ended else f"not ended: {name}"
+    return f"had ended before ({name})" if ended.had_ended else f"not ended: {name}"
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:

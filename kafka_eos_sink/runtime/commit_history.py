@@ -34,6 +34,7 @@ class CommittedWrite:
     The commit log keeps the newest version of every write id and query id.
 
     committed         how many of the named transactions have their COMMIT marker in the log
+    aborted           how many have an ABORT marker there: recovery copies their rows
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
     offsets           one range per topic-partition over all transactions; other records may lie between
     """
@@ -46,6 +47,7 @@ class CommittedWrite:
     rows: int | None = None
     transactions: int = 0
     committed: int = 0
+    aborted: int = 0
     finished_ms: int | None = None
     offsets: tuple[OffsetRange, ...] = ()
     resolution: str | None = None
@@ -69,6 +71,7 @@ class CommittedWrite:
             "rows": self.rows,
             "transactions": self.transactions,
             "committed_transactions": self.committed,
+            "aborted_transactions": self.aborted,
             "resolution": self.resolution,
             "problem": self.problem,
             "offsets": [asdict(part) for part in self.offsets],
@@ -122,10 +125,12 @@ def _unreadable(query: QueryState, problem: str) -> CommittedWrite:
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     # The newest done record may be of an earlier version.
     done = query.done if query.has_done_record(decision) else None
-    committed = 0
+    committed = aborted = 0
     for prepared in decision.transactions:
         part = query.part_at(prepared.partition, prepared.part_offset)
-        committed += prepared.proven or (part is not None and part.outcome is Outcome.COMMITTED)
+        outcome = Outcome.COMMITTED if prepared.proven else None if part is None else part.outcome
+        committed += outcome is Outcome.COMMITTED
+        aborted += outcome is Outcome.ABORTED
     state: WriteState = "decided" if done is None else "finished"
     if decision.resolution or decision.is_void:
         state = "resolved" if decision.resolution else "void"
@@ -138,6 +143,7 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         rows=sum(prepared.rows for prepared in decision.transactions),
         transactions=len(decision.transactions),
         committed=committed,
+        aborted=aborted,
         finished_ms=None if done is None else done.get("finished_ms"),
         offsets=_merged(part for prepared in decision.transactions for part in prepared.offsets),
         resolution=decision.resolution,

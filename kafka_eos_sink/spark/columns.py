@@ -182,8 +182,8 @@ def _serialised(name: str, data_type: DataType) -> str:
     """Return the line to write before a column of any other type."""
     if isinstance(data_type, StructType | ArrayType | MapType | VariantType):
         return (
-            f'Write df.withColumn("{name}", to_json("{name}")) for JSON, or df.withColumn("{name}", to_avro("{name}")) for Avro; '
-            "see docs/records.md"
+            f'Write df.withColumn("{name}", to_json("{name}")) for JSON (from pyspark.sql.functions import to_json), or '
+            f'df.withColumn("{name}", to_avro("{name}")) for Avro; see docs/records.md'
         )
     return f'Write df.withColumn("{name}", col("{name}").cast("string"))'
 

@@ -29,7 +29,8 @@ def test_recover_without_consent_shows_and_changes_nothing(
         assert message.prepared.identity.transactional_id in captured.out
     assert "prepared" in captured.out
     assert f"recover would fence every job or query that runs under {given.write_id}" in captured.out
-    assert "Nothing was changed. Run the command again with --yes" in captured.err
+    assert "Nothing was changed. To do it without a question: kafka-eos" in captured.err
+    assert captured.err.rstrip().endswith(" --yes")
     assert main([*where, "--json"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

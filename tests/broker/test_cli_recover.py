@@ -133,11 +133,20 @@ def test_table_shows_copied_transactions(
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
-    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    assert main(["commits", *where]) == 0
+    assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())
+    assert main(["recover", *where]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "copy the rows of the 1 that Kafka has aborted" in shown
+    assert main(["recover", "--yes", *where]) == 0
     shown = capsys.readouterr().out
-    assert "every row is visible, finished just now" in " ".join(shown.split())
+    assert (
+        "every row is visible, finished just now; rows of transactions that Kafka had aborted are copies from the log"
+        in " ".join(shown.split())
+    )
     write_id = re.escape(given.write_id)
-    assert re.search(rf"{write_id}\.1\.1 +commit +\S+: had ended before", shown)
+    assert re.search(rf"{write_id}\.1\.1 +commit +had ended before \(\S+\)", shown)
     assert re.search(rf"{write_id}\.1\.2 +commit +done", shown)  # the copy
     assert re.search(rf"{write_id}\.driver +commit +done", shown)
 

@@ -158,7 +158,7 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     if query_id is None and len(known) == 1:
         (query_id,) = known
     if query_id is None:
-        has = f"has {len(known)}: {', '.join(map(repr, known))}" if known else "has none yet"
+        has = f"has {len(known)} query ids: {', '.join(map(repr, known))}" if known else "has no decided query id yet"
         raise WriteRefusedError(
             "QUERY_ID_NEEDED",
             f"the commit log {has} for write id {request.write_id!r}; name one with --query-id: the id in the metadata file of the "

@@ -96,8 +96,8 @@ def test_transaction_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys:
     ("error", "answer", "status"),
     [
         (ErrorCode.NONE, "done", 0),
-        (ErrorCode.INVALID_TXN_STATE, "INVALID_TXN_STATE: had ended before", 0),
-        (ErrorCode.PRODUCER_FENCED, "PRODUCER_FENCED: had ended before", 0),
+        (ErrorCode.INVALID_TXN_STATE, "had ended before (INVALID_TXN_STATE)", 0),
+        (ErrorCode.PRODUCER_FENCED, "had ended before (PRODUCER_FENCED)", 0),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, "not ended: COORDINATOR_NOT_AVAILABLE", 1),
         (ErrorCode.CONCURRENT_TRANSACTIONS, "not ended: CONCURRENT_TRANSACTIONS", 1),
         (ErrorCode.UNSUPPORTED_VERSION, "not ended: UNSUPPORTED_VERSION", 1),

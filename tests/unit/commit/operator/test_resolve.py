@@ -431,11 +431,11 @@ def test_a_version_that_is_not_there_is_refused_before_the_fence(
 
 def test_query_id_is_required_when_ambiguous() -> None:
     world = World()
-    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has none yet"):
+    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has no decided query id yet"):
         world.resolve("committed", 7)
     world.decide(world.prepare(0, 10))
     world.decide(world.prepare(1, 11, "q2"), query_id="q2")
-    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has 2: 'batch', 'q2'"):
+    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has 2 query ids: 'batch', 'q2'"):
         world.resolve("committed")
     assert not world.fenced
 
