@@ -107,16 +107,18 @@ class Outcome(Generic[V]):
     """What is known of one key.
 
     ``error_code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
-    try. It is for messages only, because the try without a response may have changed what it describes.
+    try. It is for messages only, because the try without a response may have changed what it describes. ``unanswered`` is true if any
+    try had no response: the broker may still receive that one.
     """
 
     error_code: int | None = None
     value: V | None = None
     earlier_code: int | None = None
+    unanswered: bool = False
 
     def after_lost_response(self) -> Outcome[V]:
         """Return the outcome after a later try was sent and its response was lost."""
-        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code)
+        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code, unanswered=True)
 
 
 class _Operation(Generic[K, V]):
@@ -254,7 +256,8 @@ class Requests:
                 omitted.pop(key, None)
                 # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
-                    self._on_result(operation, node_id, key, Outcome(error_code=code, value=value), message)
+                    outcome = Outcome(error_code=code, value=value, unanswered=operation.outcomes[key].unanswered)
+                    self._on_result(operation, node_id, key, outcome, message)
             for key in omitted:
                 # The broker may have processed the request for a key that its response omits: an earlier code no longer holds.
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()

@@ -47,10 +47,14 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DriverTransaction:
-    """The next transaction of W.driver: its identity, and the sequence number of its first record in the commit log."""
+    """The next transaction of W.driver: its identity, and the sequence number of its first record in the commit log.
+
+    ``is_spent`` is true if a late EndTxn of the last transaction may still end this one: below version 2 both have the same epoch.
+    """
 
     identity: ProducerIdentity
     sequence: int = 0
+    is_spent: bool = False
 
 
 def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
@@ -193,7 +197,7 @@ def decide(
     except KafkaEosError as failure:
         raise refusals.decision_unknown(decision, str(failure)) from failure
     if driver.transaction_version < 2:
-        return DriverTransaction(driver, sequence)
+        return DriverTransaction(driver, sequence, ended.unanswered)
     if ended.producer_id < 0:
         return DriverTransaction(after_end(driver), 0)
     return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)

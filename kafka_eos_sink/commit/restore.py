@@ -87,6 +87,13 @@ def _restore(
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
+    if driver.is_spent:
+        # It could commit the first pieces of the next decision alone.
+        raise refusals.pending(
+            decision,
+            f"{len(lost)} of its transactions were aborted, and the request that committed the decision was sent again; below "
+            "transaction.version 2 only a new driver can copy their rows then",
+        )
     started: int = yield WallClock()
     begun: list[Copy] = []
     for entry in lost:

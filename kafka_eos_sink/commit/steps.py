@@ -160,12 +160,13 @@ class EndTransactions:
 class EndResult:
     """``error`` is 0 for success, None for a lost response. From version 2 on it holds the bumped identity.
 
-    ``detail`` is for error messages only.
+    ``unanswered`` is true if any try had no response, so that the coordinator may still receive it. ``detail`` is for error messages only.
     """
 
     error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
+    unanswered: bool = False
     detail: str = ""
 
 

@@ -237,6 +237,7 @@ class Executor:
                 error=result.error_code,
                 producer_id=-1 if result.value is None else result.value.producer_id,
                 producer_epoch=-1 if result.value is None else result.value.producer_epoch,
+                unanswered=result.unanswered,
                 detail=detail,
             )
             for result, detail in zip(results, details, strict=True)

@@ -129,19 +129,21 @@ class RecordCopier:
             for part in each.copy.ranges
             if (part.topic, part.partition) == where and each.gone is None
         }
-        offset, waiting_since = 0, self._client.clock()
+        offset = waited_ms = 0
         while wanted:
             offset = max(offset, min(part.first_offset for part, _ in wanted.values()))
+            self._take_turns(opened, lambda unsent: unsent <= self._config.buffer_memory)
+            # Only the time of Fetches counts: slow acknowledgements of the copies prove nothing about the source.
+            started = self._client.clock()
             # Beside the Fetch the client also sends the producers' batches and takes their acknowledgements.
             fetched = self._fetch(where, offset)
-            now = self._client.clock()
+            waited_ms += self._client.clock() - started
             if isinstance(fetched, _Fetched):
                 self._append(fetched, offset, wanted)
-                self._take_turns(opened, lambda unsent: unsent <= self._config.buffer_memory)
                 if fetched.next_offset > offset:
-                    offset, waiting_since = fetched.next_offset, now
+                    offset, waited_ms = fetched.next_offset, 0
                     wanted = {source: one for source, one in wanted.items() if one[0].last_offset >= offset}
-                elif now - waiting_since > self._config.max_block_ms:
+                elif waited_ms > self._config.max_block_ms:
                     fetched = steps.Gone(f"its leader returns nothing from offset {offset} on")
             if isinstance(fetched, steps.Gone):
                 # A later range may still be there.
@@ -149,7 +151,7 @@ class RecordCopier:
                     if part.first_offset <= offset:
                         each.gone = replace(fetched, why=f"{_place(part)}: {fetched.why}")
                         del wanted[source]
-                waiting_since = now
+                waited_ms = 0
 
     def _append(
         self, fetched: _Fetched, offset: int, wanted: dict[tuple[int, int], tuple[OffsetRange, _OpenCopy]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.failpoints import VARIABLE
+from kafka_testing import wait_until
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
-from .fault_proxy import Action, Answer, Change, Delay, RandomFaults, Rule
+from .fault_proxy import Action, Answer, Change, Delay, DeliverLate, OpenGate, RandomFaults, Rule
 from .test_lost_answers import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, of_slot, pieces, seen
 
 Stage = tuple[Any, Callable[[Any], bool], int]
@@ -33,6 +37,10 @@ def of_copy(request: Any) -> bool:
 
 def of_part(request: m.ProduceRequest) -> bool:
     return bool(request.transactional_id) and not of_driver(request) and not of_data(request)
+
+
+def of_second_decision(request: m.ProduceRequest) -> bool:
+    return of_driver(request) and b"~1" in (request.topic_data[0].partition_data[0].records or b"")
 
 
 STAGES: dict[str, Stage] = {
@@ -92,6 +100,41 @@ def test_restore_outlives_a_loss_anywhere_on_its_way(
         first, *later = seen(bench, api, where)[nth - 1 :]
         again = {(each.version, piece) for each in later for piece in pieces(each)}
         assert {(first.version, piece) for piece in pieces(first)} <= again
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_late_end_of_the_first_decision_cuts_no_other(
+    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: int
+) -> None:
+    """A decision in several Produce requests. Below version 2 the decision of the copies would have the epoch of the late EndTxn."""
+    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 200)
+    monkeypatch.setattr("kafka_eos_sink.runtime.driver_requests.MAX_BATCH_BYTES", 200)
+    bench = bench_of(version)
+    given = bench.write_settings(bench.topic(), client={"request_timeout_ms": 400})
+    plan = session.plan(of_process(given, "planner"))
+    messages = write_tasks(given, plan)
+    bench.proxy.inject(
+        Rule(m.EndTxnRequest, DeliverLate("late"), where=of_driver),
+        Rule(m.ProduceRequest, OpenGate("late"), where=of_second_decision),
+    )
+    held = tmp_path / "decided"
+    monkeypatch.setenv(VARIABLE, f"commit.decided=wait:{held}")
+    with ThreadPoolExecutor(1) as driver:
+        committing = driver.submit(session.commit, of_process(given, "committer"), plan, messages)
+        wait_until(lambda: held.exists() or committing.done(), "the decision")
+        assert not committing.done(), committing.exception()
+        abort_by_hand(given, messages)
+        held.unlink()
+        failure = committing.exception(60)
+    if version < 2:
+        assert isinstance(failure, DecisionPendingError)
+        assert "only a new driver can copy their rows" in failure.message
+        session.plan(of_process(given, "second-planner"))
+    else:
+        assert failure is None
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(given.topic or "")
+    bench.assert_nothing_open(given.topic or "")
 
 
 def damaged(answer: m.FetchResponse) -> m.FetchResponse:

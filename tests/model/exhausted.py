@@ -159,6 +159,15 @@ EXHAUSTED = named(
         # Copies of what was lost: lost again, made by two drivers, beside tasks that live on, of records that are gone.
         Setting(name="a copy lost again", drivers=1, attempts=1, faults=faults(timeout=2), **EAGER, **ONE),
         Setting(
+            name="copies, a decision in pieces, late requests",
+            drivers=1,
+            attempts=1,
+            piece_bytes=400,
+            faults=faults(timeout=1, float=1),
+            **EAGER,
+            **ONE,
+        ),
+        Setting(
             name="crash while copying, tasks live on",
             restart="crash",
             attempts=1,
@@ -217,7 +226,7 @@ _STATES = {
     "a marker passed over, a restart, compaction": (178_360, 184_369),
     "one driver, timeouts, no Read": (13_927, 33_468),
     "one driver, a marker passed over, no Read": (14_166, 14_256),
-    "a marker passed over, a late attempt, sweeps": (110_860, 199_471),
+    "a marker passed over, a late attempt, sweeps": (110_860, 200_901),
     "a marker passed over, a late attempt fails": (914_892, 2_208_332),
     "a marker passed over, a late attempt, time": (655_422, 1_191_263),
     "speculation": (142_199, 326_538),
@@ -234,6 +243,7 @@ _STATES = {
     "crash and compaction": (20_420, 33_354),
     "crash and expiry": (16_676, 26_530),
     "a copy lost again": (766, 1_016),
+    "copies, a decision in pieces, late requests": (12_949, 17_775),
     "crash while copying, tasks live on": (19_002, 51_880),
     "records gone": (45_463, 70_792),
     "two markers passed over": (75_412, 76_111),

@@ -7,6 +7,9 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
+
+from kafka_eos_sink.commit import commit_log
 
 from .settings import Setting
 from .simulated_spark import Label, State, Violation, World
@@ -28,6 +31,11 @@ class Exploration:
 
 
 def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | None = None) -> Exploration:
+    with patch.object(commit_log, "MAX_RECORD_BYTES", setting.piece_bytes):
+        return _explore(setting, max_states, world)
+
+
+def _explore(setting: Setting, max_states: int, world: World | None) -> Exploration:
     world = world or World(setting)
     started = time.monotonic()
     initial = world.initial()

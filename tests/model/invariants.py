@@ -27,8 +27,12 @@ def _key(key: bytes) -> LogKey | None:
 
 
 @lru_cache(maxsize=100_000)
-def _decision(value: bytes) -> dict[str, Any]:
-    return dict(json.loads(json.loads(value)["body"]))
+def _decision(*pieces: bytes) -> dict[str, Any]:
+    return dict(json.loads("".join(json.loads(piece)["body"] for piece in pieces)))
+
+
+class _Torn(Exception):
+    """A decision of which some pieces are committed, and not all."""
 
 
 class Decided:
@@ -55,7 +59,10 @@ class Decided:
 
 
 def decisions(cluster: Cluster) -> tuple[Decided, ...]:
-    """All decisions ever committed, in log order; tombstones are not decisions."""
+    """All decisions ever committed, in log order; tombstones are not decisions.
+
+    Raises `_Torn`, which `check_cluster` has found before anybody else could meet it.
+    """
     ended = kafka.outcomes(cluster, LOG)
     found = []
     for offset, entry in enumerate(cluster.logs[LOG]):
@@ -64,8 +71,23 @@ def decisions(cluster: Cluster) -> tuple[Decided, ...]:
         if not _ended_by_its_own(cluster, offset, entry):
             continue  # its marker was passed over and a later transaction's closed it: nobody may take it for decided
         key = _key(entry.key)
-        if key is not None and key.kind == "decision":
-            found.append(Decided(key, _decision(entry.value), offset))
+        if key is None or key.kind != "decision" or key.rest != (0,):
+            continue
+        fields = json.loads(entry.value)
+        pieces = [
+            each.value
+            for each in cluster.logs[LOG][offset:]
+            if isinstance(each, Data)
+            and each.value is not None
+            and (each.producer_id, each.producer_epoch) == (entry.producer_id, entry.producer_epoch)
+            and fields["nonce"] == json.loads(each.value).get("nonce")
+            and _key(each.key).kind == "decision"
+        ]
+        if len(pieces) < fields["count"]:
+            raise _Torn(
+                f"I12: of the decision at offset {offset} {len(pieces)} of {fields['count']} records are committed"
+            )
+        found.append(Decided(key, _decision(*pieces), offset))
     return tuple(found)
 
 
@@ -143,6 +165,14 @@ def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any])
 
 
 def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = False) -> str | None:
+    """As `_check_cluster`, and no part of a decision is committed without the rest (I12)."""
+    try:
+        return _check_cluster(cluster, rewrite, streaming)
+    except _Torn as torn:
+        return str(torn)
+
+
+def _check_cluster(cluster: Cluster, rewrite: bool, streaming: bool) -> str | None:
     """At most once (I6), the chain of decisions (I2), decisions and parts only where they belong (I12), and none above a gap (I16)."""
     seen: set[Any] = set()
     for partition in range(1, len(cluster.logs)):
@@ -267,7 +297,7 @@ def decides_unchecked(records: tuple[tuple[bytes, bytes | None], ...], memory: A
     """Commit 2: whoever decides has seen every transaction that it names open under its own identity."""
     for key, value in records:
         parsed = _key(key)
-        if value is None or parsed is None or parsed.kind != "decision":
+        if value is None or parsed is None or parsed.kind != "decision" or json.loads(value)["count"] > 1:
             continue
         for entry in _decision(value)["transactions"]:
             identity = entry["identity"]

@@ -766,6 +766,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I7",),
     ),
     Mutation(
+        name="copies in an epoch whose EndTxn is unanswered",
+        what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
+        edits=(Edit(restore._restore, "    if driver.is_spent:", "    if False:"),),
+        setting=_small(
+            "a decision in pieces", piece_bytes=400, faults=faults(timeout=1, float=1), recover_from_every=0, **ONE_ROW
+        ),
+        caught=("I12",),
+        versions=(0,),
+    ),
+    Mutation(
         name="a gap in a stream's versions passed over",
         what="a stream on an older commit log, or another one, writes a batch that may have been decided elsewhere",
         edits=(Edit(admission.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import parse_key
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -20,6 +21,9 @@ from .simulated_cluster import BLOCKED, LOG, Cluster, Control, Data, Identity
 Request = tuple[Any, ...]
 TOPIC = "t"
 LOG_TOPIC = "__kafka_eos_commits"
+
+UNANSWERED = "unanswered"
+"""Stands behind the answer of an EndTxn of which another copy is still in the network."""
 
 UNORDERED = steps.EndTransactions
 """The one step whose requests go to several coordinators at once: they are processed in any order."""
@@ -56,7 +60,12 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = T
             return (("add", identity_of(step.identity), LOG),)
         case steps.AppendInTransaction():
             records = tuple((record.key, record.value) for record in step.records)
-            return (("produce", identity_of(step.identity), LOG, step.base_sequence, records),)
+            # A large decision's records are requests of their own, one after the other (`driver_requests.append`).
+            batches = [records] if parse_key(records[0][0]).kind != "decision" else [(record,) for record in records]
+            return tuple(
+                ("produce", identity_of(step.identity), LOG, step.base_sequence + number, batch)
+                for number, batch in enumerate(batches)
+            )
         case steps.EndTransactions():
             return tuple(
                 ("end", identity_of(end.identity), end.commit, end_version(identity_of(end.identity)))
@@ -236,7 +245,8 @@ def producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, i
 
 def refused(step: Any, request: Request, answer: Any) -> bool:
     """Whether a step of several ordered requests ends with this one: the producer gives the attempt up."""
-    if not isinstance(step, (steps.WriteRows, steps.AppendPart, steps.CopyRecords)) or request[0] == "policy":
+    several = (steps.WriteRows, steps.AppendPart, steps.CopyRecords, steps.AppendInTransaction)
+    if not isinstance(step, several) or request[0] == "policy":
         return False
     return (answer if request[0] == "add" else answer[0]) != kafka.NONE
 
@@ -285,12 +295,14 @@ def answer_of(
         case steps.Append():
             return answer[1]
         case steps.AppendInTransaction():
-            return steps.Appended(error=answer[0], offset=answer[1])
+            return steps.Appended(error=answer[0], offset=answers[0][1])
         case steps.EndTransactions():
             return tuple(
-                steps.EndResult(error=None)
+                steps.EndResult(error=None, unanswered=True)
                 if one is None
-                else steps.EndResult(error=one[0], producer_id=one[1], producer_epoch=one[2])
+                else steps.EndResult(
+                    error=one[0], producer_id=one[1], producer_epoch=one[2], unanswered=one[-1] == UNANSWERED
+                )
                 for one in answers
             )
         case steps.LastStableOffsets():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kafka_eos_sink.commit.commit_log import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 
 WRITE_ID = "w"
@@ -69,6 +70,8 @@ class Setting:
     """Attempts of a partition begin at the same slot, as they do at the ninth attempt or in another application."""
     verifies: bool = True
     """Whether leaders verify transactional appends (Kafka 3.6)."""
+    piece_bytes: int = MAX_RECORD_BYTES
+    """Bytes of a decision's record. A larger decision is cut into pieces, each in a Produce request of its own."""
     eager_markers: bool = False
     """Markers are written with the EndTxn that asks for them: fewer states, for what does not turn on the time between."""
     rows: Callable[[int, int], Rows] = field(default=lambda driver, version: ((0,), (1,)))

@@ -304,6 +304,9 @@ class World:
                 if value[0] in ("init", "produce"):
                     self._check_actor(state.cluster, cluster, node, name, value)
                 if answer >= 0:
+                    if unordered and request in state.floating:
+                        # The client knows that a try had no response, since only then does a copy stay in the network.
+                        answer = self.value_number((*self.values[answer], performer.UNANSWERED))
                     done = self._progressed(node, name, requests, progress, position, answer, state.clock)
                     after = state if cluster == state.cluster else state._replace(cluster=cluster)
                     yield (name, "do", request, answer), self._moved(after, index, name, done)

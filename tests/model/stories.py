@@ -127,6 +127,8 @@ def record_text(key: Any, value: Any) -> str:
         return f"row {key[3]} of batch {key[2]} ({key[1]})"
     fields = {} if value is None else json.loads(value)
     if "body" in fields:
+        if fields["count"] > 1:
+            return f"DECISION {json.loads(key)[1:3]} nonce {fields['nonce']}, piece {fields['number'] + 1} of {fields['count']}"
         body = json.loads(fields["body"])
         names = [
             (entry["identity"]["transactional_id"], entry["identity"]["producer_epoch"])

@@ -132,7 +132,8 @@ def described(*ids: str, code: int = 0) -> Any:
 def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
-    assert own.end_transactions([end(version=4)], DEADLINE_MS) == [Outcome(error_code=0, value=ended(0, epoch=3))]
+    (outcome,) = own.end_transactions([end(version=4)], DEADLINE_MS)
+    assert outcome == Outcome(error_code=0, value=ended(0, epoch=3), unanswered=True)
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
@@ -151,6 +152,7 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
     own, _ = admin(scripted(ended(ErrorCode.CONCURRENT_TRANSACTIONS), last))
     (found,) = own.end_transactions([end()], DEADLINE_MS)
     assert (found.error_code, found.earlier_code) == (result.error_code, result.earlier_code)
+    assert found.unanswered is (last is LOST)
 
 
 def test_end_txn_in_an_unknown_version_is_not_retried() -> None:

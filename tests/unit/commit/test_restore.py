@@ -384,6 +384,16 @@ def test_sequence_continues_where_the_driver_keeps_its_epoch() -> None:
     assert driver == DriverTransaction(old, 4)
 
 
+def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
+    """Below version 2 the late EndTxn could commit the first records of the next decision alone."""
+    cluster = Cluster(1)
+    old = replace(NEXT_DRIVER, transaction_version=0)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new driver can copy"):
+        cluster.finish(DriverTransaction(old, 3, is_spent=True))
+    assert not cluster.done(steps.InitProducerId)
+    assert not cluster.done(steps.AppendInTransaction)
+
+
 def test_epoch_of_the_next_transaction_is_known_without_a_response() -> None:
     cluster = Cluster(1)
 

@@ -293,6 +293,36 @@ def test_shorter_partition_is_reported_after_max_block_ms() -> None:
     assert 2_000 < cluster.client.now < 10_000
 
 
+def test_slow_acknowledgements_do_not_count_as_missing_records() -> None:
+    cluster = Cluster(
+        batch(100, *[b"a" * 50 for _ in range(50)]),
+        batch(150, *[b"b" * 50 for _ in range(50)]),
+        buffer_memory=20,
+        max_block_ms=2_000,
+    )
+    client, fetch = cluster.client, cluster.fetch
+    pump = client.pump
+
+    def slow(timeout_ms: int) -> None:
+        if client.sent and timeout_ms > 0 and not client.appended:
+            client.now += 5_000
+        pump(timeout_ms)
+
+    def empty_once(where: Any, offset: int, deadline_ms: int, **rest: Any) -> Any:
+        if len(cluster.fetched) != 1:
+            return fetch(where, offset, deadline_ms, **rest)
+        cluster.fetched.append((offset, "empty"))
+        client.now += rest["max_wait_ms"]
+        return SimpleNamespace(error_code=0, records=None)
+
+    client.busy = True
+    client.pump = slow  # type: ignore[method-assign]
+    cluster.fetch = empty_once  # type: ignore[method-assign]
+    (copied,) = cluster.copier.copy(CopyRecords((Copy(COPY, LOST, (where(100, 199),), PART),)))
+    assert isinstance(copied, Copied), copied
+    assert copied.written.rows == 100
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
