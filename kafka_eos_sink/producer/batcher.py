@@ -1,4 +1,4 @@
-"""Turn checked rows into batches: partition, sort, cut, wait for memory, encode.
+"""Turn checked rows into batches: partition, sort, cut, encode, wait for memory, compress.
 
 This module waits for memory; ``TopicDirectory`` waits for metadata, and ``Producer.flush`` for responses. The sender serves
 the sockets meanwhile, so the brokers append closed batches while the batcher encodes the next one.
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import load_partitioner, partitions_of, sorted_by
 from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
 from kafka_eos_sink.producer.row_checks import TopicRows
-from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
+from kafka_eos_sink.protocol.record_columns import encode_sections
 
 PUMP_EVERY_BYTES: Final = 128 * 1024
 """Encoded bytes after which the sender serves the sockets again."""
@@ -47,20 +49,34 @@ class Batcher:
         self._bytes_since_pump = 0
 
     def add(self, group: TopicRows) -> None:
-        """Append the rows of one topic to their partitions, and close full batches."""
-        order, runs = sorted_by(partitions_of(group.rows, group.sizes, group.topic, self._partitioner))
-        placed = OpenRows(columns=group.rows.columns, sizes=group.sizes, row_numbers=group.row_numbers)
+        """Encode the rows of one topic, append them to the open batches of their partitions, and close full ones."""
+        columns, numbers, sizes = group.rows.columns, group.row_numbers, group.sizes
+        order, runs = sorted_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:
-            placed = placed.take(order)
-        now = self._client.clock()
-        for partition, start, end in runs:
-            rows = placed if end - start == len(group.sizes) else placed.slice(start, end)
-            self.close(self._accumulator.append(group.topic.topic, partition, rows, now), everything=False)
+            numbers, sizes = numbers[order], sizes[order]
+        ends = np.cumsum(sizes)
+        accumulator, topic = self._accumulator, group.topic.topic
+        cuts = [
+            cut
+            for partition, start, stop in runs
+            for cut in accumulator.cut(accumulator.queue(topic, partition), ends, start, stop)
+        ]
+        encoded = encode_sections(columns, order, [cut.section for cut in cuts], self._wall_clock())
+        now, has_timestamps = self._client.clock(), columns.timestamp is not None
+        for (queue, section, begins), records in zip(cuts, encoded, strict=True):
+            if begins:
+                self.close(queue)
+            accumulator.append(queue, records, numbers[section.start : section.end], now, has_timestamps=has_timestamps)
+            if queue.open_bytes >= accumulator.batch_size(topic):
+                self.close(queue)
+        for queue in dict.fromkeys(cut.queue for cut in cuts):
+            if queue.open is not None:
+                queue.open.keep_alone()
 
     def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append one record to its partition, in its own uncompressed batch."""
         # The caller wrote the open rows of this partition before the record, so they go first.
-        self.close(self._accumulator.queue(topic, partition), everything=True)
+        self.close(self._accumulator.queue(topic, partition))
         self.add_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
         self._pump()
 
@@ -77,22 +93,20 @@ class Batcher:
         self._accumulator.add(batch)
         self._count(batch)
 
-    def close(self, queue: PartitionQueue, *, everything: bool) -> None:
-        """Close the full batches of a partition, or all; wait while buffer.memory is full."""
-        timestamp = self._wall_clock()
-        for rows in self._accumulator.cut(queue, everything=everything):
-            # Twice: until its acknowledgement a batch holds its rows (for a split) and their encoded bytes.
-            self._await_memory(2 * int(rows.sizes.sum()))
-            self._count(self._accumulator.close(queue, rows, self._client.clock(), timestamp))
+    def close(self, queue: PartitionQueue) -> None:
+        """Close the open batch of a partition, if there is one; wait while buffer.memory is full."""
+        if queue.open is not None:
+            self._await_memory(queue.open.size)
+            self._count(self._accumulator.close(queue, self._client.clock()))
 
     def close_all(self) -> None:
         for queue in list(self._accumulator.queues.values()):
-            self.close(queue, everything=True)
+            self.close(queue)
 
     def close_lingered(self) -> None:
         """Close rows after linger.ms, and send the batches closed since the last pump."""
         for queue in self._accumulator.lingered(self._client.clock()):
-            self.close(queue, everything=True)
+            self.close(queue)
         if self._bytes_since_pump:
             self._pump()
 
@@ -101,7 +115,7 @@ class Batcher:
         # With many partitions, the open rows can exceed the memory although no batch is full.
         excess = self._accumulator.open_bytes - self._config.buffer_memory // 4
         for queue in self._accumulator.fullest(excess):
-            self.close(queue, everything=True)
+            self.close(queue)
 
     def _count(self, batch: ProducerBatch) -> None:
         self._bytes_since_pump += batch.size_bytes

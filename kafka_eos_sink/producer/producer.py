@@ -9,7 +9,7 @@
     identity = producer.prepare()
 
 The producer has no thread. ``write`` and the calls that wait send and receive bytes. ``write`` gathers rows into slabs of
-some megabytes, then partitions, sorts, cuts, encodes and compresses each slab as columns. The producer serves the sockets
+two megabytes, then partitions, sorts, cuts and encodes each slab as columns, and compresses full batches. The producer serves the sockets
 between two batches, so the brokers work while it encodes the next batch.
 """
 
@@ -44,10 +44,8 @@ from kafka_eos_sink.protocol.messages import EndTxnResponse
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
-SLAB_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of rows per slab: more fills the batches of more partitions, less gives the brokers work earlier.
-
-Measured: 4 MiB and 16 MiB both cost about a third more processor time per row."""
+SLAB_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of rows per slab. Less costs more calls per row; more leaves the processor's cache, where Arrow gathers twice as fast."""
 
 
 class Producer:

@@ -2,8 +2,8 @@
 
 A partition's rows pass through three lists, in order:
 
-    open              rows that wait until a batch is full (batch.size) or old enough (linger.ms)
-    fresh             closed, encoded batches without a sequence
+    open              encoded rows of a batch that is not yet full (batch.size) or old enough (linger.ms)
+    fresh             closed, compressed batches without a sequence
     unacknowledged    batches with a sequence: in flight, or waiting for a resend
 
 While a batch waits for a resend, the sender sends only the partition's oldest unacknowledged batch. The leader would
@@ -19,24 +19,61 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.producer.rows import OpenRows, concat_open_rows
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
-from kafka_eos_sink.protocol.record_batch import RecordsBlock, seal
-from kafka_eos_sink.protocol.record_columns import encode_block
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, read_record_batches, seal
+from kafka_eos_sink.protocol.record_columns import (
+    HEADERS_TYPE,
+    EncodedSection,
+    RecordColumns,
+    Section,
+    encode_block,
+    record_sizes,
+)
 
 SEQUENCES: Final = 2**31
 """Sequences wrap from 2147483647 to 0."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class OpenBatch:
+    """The encoded rows of a batch that is not closed yet."""
+
+    base_timestamp: int
+    max_timestamp: int
+    has_timestamps: bool
+    since: int
+    """Clock ms of the first row."""
+    sections: list[memoryview] = field(default_factory=list)
+    row_numbers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    record_count: int = 0
+    size: int = 0
+    """Bytes of the sections."""
+
+    def keep_alone(self) -> None:
+        """Copy the last section, which is a view of the records of many partitions and would keep them all."""
+        self.sections[-1] = memoryview(bytes(self.sections[-1]))
+
+
+class Cut(NamedTuple):
+    """Rows for one batch of a queue; with ``begins`` for a new one, behind the open one."""
+
+    queue: PartitionQueue
+    section: Section
+    begins: bool
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    The batch keeps its ``rows`` in order to split them if the topic's limit is smaller, and to name rejected rows.
-    ``rows`` is None for a record of the commit log.
+    ``row_numbers`` are those of its rows within the task, which errors name; None for encoded records from elsewhere, such as those of
+    the commit log, which are neither split nor made dead letters.
     """
 
     topic: str
@@ -45,7 +82,9 @@ class ProducerBatch:
     created_ms: int
     timestamp_ms: int
     """Time of writing in ms since the epoch, for records without a timestamp."""
-    rows: OpenRows | None = None
+    row_numbers: npt.NDArray[np.int64] | None = None
+    has_timestamps: bool = False
+    """False if no row had a timestamp of its own."""
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
@@ -72,14 +111,30 @@ class ProducerBatch:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the batch: its rows and their encoded bytes."""
-        return (0 if self.rows is None else self.block.uncompressed_bytes) + len(self.block.records)
+        """Memory of the batch: its records and the numbers of their rows."""
+        return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
 
     def row_number(self, index: int) -> int | None:
         """Return the number, within the task, of the row of record ``index``."""
-        if self.rows is None or index >= self.record_count:
+        if self.row_numbers is None or index >= self.record_count:
             return None
-        return int(self.rows.row_numbers[index])
+        return int(self.row_numbers[index])
+
+    def rows(self) -> NumberedRows:
+        """Read the rows back from the records: only what a broker rejects is needed again."""
+        assert self.row_numbers is not None
+        sealed = seal(self.block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
+        limit = self.block.uncompressed_bytes
+        (batch,) = read_record_batches(b"".join(sealed), max_decompressed_bytes=limit)
+        records = batch.records
+        headers = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
+        columns = RecordColumns(
+            value=pa.array([record.value for record in records], pa.binary()),
+            key=pa.array([record.key for record in records], pa.binary()),
+            headers=pa.array(headers, HEADERS_TYPE) if any(headers) else None,
+            timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
+        )
+        return NumberedRows(columns=columns, row_numbers=self.row_numbers)
 
     def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
         """Set producer id, epoch and sequence, and encode the header."""
@@ -106,7 +161,7 @@ class RejectedRows(NamedTuple):
 
     topic: str
     partition: int
-    rows: OpenRows
+    rows: NumberedRows
     error: KafkaEosError
 
 
@@ -116,9 +171,7 @@ class PartitionQueue:
 
     topic: str
     partition: int
-    open: list[OpenRows] = field(default_factory=list)
-    open_bytes: int = 0
-    open_since: int = 0
+    open: OpenBatch | None = None
     fresh: deque[ProducerBatch] = field(default_factory=deque)
     unacknowledged: list[ProducerBatch] = field(default_factory=list)
     identity: ProducerIdAndEpoch = (-1, -1)
@@ -202,6 +255,10 @@ class PartitionQueue:
         self.rewrite = False
 
     @property
+    def open_bytes(self) -> int:
+        return 0 if self.open is None else self.open.size
+
+    @property
     def oldest(self) -> ProducerBatch | None:
         if self.unacknowledged:
             return self.unacknowledged[0]
@@ -238,62 +295,97 @@ class RecordAccumulator:
         """Return uncompressed bytes per batch, below batch.size after a split."""
         return self._topic_batch_size.get(topic, self._batch_size)
 
-    def append(self, topic: str, partition: int, rows: OpenRows, now: int) -> PartitionQueue:
-        """Append rows, in order, to the open rows of their partition."""
-        queue = self.queue(topic, partition)
-        if not queue.open:
-            queue.open_since = now
-        size = int(rows.sizes.sum())
-        queue.open.append(rows)
-        queue.open_bytes += size
-        self.open_bytes += size
-        return queue
+    def cut(self, queue: PartitionQueue, ends: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[Cut]:
+        """Cut rows, in order, into those that fit into the open batch and those of new ones.
 
-    def cut(self, queue: PartitionQueue, *, everything: bool) -> Iterator[OpenRows]:
-        """Yield full batches of rows, or all rows; a row above ``batch_size`` is alone."""
+        A row above the batch size gets a batch of its own.
+
+        Args:
+            ends: The sum of the sizes of all rows up to each one.
+            start, stop: Which of the rows are the queue's.
+        """
         limit = self.batch_size(queue.topic)
-        if not queue.open or (queue.open_bytes < limit and not everything):
-            return
-        rows = queue.open[0] if len(queue.open) == 1 else concat_open_rows(queue.open)
-        ends = np.cumsum(rows.sizes)
-        start, before, total = 0, 0, len(ends)
-        pieces = []
-        while start < total and (everything or int(ends[-1]) - before >= limit):
-            end = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
-            pieces.append(rows.slice(start, end))
-            start, before = end, int(ends[end - 1])
-        remaining = int(ends[-1]) - before
-        self.open_bytes -= queue.open_bytes - remaining
-        queue.open_bytes = remaining
-        queue.open.clear()
-        if start < total:
-            # A copy, because a slice of a few rows would keep the memory of the whole slab.
-            queue.open.append(rows.take(np.arange(start, total)))
-        yield from pieces
+        opened = queue.open
+        first_place, base = (0, None) if opened is None else (opened.record_count, opened.base_timestamp)
+        room, begins = limit - queue.open_bytes, opened is None
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            end = min(stop, int(np.searchsorted(ends, before + room, side="right")))
+            if begins:
+                end = max(start + 1, end)
+            if end > start:
+                yield Cut(queue, Section(start, end, first_place, base), begins)
+            start, room, begins, first_place, base = end, limit, True, 0, None
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        section: EncodedSection,
+        row_numbers: npt.NDArray[np.int64],
+        now: int,
+        *,
+        has_timestamps: bool,
+    ) -> None:
+        """Append encoded rows to the open batch of their partition, or open one."""
+        opened = queue.open
+        if opened is None:
+            opened = queue.open = OpenBatch(
+                base_timestamp=section.base_timestamp,
+                max_timestamp=section.max_timestamp,
+                has_timestamps=has_timestamps,
+                since=now,
+            )
+        opened.max_timestamp = max(opened.max_timestamp, section.max_timestamp)
+        opened.has_timestamps |= has_timestamps
+        opened.sections.append(section.records)
+        opened.row_numbers.append(row_numbers)
+        opened.record_count += len(row_numbers)
+        opened.size += len(section.records)
+        self.open_bytes += len(section.records)
 
     def lingered(self, now: int) -> list[PartitionQueue]:
         """Return the queues whose open rows have waited for linger.ms."""
-        return [queue for queue in self.queues.values() if queue.open and now - queue.open_since >= self._linger_ms]
+        return [
+            queue
+            for queue in self.queues.values()
+            if queue.open is not None and now - queue.open.since >= self._linger_ms
+        ]
 
     def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
         """Return the queues with the most open bytes, ``bytes_to_free`` in total."""
         found, freed = [], 0
         for queue in sorted(self.queues.values(), key=lambda queue: -queue.open_bytes):
-            if freed >= bytes_to_free or not queue.open:
+            if freed >= bytes_to_free or queue.open is None:
                 break
             freed += queue.open_bytes
             found.append(queue)
         return found
 
-    def close(self, queue: PartitionQueue, rows: OpenRows, now: int, timestamp_ms: int) -> ProducerBatch:
-        """Encode ``rows`` as a batch; ``timestamp_ms`` is for rows without one."""
+    def close(self, queue: PartitionQueue, now: int) -> ProducerBatch:
+        """Compress the open batch and queue it for sending."""
+        opened = queue.open
+        assert opened is not None
+        queue.open = None
+        self.open_bytes -= opened.size
+        sections = opened.sections
+        # Uncompressed, a view would keep the records of many partitions in memory until the batch is acknowledged.
+        alone = len(sections) == 1 and self._codec is not Codec.NONE
+        block = RecordsBlock(
+            records=compress(self._codec, self._level, sections[0] if alone else b"".join(sections)),
+            record_count=opened.record_count,
+            compression=self._codec,
+            base_timestamp=opened.base_timestamp,
+            max_timestamp=opened.max_timestamp,
+            uncompressed_bytes=opened.size,
+        )
         batch = ProducerBatch(
             topic=queue.topic,
             partition=queue.partition,
-            block=encode_block(rows.columns, timestamp_ms, self._codec, self._level),
+            block=block,
             created_ms=now,
-            timestamp_ms=timestamp_ms,
-            rows=rows,
+            timestamp_ms=opened.base_timestamp,
+            row_numbers=np.concatenate(opened.row_numbers),
+            has_timestamps=opened.has_timestamps,
         )
         self.add(batch)
         return batch
@@ -322,10 +414,10 @@ class RecordAccumulator:
 
         Later batches of the topic are at most half as large as this one.
         """
-        rows = batch.rows
-        if rows is None or batch.record_count < 2:
+        if batch.row_numbers is None or batch.record_count < 2:
             return False
-        ends = np.cumsum(rows.sizes)
+        rows = batch.rows()
+        ends = np.cumsum(record_sizes(rows.columns))
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
         self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
@@ -334,14 +426,13 @@ class RecordAccumulator:
 
     def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> RejectedRows:
         """Replace a rejected batch by one without ``records``, or by nothing; return their rows."""
-        rows = batch.rows
-        assert rows is not None
+        rows = batch.rows()
         rejected = np.isin(np.arange(batch.record_count), records)
         kept = np.flatnonzero(~rejected)
         self._replace(batch, [rows.take(kept)] if len(kept) else [])
         return RejectedRows(batch.topic, batch.partition, rows.take(np.flatnonzero(rejected)), error)
 
-    def _replace(self, batch: ProducerBatch, pieces: Sequence[OpenRows]) -> None:
+    def _replace(self, batch: ProducerBatch, pieces: Sequence[NumberedRows]) -> None:
         # The parts keep the time of closing, because they must not extend delivery.timeout.ms.
         parts = [
             ProducerBatch(
@@ -350,7 +441,8 @@ class RecordAccumulator:
                 block=encode_block(rows.columns, batch.timestamp_ms, self._codec, self._level),
                 created_ms=batch.created_ms,
                 timestamp_ms=batch.timestamp_ms,
-                rows=rows,
+                row_numbers=rows.row_numbers,
+                has_timestamps=batch.has_timestamps,
             )
             for rows in pieces
         ]
@@ -365,8 +457,7 @@ class RecordAccumulator:
         # A batch in flight stays, because an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():
-            queue.open.clear()
-            queue.open_bytes = 0
+            queue.open = None
             dropped = [batch for batch in queue.unacknowledged if not batch.in_flight]
             numbered += dropped
             queue.unacknowledged = [batch for batch in queue.unacknowledged if batch.in_flight]

@@ -48,26 +48,19 @@ class Rows:
         )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class OpenRows:
-    """Rows of one partition, with each row's maximum bytes and number in the task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedRows:
+    """Rows of one partition, with each row's number in the task."""
 
     columns: RecordColumns
-    sizes: npt.NDArray[np.int64]
     row_numbers: npt.NDArray[np.int64]
 
-    def slice(self, start: int, end: int) -> OpenRows:
-        return OpenRows(
-            columns=self.columns.slice(start, end - start),
-            sizes=self.sizes[start:end],
-            row_numbers=self.row_numbers[start:end],
-        )
+    def slice(self, start: int, end: int) -> NumberedRows:
+        return NumberedRows(columns=self.columns.slice(start, end - start), row_numbers=self.row_numbers[start:end])
 
-    def take(self, indices: npt.NDArray[np.int64]) -> OpenRows:
+    def take(self, indices: npt.NDArray[np.int64]) -> NumberedRows:
         """Return a copy of the rows at ``indices``, in that order."""
-        return OpenRows(
-            columns=self.columns.take(indices), sizes=self.sizes[indices], row_numbers=self.row_numbers[indices]
-        )
+        return NumberedRows(columns=self.columns.take(indices), row_numbers=self.row_numbers[indices])
 
 
 def concat_rows(pieces: Sequence[Rows]) -> Rows:
@@ -90,14 +83,6 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
         )
     columns = RecordColumns.concat([piece.columns for piece in pieces])
     return Rows(topic=topic, partition=partition, columns=columns)
-
-
-def concat_open_rows(pieces: Sequence[OpenRows]) -> OpenRows:
-    return OpenRows(
-        columns=RecordColumns.concat([piece.columns for piece in pieces]),
-        sizes=np.concatenate([piece.sizes for piece in pieces]),
-        row_numbers=np.concatenate([piece.row_numbers for piece in pieces]),
-    )
 
 
 def topic_column(rows: Rows) -> pa.Array:

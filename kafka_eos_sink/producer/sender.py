@@ -369,7 +369,7 @@ class Sender:
         """Make the rows of ``records`` dead letters, and resend the others; fail if that is impossible."""
         # A batch in doubt may already be in the log with all of its rows.
         possible = self._config.dead_letter_topic not in (None, batch.topic) and not batch.in_doubt
-        if possible and batch.rows is not None and records:
+        if possible and batch.row_numbers is not None and records:
             self.rejected.append(self._accumulator.remove(batch, records, error))
         else:
             self.fail(error)
@@ -431,7 +431,7 @@ class Sender:
         if self._interceptors:
             for queue in self._accumulator.queues.values():
                 count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
-                count += sum(len(rows.sizes) for rows in queue.open)
+                count += 0 if queue.open is None else queue.open.record_count
                 if count:
                     self._interceptors.on_acknowledgement(queue.topic, queue.partition, -1, count, error)
 

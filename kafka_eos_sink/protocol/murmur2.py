@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
+_WORD_M: Final = np.uint32(_M)
 _FEW_ROWS: Final = 8  # below it, a numpy pass costs more than plain Python
 
 
@@ -26,31 +27,34 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
     # A view with one word per address makes numpy gather words instead of four single bytes.
     padded = np.concatenate([data[first:last], np.zeros(4, np.uint8)])
     words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
-    m = np.uint32(_M)
-    shortest, longest = int(length.min()) // 4, int(length.max()) // 4
-    for word in range(longest):
-        if word < shortest:
-            hashes = (hashes * m) ^ _mixed(words[start + 4 * word])
-            continue
+    shortest, longest = int(length.min()), int(length.max())
+    for word in range(shortest // 4):
+        # Keys of one length lie at regular places, where numpy reads words three times as fast as by index.
+        at = slice(4 * word, 4 * word + len(length) * longest, longest) if shortest == longest else start + 4 * word
+        hashes *= _WORD_M
+        hashes ^= _mixed(words[at])
+    for word in range(shortest // 4, longest // 4):
         rows = np.flatnonzero(length >= 4 * (word + 1))
         if len(rows) < _FEW_ROWS:
             for row in rows.tolist():
                 hashes[row] = _resumed(int(hashes[row]), data[offsets[row] : offsets[row + 1]].tobytes(), word)
             break
-        hashes[rows] = (hashes[rows] * m) ^ _mixed(words[start[rows] + 4 * word])
+        hashes[rows] = (hashes[rows] * _WORD_M) ^ _mixed(words[start[rows] + 4 * word])
     rest = length & np.uint32(3)
     rows = np.flatnonzero(rest)
     if len(rows):
         mask = (np.uint32(1) << (rest[rows] * np.uint32(8))) - np.uint32(1)
         tail = words[start[rows] + (length[rows] & ~np.uint32(3))] & mask
-        hashes[rows] = (hashes[rows] ^ tail) * m
-    hashes = (hashes ^ (hashes >> np.uint32(13))) * m
+        hashes[rows] = (hashes[rows] ^ tail) * _WORD_M
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * _WORD_M
     return hashes ^ (hashes >> np.uint32(15))
 
 
-def _mixed(k: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    k = k * np.uint32(_M)
-    return (k ^ (k >> np.uint32(24))) * np.uint32(_M)
+def _mixed(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    k = words * _WORD_M
+    k ^= k >> np.uint32(24)
+    k *= _WORD_M
+    return k
 
 
 def _resumed(hashed: int, value: bytes, word: int) -> int:

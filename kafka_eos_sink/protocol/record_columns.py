@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -206,6 +206,26 @@ def _field_sizes(lengths: Int64Array) -> Int64Array:
     return varint_sizes(lengths) + np.maximum(lengths, 0)
 
 
+class Section(NamedTuple):
+    """Rows that follow each other in one batch: those from ``start`` to ``end`` of an order.
+
+    ``first_place`` is the number of the batch's records before them. ``base_timestamp`` is the batch's, None if it begins here.
+    """
+
+    start: int
+    end: int
+    first_place: int = 0
+    base_timestamp: int | None = None
+
+
+class EncodedSection(NamedTuple):
+    """Encoded records, to be joined with those of the batch's other sections; timestamps in ms."""
+
+    records: memoryview
+    base_timestamp: int
+    max_timestamp: int
+
+
 def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int | None = None) -> RecordsBlock:
     """Encode and compress all rows as one batch, ready for ``record_batch.seal``."""
     records, base_timestamp, max_timestamp = encode_records(columns, now_ms)
@@ -219,48 +239,80 @@ def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int |
     )
 
 
-def encode_records(columns: RecordColumns, now_ms: int) -> tuple[memoryview, int, int]:
-    """Encode all rows as the records section of one batch.
+def encode_records(columns: RecordColumns, now_ms: int) -> EncodedSection:
+    """Encode all rows as the records section of one batch; raises as ``encode_sections``."""
+    (section,) = encode_sections(columns, None, [Section(0, columns.num_rows)], now_ms)
+    return section
+
+
+def encode_sections(
+    columns: RecordColumns, order: Int64Array | None, sections: Sequence[Section], now_ms: int
+) -> list[EncodedSection]:
+    """Encode all rows in one pass, cut into sections of batches.
+
+    One pass costs far less than one per section, and the order as an index costs less than sorted columns.
+
+    Args:
+        order: The index of each record's row; None for the rows as they are.
+        sections: Together they cover the order, one after the other.
+        now_ms: The timestamp of rows without one. If no row has one, it is that of the batch.
 
     Returns:
-        The uncompressed section, the base timestamp (as in Java, the first row's), and the largest timestamp.
+        Views of one buffer. A batch's base timestamp is, as in Java, that of its first row.
 
     Raises:
-        ValueError: There are no rows, or the section takes 2 GiB or more. The caller splits by ``record_sizes``.
+        ValueError: A section has no rows, or all take 2 GiB or more. The caller cuts by ``record_sizes``.
     """
-    count = columns.num_rows
-    if not count:
+    starts = np.array([section.start for section in sections])
+    counts = np.array([section.end - section.start for section in sections])
+    count = int(counts.sum())
+    if not count or not counts.all():
         raise ValueError("a batch needs at least one record")
+    places = np.arange(count) - np.repeat(starts - [section.first_place for section in sections], counts)
+    bases = [now_ms if section.base_timestamp is None else section.base_timestamp for section in sections]
+    highest = bases
+    deltas: Int64Array | None = None
     timestamps = _timestamps(columns, now_ms)
-    base = highest = now_ms
     if timestamps is not None:
-        base, highest = int(timestamps[0]), int(timestamps.max())
+        timestamps = timestamps if order is None else timestamps[order]
+        bases = [
+            int(timestamps[section.start]) if section.base_timestamp is None else section.base_timestamp
+            for section in sections
+        ]
+        highest = np.maximum(bases, np.maximum.reduceat(timestamps, starts)).tolist()
+        deltas = timestamps - np.repeat(bases, counts)
     sources = binary.Sources()
     fields, sizes = _row_fields(sources, columns)
+    if order is not None:
+        fields = [field if isinstance(field, int) else field[order] for field in fields]
+        sizes = sizes[order]
     prefix = b""
     if columns.headers is None:
-        # To save one byte string per record, the header count 0 of a record precedes the next record's length. The slice
-        # below removes the first 0, and the tail adds the 0 of the last record.
+        # To save one byte string per record, the header count 0 of a record precedes the next record's length. The slices
+        # below leave out the first 0, and the tail adds the 0 of the last record.
         fields = fields[:-1]
         prefix = NO_HEADERS
-    places = np.arange(count)
-    sizes += len(_ATTRIBUTES) + varint_sizes(places)
+    sizes = sizes + (len(_ATTRIBUTES) + varint_sizes(places))
     offset_suffix = b""
     if columns.key is None:
         fields = fields[1:]
         offset_suffix = NULL_FIELD
     offsets = sources.varints(places, suffix=offset_suffix)
-    deltas = None if timestamps is None else timestamps - base
     if deltas is None or not deltas.any():
         sizes += len(_NO_TIMESTAMP_DELTA)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES + _NO_TIMESTAMP_DELTA), offsets]
     else:
         sizes += varint_sizes(deltas)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES), sources.varints(deltas), offsets]
+    fields = [*heads, *fields]
     # Before Arrow gathers, because its offsets have 32 bits.
     binary.check_column_bytes("the records section", int((sizes + varint_sizes(sizes)).sum()) + len(prefix))
-    data, _ = sources.gather([*heads, *fields], count, tail=prefix)
-    return data[len(prefix) :], base, highest
+    data, ends = sources.gather(fields, count, tail=prefix)
+    cuts = (ends[:: len(fields)][[*starts, count]] + len(prefix)).tolist()
+    return [
+        EncodedSection(data[cut:end], base, maximum)
+        for cut, end, base, maximum in zip(cuts, cuts[1:], bases, highest, strict=False)
+    ]
 
 
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:

@@ -13,13 +13,13 @@ from hand_driven import HandDrivenClient
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
-from kafka_eos_sink.producer.rows import OpenRows
+from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.messages import LeaderIdAndEpoch, ProduceResponse
-from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_sections, record_sizes
 
 NOW_MS = 1_700_000_000_000
 
@@ -55,14 +55,30 @@ def produced(
     )
 
 
-def open_rows(count: int, size: int = 10, first: int = 0) -> OpenRows:
+def numbered_rows(count: int, size: int = 10, first: int = 0) -> NumberedRows:
     columns = RecordColumns(
         value=pa.array([b"%0*d" % (size, row) for row in range(first, first + count)], pa.binary()),
         key=None,
         headers=None,
         timestamp=None,
     )
-    return OpenRows(columns=columns, sizes=record_sizes(columns), row_numbers=np.arange(first, first + count))
+    return NumberedRows(columns=columns, row_numbers=np.arange(first, first + count))
+
+
+def append(
+    accumulator: RecordAccumulator, queue: PartitionQueue, rows: NumberedRows, now: int = 0
+) -> list[ProducerBatch]:
+    """Append rows as the batcher does; returns the batches that they closed."""
+    closed = []
+    ends = np.cumsum(record_sizes(rows.columns))
+    cuts = list(accumulator.cut(queue, ends, 0, len(ends)))
+    encoded = encode_sections(rows.columns, None, [cut.section for cut in cuts], NOW_MS)
+    for cut, records in zip(cuts, encoded, strict=True):
+        if cut.begins and queue.open is not None:
+            closed.append(accumulator.close(queue, now))
+        numbers = rows.row_numbers[cut.section.start : cut.section.end]
+        accumulator.append(queue, records, numbers, now, has_timestamps=rows.columns.timestamp is not None)
+    return closed
 
 
 class Bench:
@@ -84,7 +100,8 @@ class Bench:
 
     def batch(self, partition: int = 0, count: int = 10, first: int = 0) -> ProducerBatch:
         queue = self.accumulator.queue("t", partition)
-        return self.accumulator.close(queue, open_rows(count, first=first), self.client.now, NOW_MS)
+        assert not append(self.accumulator, queue, numbered_rows(count, first=first), self.client.now)
+        return self.accumulator.close(queue, self.client.now)
 
     def turn(self, ms: int = 0) -> None:
         """One turn to read what came, and one to act on it, ``ms`` later."""
@@ -104,5 +121,10 @@ def answer() -> Callable[..., ProduceResponse]:
 
 
 @pytest.fixture
-def rows_of() -> Callable[..., OpenRows]:
-    return open_rows
+def rows_of() -> Callable[..., NumberedRows]:
+    return numbered_rows
+
+
+@pytest.fixture
+def appended() -> Callable[..., list[ProducerBatch]]:
+    return append

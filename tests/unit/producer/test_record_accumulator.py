@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.producer.partitioner import sorted_by
-from kafka_eos_sink.producer.record_accumulator import PartitionQueue, RecordAccumulator
-from kafka_eos_sink.producer.rows import OpenRows
+from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.compression import Codec
-from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, encode_records, record_sizes
 
 NOW_MS = 1_700_000_000_000
 
@@ -21,13 +21,15 @@ def accumulator(batch_size: int = 1_000, linger_ms: int = 100) -> RecordAccumula
     return RecordAccumulator(batch_size=batch_size, linger_ms=linger_ms, codec=Codec.NONE)
 
 
-def sized_rows(number: int, size: int) -> OpenRows:
-    columns = RecordColumns(value=pa.array([b"x" * size], pa.binary()), key=None, headers=None, timestamp=None)
-    return OpenRows(columns=columns, sizes=record_sizes(columns), row_numbers=np.array([number]))
+def sized_rows(number: int, size: int) -> NumberedRows:
+    columns = RecordColumns(value=pa.array([b"x" * size], pa.binary()))
+    return NumberedRows(columns=columns, row_numbers=np.array([number]))
 
 
-def cut(a: RecordAccumulator, queue: PartitionQueue, *, everything: bool) -> list[Any]:
-    return list(a.cut(queue, everything=everything))
+def numbers_of(batch: ProducerBatch) -> list[int]:
+    assert batch.row_numbers is not None
+    assert len(batch.row_numbers) == batch.record_count
+    return batch.row_numbers.tolist()
 
 
 @settings(deadline=None)
@@ -42,50 +44,88 @@ def test_sorting_groups_partitions_and_keeps_row_order(partitions: list[int]) ->
         assert at[start:end].tolist() == [i for i, p in enumerate(partitions) if p == partition]
 
 
-def test_full_batches_are_cut_and_the_rest_remains_open(rows_of: Any) -> None:
+def test_full_batches_are_cut_and_the_rest_remains_open(appended: Any, rows_of: Any) -> None:
     a = accumulator()
     rows = rows_of(100, size=90)
-    per_batch = 1_000 // int(rows.sizes[0])
-    queue = a.append("t", 0, rows, now=0)
-    pieces = cut(a, queue, everything=False)
-    assert [len(piece.sizes) for piece in pieces] == [per_batch] * (100 // per_batch)
-    left = 100 - per_batch * len(pieces)
-    assert a.open_bytes == queue.open_bytes == left * int(rows.sizes[0])
-    queue = a.append("t", 0, rows_of(1, size=90, first=100), now=0)
-    (last,) = cut(a, queue, everything=True)
-    assert last.row_numbers.tolist() == list(range(100 - left, 101))
-    assert a.open_bytes == 0
+    per_batch = 1_000 // int(record_sizes(rows.columns)[0])
+    queue = a.queue("t", 0)
+    batches = appended(a, queue, rows)
+    assert [batch.record_count for batch in batches] == [per_batch] * (100 // per_batch)
+    left = 100 - per_batch * len(batches)
+    assert queue.open is not None
+    assert queue.open.record_count == left
+    assert a.open_bytes == queue.open_bytes == sum(map(len, queue.open.sections))
+    assert appended(a, queue, rows_of(1, size=90, first=100)) == []
+    assert numbers_of(a.close(queue, 0)) == list(range(100 - left, 101))
+    assert a.open_bytes == queue.open_bytes == 0
 
 
-def test_a_row_larger_than_a_batch_gets_one_of_its_own(rows_of: Any) -> None:
+def test_a_row_larger_than_a_batch_gets_one_of_its_own(appended: Any, rows_of: Any) -> None:
     a = accumulator(batch_size=200)
-    queue = a.append("t", 0, rows_of(2, size=50), now=0)
-    queue = a.append("t", 0, rows_of(1, size=5_000, first=2), now=0)
-    queue = a.append("t", 0, rows_of(2, size=50, first=3), now=0)
-    pieces = cut(a, queue, everything=True)
-    assert [piece.row_numbers.tolist() for piece in pieces] == [[0, 1], [2], [3, 4]]
+    queue = a.queue("t", 0)
+    batches = appended(a, queue, rows_of(2, size=50))
+    batches += appended(a, queue, rows_of(1, size=5_000, first=2))
+    batches += appended(a, queue, rows_of(2, size=50, first=3))
+    batches.append(a.close(queue, 0))
+    assert [numbers_of(batch) for batch in batches] == [[0, 1], [2], [3, 4]]
 
 
-def test_rows_linger_from_the_first_of_them(rows_of: Any) -> None:
+def test_batch_of_several_sections_is_the_batch_of_all_their_rows(appended: Any) -> None:
+    a = accumulator(batch_size=100_000)
+    queue = a.queue("t", 0)
+    columns = RecordColumns(
+        value=pa.array([b"%d" % row for row in range(200)], pa.binary()),
+        key=pa.array([None if row % 3 else b"k" * row for row in range(200)], pa.binary()),
+        headers=pa.array([[{"key": "h", "value": b"v"}] * (row % 3) for row in range(200)], HEADERS_TYPE),
+        timestamp=pa.array([NOW_MS + row * (-1) ** row for row in range(200)]),
+    )
+    for start, end in ((0, 70), (70, 71), (71, 200)):
+        rows = NumberedRows(columns=columns.slice(start, end - start), row_numbers=np.arange(start, end))
+        assert appended(a, queue, rows) == []
+    batch = a.close(queue, 0)
+    whole = encode_records(columns, NOW_MS)
+    assert (bytes(batch.block.records), batch.block.base_timestamp, batch.block.max_timestamp) == (
+        bytes(whole.records),
+        whole.base_timestamp,
+        whole.max_timestamp,
+    )
+    # What a broker rejects is read back from the records.
+    assert batch.rows().columns == columns
+
+
+def test_rows_linger_from_the_first_of_them(appended: Any, rows_of: Any) -> None:
     a = accumulator(linger_ms=100)
-    queue = a.append("t", 0, rows_of(1), now=50)
-    a.append("t", 0, rows_of(1), now=140)
+    queue = a.queue("t", 0)
+    appended(a, queue, rows_of(1), now=50)
+    appended(a, queue, rows_of(1), now=140)
     assert a.lingered(149) == []
     assert a.lingered(150) == [queue]
 
 
-def test_the_fullest_partitions_make_room_first(rows_of: Any) -> None:
+def test_the_fullest_partitions_make_room_first(appended: Any, rows_of: Any) -> None:
     a = accumulator()
     for partition, count in enumerate((3, 9, 5)):
-        a.append("t", partition, rows_of(count), now=0)
+        appended(a, a.queue("t", partition), rows_of(count))
     assert [queue.partition for queue in a.fullest(1)] == [1]
     assert [queue.partition for queue in a.fullest(10**9)] == [1, 2, 0]
 
 
-def test_memory_is_freed_when_batches_are_acked_split_or_dropped(rows_of: Any) -> None:
+@pytest.fixture
+def closed(appended: Any, rows_of: Any) -> Any:
+    """Closes a batch of so many rows."""
+
+    def close(a: RecordAccumulator, count: int, partition: int = 0) -> ProducerBatch:
+        queue = a.queue("t", partition)
+        assert appended(a, queue, rows_of(count)) == []
+        return a.close(queue, 0)
+
+    return close
+
+
+def test_memory_is_freed_when_batches_are_acked_split_or_dropped(closed: Any) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
-    batches = [a.close(queue, rows_of(10), 0, NOW_MS) for _ in range(3)]
+    batches = [closed(a, 10) for _ in range(3)]
     assert a.used_bytes == sum(batch.memory_bytes for batch in batches)
     for batch in batches:
         queue.next_to_send(0, 5, (1, 0))
@@ -101,50 +141,49 @@ def test_memory_is_freed_when_batches_are_acked_split_or_dropped(rows_of: Any) -
     assert a.idle
 
 
-def test_drop_unsent_returns_batches_with_a_sequence(rows_of: Any) -> None:
+def test_drop_unsent_returns_batches_with_a_sequence(closed: Any) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
-    batch = a.close(queue, rows_of(1), 0, NOW_MS)
+    batch = closed(a, 1)
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)
-    a.close(queue, rows_of(1), 0, NOW_MS)
+    closed(a, 1)
     assert a.drop_unsent() == []
     batch.in_flight = False
     assert a.drop_unsent() == [batch]
 
 
-def test_the_partition_served_last_comes_last(rows_of: Any) -> None:
+def test_the_partition_served_last_comes_last(closed: Any) -> None:
     a = accumulator()
     for partition in range(3):
-        a.close(a.queue("t", partition), rows_of(1), 0, NOW_MS)
+        closed(a, 1, partition)
     a.served(a.queue("t", 0))
     assert [partition for _, partition in a.active] == [1, 2, 0]
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(20, 300))
-def test_no_row_is_lost_or_reordered_for_any_sizes(sizes: list[int], batch_size: int) -> None:
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40), batch_size=st.integers(20, 300))
+def test_no_row_is_lost_or_reordered_for_any_sizes(appended: Any, sizes: list[int], batch_size: int) -> None:
     a = accumulator(batch_size=batch_size)
-    seen: list[int] = []
-    for number, size in enumerate(sizes):
-        queue = a.append("t", 0, sized_rows(number, size), now=0)
-        for piece in a.cut(queue, everything=False):
-            assert int(piece.sizes.sum()) <= batch_size or len(piece.sizes) == 1
-            seen += piece.row_numbers.tolist()
-    for piece in a.cut(a.queue("t", 0), everything=True):
-        seen += piece.row_numbers.tolist()
-    assert seen == list(range(len(sizes)))
+    queue = a.queue("t", 0)
+    batches = [batch for number, size in enumerate(sizes) for batch in appended(a, queue, sized_rows(number, size))]
+    batches.append(a.close(queue, 0))
+    assert all(batch.block.uncompressed_bytes <= batch_size or batch.record_count == 1 for batch in batches)
+    assert [number for batch in batches for number in numbers_of(batch)] == list(range(len(sizes)))
+    assert [len(value) for batch in batches for value in batch.rows().columns.value.to_pylist()] == sizes
     assert a.open_bytes == 0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_split_batches_keep_all_rows_in_order(rows_of: Any, count: int) -> None:
+def test_split_batches_keep_all_rows_in_order(closed: Any, rows_of: Any, count: int) -> None:
     a = accumulator()
     queue = a.queue("t", 0)
-    batch = a.close(queue, rows_of(count), 0, NOW_MS)
+    batch = closed(a, count)
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)
     assert a.split(batch) == (count > 1)
-    numbers = [n for part in queue.unacknowledged for n in part.rows.row_numbers.tolist()]
-    assert numbers == list(range(count))
+    parts = queue.unacknowledged
+    assert [number for part in parts for number in numbers_of(part)] == list(range(count))
+    values = [value for part in parts for value in part.rows().columns.value.to_pylist()]
+    assert values == rows_of(count).columns.value.to_pylist()
     assert all(part.block.base_timestamp == NOW_MS for part in queue.unacknowledged)

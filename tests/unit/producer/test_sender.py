@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.errors import (
@@ -13,7 +11,6 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
 )
-from kafka_eos_sink.producer.rows import OpenRows
 from kafka_eos_sink.producer.transaction_states import State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
@@ -25,7 +22,6 @@ from kafka_eos_sink.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
@@ -472,13 +468,11 @@ def test_interceptors_receive_coordinator_errors_and_aborts(bench: Any) -> None:
     assert told.calls == [(0, -1, 5, b.sender.failure)]
 
 
-def test_interceptors_hear_of_rows_that_no_batch_was_made_of_yet(bench: Any) -> None:
+def test_interceptors_hear_of_rows_that_no_batch_was_made_of_yet(bench: Any, appended: Any, rows_of: Any) -> None:
     b = bench()
     told = Told(b)
     b.batch(count=5)
-    columns = RecordColumns(value=pa.array([b"a", b"b", b"c"]))
-    rows = OpenRows(columns=columns, sizes=np.full(3, 1), row_numbers=np.arange(3))
-    b.accumulator.queue("t", 0).open.append(rows)
+    appended(b.accumulator, b.accumulator.queue("t", 0), rows_of(3))
     b.sender.give_up(KafkaEosError("ABORTED", "the transaction is being aborted"))
     assert told.calls == [(0, -1, 8, b.sender.failure)]
 

@@ -17,8 +17,10 @@ from kafka_eos_sink.protocol.record_batch import read_record_batches, seal
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
     RecordColumns,
+    Section,
     encode_block,
     encode_records,
+    encode_sections,
     null_header_keys,
     record_sizes,
 )
@@ -297,6 +299,29 @@ def test_slice_take_and_concat_are_those_of_rows(rows: list[Row], data: st.DataO
         assert bytes(encode_records(taken, NOW)[0]) == section([rows[index] for index in indices])
     joined = RecordColumns.concat([columns.slice(start), columns.slice(0, start), columns])
     assert bytes(encode_records(joined, NOW)[0]) == section([*rows[start:], *rows[:start], *rows])
+
+
+@settings(deadline=None)
+@given(rows_of_all_kinds, st.data())
+def test_sections_of_batches_join_to_the_batches(rows: list[Row], data: st.DataObject) -> None:
+    """Rows in any order, cut into batches, each of which is encoded in one or two passes."""
+    columns = plain_columns(rows)
+    order = np.array(data.draw(st.permutations(range(len(rows)))))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(rows)))) | {len(rows)})
+    batches = [(start, end, data.draw(st.integers(start, end))) for start, end in zip([0, *cuts], cuts, strict=False)]
+    first = encode_sections(columns, order, [Section(start, end) for start, end, _ in batches], NOW)
+    assert [bytes(section.records) for section in first] == [
+        section([rows[at] for at in order[start:end]]) for start, end, _ in batches
+    ]
+    for whole, (start, end, half) in zip(first, batches, strict=True):
+        if not start < half < end:
+            continue
+        begun, rest = order[start:half], order[half:end]
+        (one,) = encode_sections(columns, begun, [Section(0, len(begun))], NOW)
+        (two,) = encode_sections(columns, rest, [Section(0, len(rest), len(begun), one.base_timestamp)], NOW)
+        assert bytes(one.records) + bytes(two.records) == bytes(whole.records)
+        assert (one.base_timestamp, two.base_timestamp) == (whole.base_timestamp,) * 2
+        assert max(one.max_timestamp, two.max_timestamp) == whole.max_timestamp
 
 
 def test_concat_fills_columns_that_some_parts_lack_with_nulls() -> None:
