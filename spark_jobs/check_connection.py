@@ -126,7 +126,9 @@ def run(given: argparse.Namespace) -> str:
     if failing := sum(not works for works, _ in rows.values()):
         raise JobFailed(f"{failing} of {len(rows)} processes cannot write to Kafka")
     if len(executors) < given.executors:
-        raise JobFailed(f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s")
+        raise JobFailed(
+            f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s"
+        )
     return f"all {len(executors)} executors can write to Kafka"
 
 
