@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import kafka_eos_sink
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
@@ -32,6 +33,9 @@ from kafka_eos_sink.jobs.submit_job import (
     job_parser,
 )
 from kafka_eos_sink.settings.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "check_connection"
 CHECK_TIMEOUT_MS = 30_000
@@ -89,37 +93,37 @@ def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
     return not wrong, "; ".join(wrong) or f"{found[0].found}; {package}"
 
 
-def check_executors(options: Mapping[str, str], executors: int) -> dict[str, tuple[bool, str]]:
+def check_executors(spark: SparkSession, options: Mapping[str, str], executors: int) -> dict[str, tuple[bool, str]]:
     """Check from so many executors, or from fewer if no more have come in time; by executor."""
-    from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
 
     def task(_: int) -> str:
         # The parent of a Python worker is the daemon of its executor, or the executor itself.
         return json.dumps([f"{socket.gethostname()}, process {os.getppid()}", *check_here(options)])
 
-    spark = SparkSession.builder.appName("check the connection to Kafka").getOrCreate()
     found: dict[str, tuple[bool, str]] = {}
     give_up_at = time.monotonic() + EXECUTORS_TIMEOUT_S
-    try:
-        # Spark gives the tasks of a job to all free executors in turn, but starts when the first executor has registered.
-        while len(found) < executors and time.monotonic() < give_up_at:
-            tasks = spark.range(0, executors, 1, executors).select(udf(task, useArrow=False)("id"))
-            for row in tasks.collect():
-                executor, works, text = json.loads(row[0])
-                found[executor] = works, text
-    finally:
-        spark.stop()
+    # Spark gives the tasks of a job to all free executors in turn, but starts when the first executor has registered.
+    while len(found) < executors and time.monotonic() < give_up_at:
+        tasks = spark.range(0, executors, 1, executors).select(udf(task, useArrow=False)("id"))
+        for row in tasks.collect():
+            executor, works, text = json.loads(row[0])
+            found[executor] = works, text
     return found
 
 
 def run(given: argparse.Namespace) -> str:
+    from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 
     options = sink_options(given)
-    # A client of Spark Connect is not the driver.
-    rows = {} if is_remote() else {f"driver {socket.gethostname()}": check_here(options)}
-    executors = check_executors(options, given.executors)
+    spark = SparkSession.builder.appName("check the connection to Kafka").getOrCreate()
+    try:
+        # A client of Spark Connect is not the driver.
+        rows = {} if is_remote() else {f"driver {socket.gethostname()}": check_here(options)}
+        executors = check_executors(spark, options, given.executors)
+    finally:
+        spark.stop()
     rows |= {f"executor {name}": row for name, row in executors.items()}
     for name, (works, text) in rows.items():
         print(printable(f"{name}: {'ok' if works else 'FAILS'}: {text}"))
@@ -129,7 +133,7 @@ def run(given: argparse.Namespace) -> str:
         raise JobFailed(
             f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s"
         )
-    return f"all {len(executors)} executors can write to Kafka"
+    return f"{len(executors)} of {given.executors} executors can write to Kafka"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
