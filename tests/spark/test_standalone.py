@@ -13,7 +13,7 @@ from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
-from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 from tests.spark.executor_cluster import Gate
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.standalone_cluster import DEADLINE_S, HOSTS, StandaloneCluster, pack_environment
@@ -141,10 +141,12 @@ def test_rows_are_visible_once_after_a_worker_was_killed(
     topic = create_topic(secured.plaintext_servers)
     gate = Gate(tmp_path / "gate")
     gate.close()
-    failing = submit(**{f"spark.executorEnv.{failpoints.VARIABLE}": f"task.writing=wait:{tmp_path / 'gate'}"})
+    failing = submit(**{f"spark.executorEnv.{failpoints.VARIABLE}": f"task.flushed=wait:{tmp_path / 'gate'}"})
     job, *arguments = batch(topic)
     with failing.started(job, *arguments) as process:
-        wait_until(lambda: gate.waits_here() or process.poll() is not None, "a task that writes", patience_s=DEADLINE_S)
+        wait_until(
+            lambda: gate.waits_here() or process.poll() is not None, "a task with rows in Kafka", patience_s=DEADLINE_S
+        )
         caught = gate.waits_here()
         assert caught is not None, process.communicate()[0][-3000:]
         cluster.kill_worker_of(caught)
@@ -152,3 +154,6 @@ def test_rows_are_visible_once_after_a_worker_was_killed(
     assert process.returncode == 0, said[-3000:]
     assert own_lines(said, job) == [f"batch_to_kafka: written to topic {topic}"]
     assert_every_row_once(secured, topic)
+    assert (
+        len(read_uncommitted(secured.plaintext_servers, topic)) > ROWS
+    )  # those of the killed task were in an open transaction
