@@ -295,6 +295,7 @@ RULES: tuple[Rule, ...] = (
         one_of("spark_version", "this Spark"),
     ),
     Rule("spark/test_partition_for_topic.py", ALL),
+    Rule("spark/test_standalone.py", ALL),  # a cluster of its own, to which jobs bring 80 MB
     Rule("spark/test_connect.py", ALL),
     Rule("spark/test_sql.py", ALL),
     Rule("spark/test_demo.py", ALL),

@@ -36,9 +36,14 @@ def after_end(driver: ProducerIdentity) -> ProducerIdentity:
 
 def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
     """Whether this driver still holds the write id."""
+    return is_held_by(driver, (yield from described_driver(driver)))
+
+
+def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:
+    """What the coordinator knows of W.driver."""
     driver_id = driver.transactional_id
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    return is_held_by(driver, described.get(driver_id))
+    return described.get(driver_id)
 
 
 def is_overtaken(plan: Plan) -> Procedure[bool]:

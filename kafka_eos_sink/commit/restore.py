@@ -13,7 +13,7 @@ from dataclasses import replace
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.decide import DriverTransaction, append_decision, check_prepared, decide
-from kafka_eos_sink.commit.driver import still_holds
+from kafka_eos_sink.commit.driver import described_driver, is_held_by
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
@@ -102,8 +102,12 @@ def _restore(
     yield Reached("restore.initialised")
     # A newer driver may have committed a transaction under one of these ids since. If its marker is missing (KAFKA-20734), a copy would
     # join it, and the copy's abort would discard committed rows. Nothing is open yet, so there is nothing to end.
-    if not (yield from still_holds(driver.identity)):
+    held = yield from described_driver(driver.identity)
+    if not is_held_by(driver.identity, held):
         raise refusals.fenced(decision.write_id, "W.driver belongs to a newer driver, which copies what was lost")
+    if held is not None and held.is_open:
+        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
+        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
     try:
         results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)

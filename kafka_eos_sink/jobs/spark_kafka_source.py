@@ -33,6 +33,7 @@ KAFKA_SOURCE_HELP = "\n".join(
 
 _CONNECTION = {"bootstrap.servers", "client.id", "client.dns.lookup", "request.timeout.ms", *SECURITY}
 _NOT_JAVA = {
+    "properties.file": "--properties, or options_from_file",
     "ssl.ca.location": "ssl.truststore.location with ssl.truststore.type=PEM",
     "sasl.username": "sasl.jaas.config",
     "sasl.password": "sasl.jaas.config",

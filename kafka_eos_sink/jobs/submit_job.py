@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kafka_eos_sink.errors import one_sentence
 from kafka_eos_sink.settings.kafka_properties import options_from_file
+from kafka_eos_sink.settings.table import PROPERTIES_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +84,7 @@ def check_cluster_arguments(parser: argparse.ArgumentParser, given: argparse.Nam
     """Exit with wrong usage if no argument names the brokers."""
     if given.bootstrap_servers is None and given.properties is None:
         named = {name.lower() for name, _ in given.option}
-        if _BOOTSTRAP_SERVERS not in named:
+        if named.isdisjoint((_BOOTSTRAP_SERVERS, PROPERTIES_FILE)):
             parser.error("--bootstrap-servers is required (or bootstrap.servers in --properties)")
 
 

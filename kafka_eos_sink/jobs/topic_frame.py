@@ -21,6 +21,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs import spark_kafka_source as spark_source
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_eos_sink.settings.options import kafka_part
 from kafka_eos_sink.settings.table import PREFIX
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _client_config(options: Mapping[str, str]) -> ClientConfig:
     problems: list[str] = []
     foreign = [name for name in options if not name.startswith(PREFIX)]
     problems += [f"{name} has no effect on a reader, which accepts only {PREFIX}*" for name in foreign]
-    kafka = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    kafka, _ = kafka_part(options, problems)
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     if problems or properties is None:
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))

@@ -89,7 +89,9 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
             with suppress(BrokerUnavailableError):
                 until = min(deadline, admin.client.clock() + BROKER_WITHIN_MS)
                 settings = admin.describe_configs("broker", str(node), (VERIFICATION,), until)
-                found |= settings if settings.get(VERIFICATION) == "false" else {}
+                # Beside brokers that show the setting, one without it is older than the setting.
+                if settings.get(VERIFICATION, "false" if VERIFICATION in found else "true") == "false":
+                    found |= {VERIFICATION: "false"}
     except AuthorizationError:
         return {}
     return found
@@ -140,6 +142,6 @@ def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
     if VERIFICATION not in settings:
         return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}; for other services see docs/compatibility.md"
     return (
-        f"switch it on: kafka-configs.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --entity-type brokers "
-        f"--entity-default --alter --add-config {VERIFICATION}=true"
+        f"upgrade brokers before Kafka 3.6, which do not have it, or switch it on: kafka-configs.sh --bootstrap-server "
+        f"{admin.client.config.bootstrap_servers_text} --entity-type brokers --entity-default --alter --add-config {VERIFICATION}=true"
     )

@@ -72,7 +72,7 @@ def read_options(
         ConfigurationError: INVALID_OPTIONS, naming all problems at once.
     """
     problems: list[str] = []
-    kafka, warnings = _kafka_part(options, problems)
+    kafka, warnings = kafka_part(options, problems)
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     known = {**SINK, **STREAMING} if streaming else SINK
     own = {written_name(name): value for name, value in options.items() if written_name(name) in known}
@@ -109,7 +109,7 @@ def read_options(
     )
 
 
-def _kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the ``kafka.*`` options and those of the properties file, without ``kafka.``, and the file's warnings."""
     kafka = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)

@@ -85,7 +85,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def spark_submit(package: Path, spark_environment: dict[str, str], tmp_path: Path) -> SparkSubmit:
     """Runs the jobs in spark_jobs/."""
-    return SparkSubmit(package, spark_environment, tmp_path)
+    without_repository = {**spark_environment, "PYTHONPATH": str(PYTHON_STARTUP)}
+    return SparkSubmit(without_repository, tmp_path, "--py-files", str(package))
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pyspark
 
-from tests.spark.quick_start import PYTHON_STARTUP
-
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 280
 
@@ -28,11 +26,11 @@ def zip_package(path: Path) -> None:
 class SparkSubmit:
     """Runs jobs away from the repository and without it on the Python path."""
 
-    def __init__(self, package: Path, environment: Mapping[str, str], folder: Path) -> None:
-        self._package, self._folder = package, folder
+    def __init__(self, environment: Mapping[str, str], folder: Path, *settings: str) -> None:
+        """``settings`` are arguments of spark-submit itself, such as --py-files with the package."""
+        self._settings, self._folder = settings, folder
         self._environment = {**os.environ, **environment}
         self._environment.pop("SPARK_HOME", None)
-        self._environment["PYTHONPATH"] = str(PYTHON_STARTUP)
 
     def __call__(self, job: str, *arguments: str, jars: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -70,7 +68,7 @@ class SparkSubmit:
             *("--properties-file", str(REPOSITORY / "conf" / "spark-defaults.conf")),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),
             *(("--jars", ",".join(map(str, jars))) if jars else ()),
-            *("--py-files", str(self._package)),
+            *self._settings,
             str(REPOSITORY / "spark_jobs" / f"{job}.py"),
             *arguments,
         ]

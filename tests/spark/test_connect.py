@@ -118,6 +118,9 @@ def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKaf
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
+    checked = job("check_connection", "--executors", "1", *connection, topics[0])
+    assert checked.splitlines()[-1] == "check_connection: 1 of 1 executors can write to Kafka"
+    assert "driver" not in checked  # the client is not the driver
     once = ("--txn-app-id", "connect-job", "--txn-version", "1")
     for _ in range(2):
         job("batch_to_kafka", *connection, topics[0], *files, *once, f"{tmp_path}/rows")

@@ -1,4 +1,4 @@
-"""docs/features.md has every row of what Kafka's producer does, and names modules and tests that are there."""
+"""docs/features.md has every row of what Kafka's producer does and of where it runs, and names modules and tests that are there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TABLE = re.findall(r"^\| (\d+) \|(.*)\|$", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)
-ROWS = {int(number): [cell.strip() for cell in cells.split(" | ")] for number, cells in TABLE}
+TABLE = re.findall(r"^\| (R?\d+) \|(.*)\|$", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)
+ROWS = {number: [cell.strip() for cell in cells.split(" | ")] for number, cells in TABLE}
 
 
 @cache
@@ -19,11 +19,12 @@ def names_of_tests(file: Path) -> frozenset[str]:
 
 
 def test_all_rows_are_there_once() -> None:
-    assert [int(number) for number, _ in TABLE] == list(range(1, 34))
+    of_the_producer, where_it_runs = range(1, 34), range(1, 6)
+    assert [number for number, _ in TABLE] == [*map(str, of_the_producer), *(f"R{row}" for row in where_it_runs)]
 
 
 @pytest.mark.parametrize("number", ROWS)
-def test_modules_and_tests_named_by_a_feature_row_exist(number: int) -> None:
+def test_modules_and_tests_named_by_a_feature_row_exist(number: str) -> None:
     what, modules, shown_by = ROWS[number]
     assert what
     named_modules = re.findall(r"`([^`]+)`", modules)

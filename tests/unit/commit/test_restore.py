@@ -652,6 +652,28 @@ def test_take_over_copies_for_two_queries_under_one_fence() -> None:
     assert fences == [0, len(kinds) - 1]
 
 
+def test_a_decision_that_failed_is_not_committed_by_that_of_another_query() -> None:
+    """The leader takes the same producer id, epoch and sequence for a resend, whatever the records are."""
+    cluster = Cluster(0, 1)
+    with_second_query(cluster)
+
+    def slow(step: steps.AppendInTransaction) -> steps.Appended:
+        cluster.now += 2 * TIMEOUT_MS
+        return Cluster.AppendInTransaction(cluster, step)
+
+    def describe(step: steps.DescribeTransactions) -> dict[str, Any]:
+        found = Cluster.DescribeTransactions(cluster, step)
+        if step.transactional_ids == ("w.driver",) and cluster.done(steps.AppendInTransaction):
+            found["w.driver"] = replace(found["w.driver"], state="Ongoing")
+        return found
+
+    cluster.own = {"AppendInTransaction": slow, "DescribeTransactions": describe}
+    with pytest.raises(DecisionPendingError):
+        cluster.run(take_over(TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert len(cluster.done(steps.AppendInTransaction)) == 1
+    assert not [end for end in cluster.ended if end.identity.transactional_id == "w.driver"]
+
+
 def test_copies_of_one_query_stand_if_another_fails() -> None:
     cluster = Cluster(1, partitions=2)
     with_second_query(cluster)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.runtime.requirements import NEEDED, OPTIONAL, VERIFICATION, missing_apis, verifies_appends
+from kafka_eos_sink.runtime.requirements import (
+    NEEDED,
+    OPTIONAL,
+    VERIFICATION,
+    broker_settings,
+    missing_apis,
+    verifies_appends,
+)
 
 HANDSHAKE = {m.ApiVersionsRequest, m.SaslHandshakeRequest, m.SaslAuthenticateRequest}
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
@@ -49,3 +58,23 @@ def test_verification_is_known_by_setting_or_release(
 ) -> None:
     versions = BrokerVersions(api_versions={m.AddPartitionsToTxnRequest.API_KEY: (0, highest)})
     assert verifies_appends(settings, versions) is verifies
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ([{VERIFICATION: "true"}, {VERIFICATION: "true"}], "true"),
+        ([{VERIFICATION: "true"}, {VERIFICATION: "false"}], "false"),
+        ([{VERIFICATION: "true"}, {}], "false"),  # a broker before 3.6, in an upgrade
+        ([{}, {VERIFICATION: "true"}], None),  # the first one's versions decide
+        ([{}, {}], None),  # hidden, as on managed clusters
+    ],
+)
+def test_verification_holds_only_if_no_broker_lacks_it(shown: list[dict[str, str]], expected: str | None) -> None:
+    client = SimpleNamespace(metadata=SimpleNamespace(brokers=dict.fromkeys(range(len(shown)))), clock=lambda: 0)
+    admin: Any = SimpleNamespace(
+        client=client,
+        transaction_version=lambda _deadline: 0,
+        describe_configs=lambda _kind, name, _keys, _deadline: dict(shown[int(name or 0)]),
+    )
+    assert broker_settings(admin, 1_000).get(VERIFICATION) == expected

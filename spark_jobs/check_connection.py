@@ -1,0 +1,145 @@
+"""Try the connection to Kafka from the driver and from every executor.
+
+    spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> spark_jobs/check_connection.py \
+        --executors 2 --topic orders --option kafka.properties.file=client.properties
+
+Each of them runs what `kafka-eos check` runs, with the options of the sink, and changes nothing. The job prints one line for each
+process: what it reached and the package that it runs, or what is wrong. Exit status: 0 all can write, 1 one cannot (one sentence on
+standard error), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import kafka_eos_sink
+from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import KafkaEosError, printable
+from kafka_eos_sink.jobs.submit_job import (
+    JobFailed,
+    add_cluster_arguments,
+    check_cluster_arguments,
+    cluster_options,
+    end,
+    job_parser,
+)
+from kafka_eos_sink.settings.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "check_connection"
+CHECK_TIMEOUT_MS = 30_000
+EXECUTORS_TIMEOUT_S = 120.0
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line and check it as far as possible without Spark."""
+    parser = job_parser(
+        NAME,
+        "Tries the connection to Kafka from the driver and from every executor. Changes nothing.",
+        "Exit status: 0 all can write, 1 one cannot (one sentence on standard error), 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--executors",
+        required=True,
+        type=positive,
+        metavar="N",
+        help=f"how many executors the cluster gives this job; it waits up to {EXECUTORS_TIMEOUT_S:.0f} s for them",
+    )
+    add_cluster_arguments(parser, of="the sink")
+    parser.add_argument("--topic", help="the topic to write to")
+    given = parser.parse_args(argv)
+    check_cluster_arguments(parser, given)
+    return given
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1")
+    return int(text)
+
+
+def sink_options(given: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the sink."""
+    return cluster_options(given) | ({} if given.topic is None else {"topic": given.topic})
+
+
+def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
+    """Check the cluster from this process: whether a write would work, and what was found."""
+    try:
+        sink = read_options(options)
+        with connected(sink.client) as admin:
+            found = check_cluster(
+                admin, topic=sink.topic, commit_log_topic=sink.commit_log_topic, timeout_ms=CHECK_TIMEOUT_MS
+            )
+    except KafkaEosError as error:
+        return False, str(error)
+    wrong = [
+        f"{each.about} {each.what}: {each.found}; {each.meaning}".strip()
+        for each in found
+        if each.verdict is Verdict.FAILS
+    ]
+    package = f"kafka-eos-sink {kafka_eos_sink.__version__} in {Path(kafka_eos_sink.__file__).parent}"
+    return not wrong, "; ".join(wrong) or f"{found[0].found}; {package}"
+
+
+def check_executors(spark: SparkSession, options: Mapping[str, str], executors: int) -> dict[str, tuple[bool, str]]:
+    """Check from so many executors, or from fewer if no more have come in time; by executor."""
+    from pyspark.sql.functions import udf
+
+    def task(_: int) -> str:
+        # The parent of a Python worker is the daemon of its executor, or the executor itself.
+        return json.dumps([f"{socket.gethostname()}, process {os.getppid()}", *check_here(options)])
+
+    found: dict[str, tuple[bool, str]] = {}
+    give_up_at = time.monotonic() + EXECUTORS_TIMEOUT_S
+    # Spark gives the tasks of a job to all free executors in turn, but starts when the first executor has registered.
+    while len(found) < executors and time.monotonic() < give_up_at:
+        tasks = spark.range(0, executors, 1, executors).select(udf(task, useArrow=False)("id"))
+        for row in tasks.collect():
+            executor, works, text = json.loads(row[0])
+            found[executor] = works, text
+    return found
+
+
+def run(given: argparse.Namespace) -> str:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    options = sink_options(given)
+    spark = SparkSession.builder.appName("check the connection to Kafka").getOrCreate()
+    try:
+        # A client of Spark Connect is not the driver.
+        rows = {} if is_remote() else {f"driver {socket.gethostname()}": check_here(options)}
+        executors = check_executors(spark, options, given.executors)
+    finally:
+        spark.stop()
+    rows |= {f"executor {name}": row for name, row in executors.items()}
+    for name, (works, text) in rows.items():
+        print(printable(f"{name}: {'ok' if works else 'FAILS'}: {text}"))
+    if failing := sum(not works for works, _ in rows.values()):
+        raise JobFailed(f"{failing} of {len(rows)} processes cannot write to Kafka")
+    if len(executors) < given.executors:
+        raise JobFailed(
+            f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s"
+        )
+    return f"{len(executors)} of {given.executors} executors can write to Kafka"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = arguments(argv)
+    return end(NAME, lambda: run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

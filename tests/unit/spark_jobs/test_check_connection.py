@@ -1,0 +1,31 @@
+"""The command line of check_connection.py, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.check_connection import arguments, sink_options
+
+EXECUTORS = ("--executors", "2")
+
+
+def test_the_options_of_the_sink() -> None:
+    given = arguments((*EXECUTORS, "--topic", "t", "--option", "kafka.properties.file=client.properties"))
+    assert sink_options(given) == {"kafka.properties.file": "client.properties", "topic": "t"}
+    given = arguments((*EXECUTORS, "--bootstrap-servers", "a:1"))
+    assert sink_options(given) == {"kafka.bootstrap.servers": "a:1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (EXECUTORS, "--bootstrap-servers is required (or bootstrap.servers in --properties)"),
+        (("--bootstrap-servers", "a:1"), "the following arguments are required: --executors"),
+        (("--executors", "0"), "argument --executors: '0' is not an integer from 1"),
+    ],
+)
+def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        arguments(argv)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"check_connection.py: error: {said}"
