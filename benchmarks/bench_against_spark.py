@@ -1,6 +1,6 @@
-"""Measures this sink, Spark's own and none at all, in one Spark application.
+"""Measures this sink beside Spark's own, other clients and a writer that drops its rows, in one Spark application.
 
-    make bench BENCH="--rows 1000000 --rounds 5"
+    make bench BENCH="--contenders all --rounds 7"
 
 The same without make: ``python -m benchmarks.bench_against_spark``; ``--help`` lists the options.
 """
@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarks.cells import Cell, full_grid, small_grid
+from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
-from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
-from benchmarks.report import BUILT_IN, DISCARD, KAFKA_EOS, Measured, as_json, bench_table
+from benchmarks.discard import DiscardDataSource
+from benchmarks.report import Measured, as_json, bench_table, draw_chart
 from benchmarks.topics import DEADLINE_MS, create_topic
 from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.client.admin import Admin, connected
@@ -31,11 +34,9 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_CUSTOMERS = 100_000
-_VALUE_BYTES = 100
 _BROKER_PROPERTIES = {"log.retention.check.interval.ms": "5000", "log.initial.task.delay.ms": "5000"}
 _TOPIC_CONFIGURATION = {
     # Old rounds are deleted, so that any number of rounds fits the disk.
@@ -52,29 +53,45 @@ def _known_codecs(text: str) -> str:
     return text
 
 
+def _known_contenders(text: str) -> str:
+    try:
+        contenders_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
 def bench(
-    rows: Annotated[int, typer.Option(min=1_000, help="Rows per write: keys of 16 bytes, values of 100.")] = 1_000_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds, after one to warm up.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 5,
+    warm_up: Annotated[int, typer.Option(min=1, help="Rounds before them: the JVM compiles for several.")] = 5,
+    megabytes: Annotated[int, typer.Option(min=1, help="Keys and values per write.")] = 116,
     codecs: Annotated[
         str, typer.Option(help="Comma-separated compression types.", callback=_known_codecs)
     ] = "lz4,none",
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the data in Spark and of each topic.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, help="Tasks, and partitions of each topic.")] = 4,
+    contenders: Annotated[
+        str, typer.Option(help="usual, all, or names separated by commas.", callback=_known_contenders)
+    ] = "usual",
+    full: Annotated[bool, typer.Option("--full", help="Other sizes, codecs, partitions and tasks as well.")] = False,
+    chart: Annotated[Path | None, typer.Option(help="Write a chart to this PNG.")] = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
     print_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
-    """Measure kafka-eos, Spark's own Kafka sink and a writer that discards its rows.
+    """Measure kafka-eos, Spark's own Kafka sink and a writer that drops its rows.
 
-    All three write the same cached rows from one Spark application to one embedded broker, in turns. Their settings are
-    the defaults except for the compression.
+    All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. Their
+    settings are the defaults but for the compression.
     """
     console = output_console(stderr=print_json)
     steps = Steps(console)
     with shown_progress() as progress:
         jars = resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
         resolve(kafka_version, progress=progress)
+    cells = full_grid(megabytes) if full else small_grid(codecs.split(","), megabytes, partitions)
     kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
     with steps.step(f"Apache Kafka {kafka_version}"):
         kafka.start()
+    measured: list[Measured] = []
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
@@ -82,160 +99,133 @@ def bench(
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
-            with steps.step("Rows") as step:
-                records = cached_records(spark, rows, partitions)
-                step.note = f"{rows:,} in {partitions} cached partitions"
-            course = _Course(records, rows, partitions, admin, kafka)
-            measured = _measure(course, codecs.split(","), rounds, steps)
+            spark.dataSource.register(DiscardDataSource)
+            course = _Course(spark, folder, admin, kafka)
+            for cell in cells:
+                with steps.step(cell.name) as step:
+                    runs = _turns(course.runs(cell, contenders_of(contenders)), warm_up, rounds)
+                    for done, (what, run) in enumerate(runs):
+                        step.update(done, (warm_up + rounds) * len(course.current), what)
+                        run.measure(course, warm=done < warm_up * len(course.current))
+                    step.note = f"{cell.rows:,} rows"
+                measured += [run.measured() for run in course.current]
     finally:
         kafka.stop()
+    cpus = os.cpu_count() or 1
     if print_json:
-        versions = {"kafka_version": kafka_version, "spark_version": spark_version}
-        machine = {"cpus": os.cpu_count(), "partitions": partitions}
-        typer.echo(json.dumps({**versions, **machine, "results": as_json(measured)}, indent=2))
+        versions = {"kafka_version": kafka_version, "spark_version": spark_version, "cpus": cpus}
+        typer.echo(json.dumps({**versions, "results": as_json(measured, cpus)}, indent=2))
+    method = (
+        f"median of {rounds} rounds after {warm_up} to warm up, {megabytes} MB each, Spark {spark_version} local[2], "
+        f"Kafka {kafka_version} on the same {cpus} cores"
+    )
+    if chart is not None:
+        draw_chart(measured, chart, method)
     console.print()
     console.print(bench_table(measured))
-    console.print(
-        f"[dim]{rows:,} rows of 16 + {_VALUE_BYTES} bytes, median of {rounds} rounds, Spark {spark_version} local[2], "
-        f"Kafka {kafka_version} on the same {os.cpu_count()} cores[/]"
-    )
+    console.print(f"[dim]{method}[/]")
 
 
-def cached_records(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
-    """Cache rows of a key (16 bytes) and a value (100 bytes, JSON of an order)."""
-    from pyspark.sql import functions as f
-
-    # A hash of the row's number, so that neighbours do not compress unrealistically well.
-    mixed = f.md5(f.col("id").cast("string"))
-    customer = f.lpad(f.pmod(f.hash("id"), f.lit(_CUSTOMERS)).cast("string"), 7, "0")
-    order = f.concat(
-        f.lit('{"order":"'),
-        f.substring(mixed, 1, 16),
-        f.lit('","amount":'),
-        f.pmod(f.hash("id", f.lit(1)), f.lit(100_000)).cast("string"),
-        f.lit(',"currency":"EUR","status":"shipped","items":'),
-        f.pmod(f.hash("id", f.lit(2)), f.lit(20)).cast("string"),
-        f.lit("}"),
-    )
-    records = (
-        spark.range(0, rows, 1, partitions)
-        .select(
-            f.concat(f.lit("customer-"), customer).cast("binary").alias("key"),
-            f.rpad(order, _VALUE_BYTES, " ").cast("binary").alias("value"),
-        )
-        .persist()
-    )
-    records.count()
-    return records
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Course:
-    """Rows, topics and broker of the benchmark."""
+    """The application, the broker, and the runs of the cell under measurement."""
 
-    records: DataFrame
-    rows: int
-    partitions: int
+    spark: SparkSession
+    folder: Path
     admin: Admin
     kafka: EmbeddedKafka
+    current: list[_Run] = field(default_factory=list)
+    topics: int = 0
+    """How many cells have their topics."""
+
+    def runs(self, cell: Cell, contenders: Sequence[Contender]) -> list[_Run]:
+        """Create the topics of a cell, before its first run: no contender pays for them."""
+        self.topics += 1
+        self.current = [_Run(cell, each, f"bench-{self.topics}-{at}") for at, each in enumerate(contenders)]
+        for run in self.current:
+            if run.contender.writes_to_kafka:
+                create_topic(self.admin, run.topic, cell.partitions, _TOPIC_CONFIGURATION)
+        return self.current
 
     def cpu_seconds(self) -> CpuSeconds | None:
-        gateway: Any = self.records.sparkSession.sparkContext._gateway
-        jvm = gateway.proc.pid
-        return cpu_seconds(jvm, self.kafka.pids.values())
+        gateway: Any = self.spark.sparkContext._gateway
+        return cpu_seconds(gateway.proc.pid, self.kafka.pids.values())
 
-    def create_topic(self, contender: str, codec: str) -> None:
-        if contender != DISCARD:
-            create_topic(self.admin, _topic(contender, codec), self.partitions, _TOPIC_CONFIGURATION)
-
-    def run(self, contender: str, codec: str) -> float:
-        """Return the seconds of one ``save()``.
-
-        Raises:
-            KafkaEosError: ``BENCH_FAILED`` if not all rows are visible afterwards.
-        """
-        topic = _topic(contender, codec)
-        # Counted before and after each run, because a topic serves all rounds.
-        before = 0 if contender == DISCARD else self._visible(topic)
-        writer = self.records.write.mode("append")
-        if contender == DISCARD:
-            writer = writer.format(DISCARD_FORMAT).option("rows", str(self.rows))
-        else:
-            writer = (
-                writer.format("kafka-eos" if contender == KAFKA_EOS else "kafka")
-                .option("kafka.bootstrap.servers", self.kafka.bootstrap_servers)
-                .option("kafka.compression.type", codec)
-                .option("topic", topic)
-            )
-        started = time.perf_counter()
-        try:
-            writer.save()
-        except Exception as error:
-            raise in_one_sentence(error) from None
-        seconds = time.perf_counter() - started
-        if contender != DISCARD:
-            # Each transaction's marker takes an offset per task and partition, and two if a slow broker got a retry.
-            added = self._visible(topic) - before
-            most = self.rows + (2 * self.partitions**2 if contender == KAFKA_EOS else 0)
-            if not self.rows <= added <= most:
-                raise KafkaEosError(
-                    "BENCH_FAILED", f"{contender} added {added:,} records to {topic!r} instead of {self.rows:,}"
-                )
-        return seconds
-
-    def _visible(self, topic: str) -> int:
+    def visible(self, topic: str, partitions: int) -> int:
         """Return the sum of the last stable offsets of all partitions."""
-        where = [(topic, partition) for partition in range(self.partitions)]
+        where = [(topic, partition) for partition in range(partitions)]
         deadline = self.admin.client.clock() + DEADLINE_MS
         return sum(self.admin.list_offsets(where, deadline, isolation="read_committed").values())
 
 
-def _topic(contender: str, codec: str) -> str:
-    return f"bench-{'eos' if contender == KAFKA_EOS else 'spark'}-{codec}"
+@dataclass(slots=True)
+class _Run:
+    """One contender in one cell, and its rounds."""
 
+    cell: Cell
+    contender: Contender
+    topic: str
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[CpuSeconds] = field(default_factory=list)
 
-def _measure(course: _Course, codecs: Sequence[str], rounds: int, steps: Steps) -> list[Measured]:
-    course.records.sparkSession.dataSource.register(DiscardDataSource)
-    runs = [(codec, contender) for codec in codecs for contender in (KAFKA_EOS, BUILT_IN, DISCARD)]
-    # Before the first run: no contender pays for the creation of a topic.
-    for codec, contender in runs:
-        course.create_topic(contender, codec)
-    seconds: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
-    cpu: dict[tuple[str, str], list[CpuSeconds]] = {run: [] for run in runs}
-    with steps.step("Writing") as step:
-        total = len(runs) * (rounds + 1)
-        for done, (round_number, (codec, contender)) in enumerate(_turns(runs, rounds)):
-            what = f"round {round_number} of {rounds}" if round_number else "warm-up"
-            step.update(done, total, f"{what}: {contender}, {codec}")
-            # CPU time includes workers that Spark keeps between the writes: take the difference.
-            before = course.cpu_seconds()
-            took = course.run(contender, codec)
-            after = course.cpu_seconds()
-            if round_number:
-                seconds[(codec, contender)].append(took)
-                if before is not None and after is not None:
-                    cpu[(codec, contender)].append(after - before)
-        step.note = f"{rounds} rounds"
-    return [
-        Measured(
-            contender=contender,
-            codec=codec,
-            rows=course.rows,
-            seconds=tuple(seconds[(codec, contender)]),
-            cpu=total_cpu_seconds(cpu[(codec, contender)]),
+    @property
+    def rows(self) -> int:
+        return round(self.cell.rows * self.contender.share)
+
+    def measure(self, course: _Course, *, warm: bool) -> None:
+        """Write once; a round to warm up does not count.
+
+        Raises:
+            KafkaEosError: ``BENCH_FAILED`` if not all rows are visible afterwards.
+        """
+        records = self.cell.records(course.spark, course.folder)
+        records = records if self.contender.share == 1 else records.limit(self.rows).repartition(self.cell.tasks)
+        # Counted before and after each run, because a topic serves all rounds.
+        before = course.visible(self.topic, self.cell.partitions) if self.contender.writes_to_kafka else 0
+        # CPU time includes workers that Spark keeps between the writes: take the difference.
+        cpu_before = course.cpu_seconds()
+        started = time.perf_counter()
+        try:
+            self.contender.write(records, self.cell, course.kafka.bootstrap_servers, self.topic)
+        except Exception as error:
+            raise in_one_sentence(error) from None
+        seconds = time.perf_counter() - started
+        cpu_after = course.cpu_seconds()
+        if self.contender.writes_to_kafka:
+            # Each transaction's marker takes an offset per task and partition, and two if a slow broker got a retry.
+            deadline = time.monotonic() + DEADLINE_MS / 1_000
+            added = 0
+            # Other clients return before the markers are written.
+            while added < self.rows and time.monotonic() < deadline:
+                added = course.visible(self.topic, self.cell.partitions) - before
+            if not self.rows <= added <= self.rows + 2 * self.cell.tasks * self.cell.partitions:
+                raise KafkaEosError(
+                    "BENCH_FAILED",
+                    f"{self.contender.name} added {added:,} records to {self.topic!r} instead of {self.rows:,}",
+                )
+        if not warm:
+            self.seconds.append(seconds)
+            if cpu_before is not None and cpu_after is not None:
+                self.cpu.append(cpu_after - cpu_before)
+
+    def measured(self) -> Measured:
+        return Measured(
+            contender=self.contender,
+            cell=self.cell,
+            rows=self.rows,
+            seconds=tuple(self.seconds),
+            cpu=total_cpu_seconds(self.cpu),
         )
-        for codec, contender in runs
-    ]
 
 
-def _turns(runs: Sequence[tuple[str, str]], rounds: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield every run once per round; round 0 warms up."""
+def _turns(runs: Sequence[_Run], warm_up: int, rounds: int) -> Iterator[tuple[str, _Run]]:
+    """Yield every run once per round, with the words for the progress line."""
     # Each round begins with another run, because the first run of a round may be slower.
-    for round_number in range(rounds + 1):
-        start = round_number % len(runs)
-        order: Iterable[tuple[str, str]] = (*runs[start:], *runs[:start])
-        for run in order:
-            yield round_number, run
+    for number in range(warm_up + rounds):
+        what = f"round {number - warm_up + 1} of {rounds}" if number >= warm_up else "warm-up"
+        start = number % len(runs)
+        for run in (*runs[start:], *runs[:start]):
+            yield f"{what}: {run.contender.name}", run
 
 
 if __name__ == "__main__":
