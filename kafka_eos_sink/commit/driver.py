@@ -36,7 +36,8 @@ def after_end(driver: ProducerIdentity) -> ProducerIdentity:
 
 def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
     """Whether this driver still holds the write id."""
-    return is_held_by(driver, (yield from described_driver(driver)))
+    found = yield from described_driver(driver)
+    return is_held_by(driver, found)
 
 
 def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:

@@ -9,7 +9,8 @@ only once per (node, answer).
 
 What keeps this sound: locals are compared by value, never by identity; a loop's variable counts as live wherever the loop can
 go on, since it stands for the hidden position of the iterator; and the last exception that was thrown in is part of the key,
-since a handler holds it on the stack.
+since a handler holds it on the stack. No other value on the stack is seen: a procedure yields into a variable, and never among the
+arguments of a call. `still_holds` did once, and the search found violations that do not exist.
 """
 
 from __future__ import annotations
