@@ -156,7 +156,8 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                 f"transaction {holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
                 "(KAFKA-20734), or the topic was deleted. Repair a marker",
             )
-        yield Wait(POLL_MS if looks < 10 else 10 * POLL_MS)
+        # Markers often take two or three ms.
+        yield Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
     return True
 
 
