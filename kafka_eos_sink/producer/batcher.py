@@ -55,14 +55,16 @@ class Batcher:
         if order is not None:
             numbers, sizes = numbers[order], sizes[order]
         ends = np.cumsum(sizes)
+        now, has_timestamps = self._client.clock(), columns.timestamp is not None
         accumulator, topic = self._accumulator, group.topic.topic
         cuts = [
             cut
             for partition, start, stop in runs
-            for cut in accumulator.cut(accumulator.queue(topic, partition), ends, start, stop)
+            for cut in accumulator.cut(
+                accumulator.queue(topic, partition), ends, start, stop, now, has_timestamps=has_timestamps
+            )
         ]
         encoded = encode_sections(columns, order, [cut.section for cut in cuts], self._wall_clock())
-        now, has_timestamps = self._client.clock(), columns.timestamp is not None
         for (queue, section, begins), records in zip(cuts, encoded, strict=True):
             if begins:
                 self.close(queue)

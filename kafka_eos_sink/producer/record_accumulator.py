@@ -26,13 +26,13 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
-from kafka_eos_sink.protocol.record_batch import RecordsBlock, read_record_batches, seal
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, read_own_block, seal
 from kafka_eos_sink.protocol.record_columns import (
-    HEADERS_TYPE,
     EncodedSection,
     RecordColumns,
     Section,
     encode_block,
+    headers_array,
     record_sizes,
 )
 
@@ -123,15 +123,14 @@ class ProducerBatch:
     def rows(self) -> NumberedRows:
         """Read the rows back from the records: only what a broker rejects is needed again."""
         assert self.row_numbers is not None
-        sealed = seal(self.block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
-        limit = self.block.uncompressed_bytes
-        (batch,) = read_record_batches(b"".join(sealed), max_decompressed_bytes=limit)
-        records = batch.records
-        headers = [[{"key": key, "value": value} for key, value in record.headers] for record in records]
+        records = read_own_block(self.block)
+        headers = [
+            [(key.encode(errors="surrogateescape"), value) for key, value in record.headers] for record in records
+        ]
         columns = RecordColumns(
             value=pa.array([record.value for record in records], pa.binary()),
             key=pa.array([record.key for record in records], pa.binary()),
-            headers=pa.array(headers, HEADERS_TYPE) if any(headers) else None,
+            headers=headers_array(headers) if any(headers) else None,
             timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
         )
         return NumberedRows(columns=columns, row_numbers=self.row_numbers)
@@ -295,10 +294,20 @@ class RecordAccumulator:
         """Return uncompressed bytes per batch, below batch.size after a split."""
         return self._topic_batch_size.get(topic, self._batch_size)
 
-    def cut(self, queue: PartitionQueue, ends: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[Cut]:
+    def cut(
+        self,
+        queue: PartitionQueue,
+        ends: npt.NDArray[np.int64],
+        start: int,
+        stop: int,
+        now: int,
+        *,
+        has_timestamps: bool,
+    ) -> Iterator[Cut]:
         """Cut rows, in order, into those that fit into the open batch and those of new ones.
 
-        A row above the batch size gets a batch of its own.
+        A row above the batch size gets a batch of its own. Rows without timestamps have that of their batch, so they begin a new one
+        if the open one is older than linger.ms, or has timestamps.
 
         Args:
             ends: The sum of the sizes of all rows up to each one.
@@ -306,8 +315,10 @@ class RecordAccumulator:
         """
         limit = self.batch_size(queue.topic)
         opened = queue.open
+        if opened is not None and (opened.has_timestamps != has_timestamps or self._has_lingered(opened, now)):
+            opened = None
         first_place, base = (0, None) if opened is None else (opened.record_count, opened.base_timestamp)
-        room, begins = limit - queue.open_bytes, opened is None
+        room, begins = (limit, True) if opened is None else (limit - opened.size, False)
         while start < stop:
             before = int(ends[start - 1]) if start else 0
             end = min(stop, int(np.searchsorted(ends, before + room, side="right")))
@@ -336,7 +347,6 @@ class RecordAccumulator:
                 since=now,
             )
         opened.max_timestamp = max(opened.max_timestamp, section.max_timestamp)
-        opened.has_timestamps |= has_timestamps
         opened.sections.append(section.records)
         opened.row_numbers.append(row_numbers)
         opened.record_count += len(row_numbers)
@@ -346,10 +356,11 @@ class RecordAccumulator:
     def lingered(self, now: int) -> list[PartitionQueue]:
         """Return the queues whose open rows have waited for linger.ms."""
         return [
-            queue
-            for queue in self.queues.values()
-            if queue.open is not None and now - queue.open.since >= self._linger_ms
+            queue for queue in self.queues.values() if queue.open is not None and self._has_lingered(queue.open, now)
         ]
+
+    def _has_lingered(self, opened: OpenBatch, now: int) -> bool:
+        return now - opened.since >= self._linger_ms
 
     def fullest(self, bytes_to_free: int) -> list[PartitionQueue]:
         """Return the queues with the most open bytes, ``bytes_to_free`` in total."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,15 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
+from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
-from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, null_header_keys, record_sizes
+from kafka_eos_sink.protocol.record_columns import (
+    RecordColumns,
+    header_bytes,
+    headers_array,
+    null_header_keys,
+    record_sizes,
+)
 
 LONGEST_KEPT_BYTES: Final = 65_536
 """The longest key that a too large row keeps as a dead letter."""
@@ -155,7 +162,9 @@ def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str 
         yield rows.topic, rows, numbers
         return
     encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
-    names = encoded.dictionary.to_pylist()
+    # A name that is not UTF-8 is none of a topic, and is refused like other wrong names.
+    octets = as_binary(encoded.dictionary).to_pylist()
+    names = [None if name is None else name.decode(errors="replace") for name in octets]
     index = encoded.indices.to_numpy(zero_copy_only=False)
     for at, name in enumerate(names):
         if len(names) == 1:
@@ -184,14 +193,13 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
     # Python per row is fine here: these are only the rows that Kafka rejects.
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
-    headers: list[list[dict[str, Any]]] = []
+    headers: list[list[tuple[bytes, bytes | None]]] = []
     for group in bad:
         columns = group.rows.columns
         for at, number in enumerate(group.row_numbers.tolist()):
             key = None if columns.key is None else columns.key[at].as_py()
             value = columns.value[at].as_py()
-            own = [] if columns.headers is None else columns.headers[at].as_py() or []
-            own = [header for header in own if header is not None and header["key"] is not None]
+            own = [] if columns.headers is None else header_bytes(columns.headers, at)
             why = {"error": group.code, "reason": group.reason, "topic": group.topic, "partition": group.partition}
             if group.partition is None and group.rows.partition is not None:
                 why["partition"] = group.rows.partition[at].as_py()
@@ -208,13 +216,13 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             keys.append(key)
             values.append(value)
             reasons = {f"kafka-eos.{name}": reason for name, reason in why.items() if reason is not None}
-            headers.append([*own, *({"key": name, "value": str(reason).encode()} for name, reason in reasons.items())])
+            headers.append([*own, *((name.encode(), str(reason).encode()) for name, reason in reasons.items())])
     return Rows(
         topic=topic,
         partition=None,
         columns=RecordColumns(
             value=pa.array(values, pa.binary()),
             key=pa.array(keys, pa.binary()),
-            headers=pa.array(headers, HEADERS_TYPE),
+            headers=headers_array(headers),
         ),
     )

@@ -151,6 +151,17 @@ def encode_rows(
     )
 
 
+def read_own_block(block: RecordsBlock) -> tuple[Record, ...]:
+    """Read the records of a block that this process encoded, with offsets from 0.
+
+    A header key that is not UTF-8 holds its bytes as Python's ``surrogateescape`` does.
+    """
+    data = decompress(block.compression, block.records, block.uncompressed_bytes)
+    last, count = block.record_count - 1, block.record_count
+    header = BatchHeader(0, 0, -1, _MAGIC, 0, 0, last, block.base_timestamp, block.max_timestamp, -1, -1, -1, count)
+    return RecordReader(data, "a batch of this producer", is_own=True).read(header, None, with_headers=True)
+
+
 def _append_bytes(out: bytearray, content: bytes | None) -> None:
     if content is None:
         out += encode_varint(-1)

@@ -138,6 +138,24 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return array
 
 
+def headers_array(rows: Sequence[Sequence[tuple[bytes, bytes | None]]]) -> pa.Array:
+    """Make a ``HEADERS_TYPE`` array; unlike Arrow's own conversion it takes keys that are not UTF-8."""
+    entries = [entry for row in rows for entry in row]
+    keys = pa.array([key for key, _ in entries], pa.binary()).view(pa.string())
+    values = pa.array([value for _, value in entries], pa.binary())
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    return pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays([keys, values], ["key", "value"])).cast(
+        HEADERS_TYPE
+    )
+
+
+def header_bytes(headers: pa.Array, row: int) -> list[tuple[bytes, bytes | None]]:
+    """Return the headers of one row, without those that have no key."""
+    keys, values = headers.slice(row, 1).flatten().flatten()
+    pairs = zip(binary.as_binary(keys).to_pylist(), values.to_pylist(), strict=True)
+    return [(key, value) for key, value in pairs if key is not None]
+
+
 def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which rows of a ``HEADERS_TYPE`` array have a header with a null key, which Kafka cannot store."""
     found = np.zeros(len(headers), np.bool_)
@@ -255,7 +273,7 @@ def encode_sections(
     Args:
         order: The index of each record's row; None for the rows as they are.
         sections: Together they cover the order, one after the other.
-        now_ms: The timestamp of rows without one. If no row has one, it is that of the batch.
+        now_ms: The timestamp of rows without one. Without a timestamp column, rows have that of their batch.
 
     Returns:
         Views of one buffer. A batch's base timestamp is, as in Java, that of its first row.
@@ -272,7 +290,8 @@ def encode_sections(
     bases = [now_ms if section.base_timestamp is None else section.base_timestamp for section in sections]
     highest = bases
     deltas: Int64Array | None = None
-    timestamps = _timestamps(columns, now_ms)
+    continues = any(section.base_timestamp is not None for section in sections)
+    timestamps = _timestamps(columns, now_ms, continues)
     if timestamps is not None:
         timestamps = timestamps if order is None else timestamps[order]
         bases = [
@@ -364,10 +383,10 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
     )
 
 
-def _timestamps(columns: RecordColumns, now_ms: int) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; ``None`` if all are null."""
+def _timestamps(columns: RecordColumns, now_ms: int, continues: bool) -> Int64Array | None:
+    """Return timestamps in ms, ``now_ms`` for null; ``None`` if all rows may have that of their batch, which begins now."""
     column = columns.timestamp
-    if column is None or column.null_count == len(column):
+    if column is None or (column.null_count == len(column) and not continues):
         return None
     filled: Int64Array = column.fill_null(now_ms).to_numpy()
     return filled

@@ -32,12 +32,15 @@ class Record:
 class RecordReader:
     """A cursor over one records section that never reads beyond it."""
 
-    __slots__ = ("_at", "_data", "_room", "_where")
+    __slots__ = ("_at", "_data", "_room", "_unknown_bytes", "_where")
 
-    def __init__(self, data: Buffer, where: str) -> None:
+    def __init__(self, data: Buffer, where: str, *, is_own: bool = False) -> None:
+        """With ``is_own``, this process encoded the records: any number, and header keys keep bytes that are not UTF-8."""
         self._data = bytes(data)
         self._at = 0
-        self._room = MAX_OBJECTS
+        self._room = len(data) if is_own else MAX_OBJECTS
+        # Brokers store any bytes. Java's ``RecordHeader`` replaces what is not UTF-8, too.
+        self._unknown_bytes = "surrogateescape" if is_own else "replace"
         self._where = where
 
     def read(self, header: BatchHeader, fixed_timestamp: int | None, with_headers: bool) -> tuple[Record, ...]:
@@ -88,8 +91,7 @@ class RecordReader:
             key = self._bytes()
             if key is None:
                 raise self._error("has a header without a key")
-            # Brokers store any bytes. Java's ``RecordHeader`` replaces what is not UTF-8, too.
-            headers.append((key.decode(errors="replace"), self._bytes()))
+            headers.append((key.decode(errors=self._unknown_bytes), self._bytes()))
         return tuple(headers)
 
     def _take(self, objects: int) -> None:

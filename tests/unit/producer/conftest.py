@@ -71,13 +71,14 @@ def append(
     """Append rows as the batcher does; returns the batches that they closed."""
     closed = []
     ends = np.cumsum(record_sizes(rows.columns))
-    cuts = list(accumulator.cut(queue, ends, 0, len(ends)))
+    has_timestamps = rows.columns.timestamp is not None
+    cuts = list(accumulator.cut(queue, ends, 0, len(ends), now, has_timestamps=has_timestamps))
     encoded = encode_sections(rows.columns, None, [cut.section for cut in cuts], NOW_MS)
     for cut, records in zip(cuts, encoded, strict=True):
         if cut.begins and queue.open is not None:
             closed.append(accumulator.close(queue, now))
         numbers = rows.row_numbers[cut.section.start : cut.section.end]
-        accumulator.append(queue, records, numbers, now, has_timestamps=rows.columns.timestamp is not None)
+        accumulator.append(queue, records, numbers, now, has_timestamps=has_timestamps)
     return closed
 
 
@@ -100,7 +101,7 @@ class Bench:
 
     def batch(self, partition: int = 0, count: int = 10, first: int = 0) -> ProducerBatch:
         queue = self.accumulator.queue("t", partition)
-        assert not append(self.accumulator, queue, numbered_rows(count, first=first), self.client.now)
+        append(self.accumulator, queue, numbered_rows(count, first=first), self.client.now)
         return self.accumulator.close(queue, self.client.now)
 
     def turn(self, ms: int = 0) -> None:

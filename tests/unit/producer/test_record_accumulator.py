@@ -12,7 +12,14 @@ from kafka_eos_sink.producer.partitioner import sorted_by
 from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
 from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.compression import Codec
-from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, encode_records, record_sizes
+from kafka_eos_sink.protocol.record_columns import (
+    HEADERS_TYPE,
+    RecordColumns,
+    encode_records,
+    header_bytes,
+    headers_array,
+    record_sizes,
+)
 
 NOW_MS = 1_700_000_000_000
 
@@ -100,6 +107,47 @@ def test_rows_linger_from_the_first_of_them(appended: Any, rows_of: Any) -> None
     appended(a, queue, rows_of(1), now=140)
     assert a.lingered(149) == []
     assert a.lingered(150) == [queue]
+
+
+def test_rows_without_timestamps_join_no_batch_of_another_time(appended: Any, rows_of: Any) -> None:
+    """They have the timestamp of their batch, by which retention deletes them."""
+    a = accumulator(linger_ms=100)
+    queue = a.queue("t", 0)
+    old = RecordColumns(value=pa.array([b"old"]), timestamp=pa.array([86_400_000]))
+    assert appended(a, queue, NumberedRows(columns=old, row_numbers=np.array([0]))) == []
+    (closed,) = appended(a, queue, rows_of(1, first=1), now=10)
+    assert (numbers_of(closed), closed.block.max_timestamp) == ([0], 86_400_000)
+    assert appended(a, queue, rows_of(1, first=2), now=109) == []
+    (closed,) = appended(a, queue, rows_of(1, first=3), now=110)
+    assert (numbers_of(closed), closed.block.base_timestamp) == ([1, 2], NOW_MS)
+
+
+def test_null_timestamps_are_the_time_of_writing_in_any_batch(appended: Any) -> None:
+    a = accumulator()
+    queue = a.queue("t", 0)
+    for times in ([86_400_000], [None, None]):
+        columns = RecordColumns(value=pa.array([b"v"] * len(times)), timestamp=pa.array(times, pa.int64()))
+        assert appended(a, queue, NumberedRows(columns=columns, row_numbers=np.arange(len(times)))) == []
+    batch = a.close(queue, 0)
+    assert batch.rows().columns.timestamp.to_pylist() == [86_400_000, NOW_MS, NOW_MS]
+    assert batch.block.max_timestamp == NOW_MS
+
+
+def test_split_keeps_header_keys_that_are_not_utf8(appended: Any) -> None:
+    a = accumulator(batch_size=100_000)
+    queue = a.queue("t", 0)
+    columns = RecordColumns(
+        value=pa.array([b"a", b"b"]), headers=headers_array([[(b"\xff key", b"1")], [(b"k", None)]])
+    )
+    appended(a, queue, NumberedRows(columns=columns, row_numbers=np.arange(2)))
+    batch = a.close(queue, 0)
+    queue.next_to_send(0, 5, (1, 0))
+    queue.sent(batch, transactional=True)
+    assert a.split(batch)
+    assert [header_bytes(part.rows().columns.headers, 0) for part in queue.unacknowledged] == [
+        [(b"\xff key", b"1")],
+        [(b"k", None)],
+    ]
 
 
 def test_the_fullest_partitions_make_room_first(appended: Any, rows_of: Any) -> None:

@@ -12,7 +12,13 @@ from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.row_checks import checked_rows, dead_letters
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
-from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import (
+    HEADERS_TYPE,
+    RecordColumns,
+    header_bytes,
+    headers_array,
+    record_sizes,
+)
 
 REASONS = {f"kafka-eos.{name}" for name in ("reason", "topic", "partition", "row")}
 NAMELESS: dict[str, Any] = {"key": None, "value": b"1"}
@@ -120,6 +126,19 @@ def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
     assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"500"
     assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
+
+
+def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
+    """Spark makes such strings with CAST(X'FF' AS STRING)."""
+    columns = RecordColumns(
+        value=pa.array([b"good", b"bad"]), headers=headers_array([[], [(b"\xff", b"1")]]), timestamp=pa.array([5, 5])
+    )
+    topics = pa.array([b"t", b"\xffx"], pa.binary()).view(pa.string())
+    (good,), (bad,) = check(Rows(topic=topics, partition=None, columns=columns), dead_letter_topic="dlq")
+    assert good.rows.columns.value.to_pylist() == [b"good"]
+    assert (bad.code, bad.topic) == ("UNKNOWN_TOPIC", "\ufffdx")
+    letters = dead_letters("dlq", [bad])
+    assert header_bytes(letters.columns.headers, 0)[0] == (b"\xff", b"1")
 
 
 def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
