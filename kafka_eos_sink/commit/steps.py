@@ -126,10 +126,14 @@ class AppendInTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for a lost response."""
+    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for a lost response.
+
+    ``earlier_error`` is the code of a try before a lost one, for error messages only.
+    """
 
     error: int | None
     offset: int = -1
+    earlier_error: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         # The batches behind a failed one would be rejected for a gap in their sequence.
         if outcome.error_code != ErrorCode.NONE:
-            return Appended(error=outcome.error_code)
+            return Appended(error=outcome.error_code, earlier_error=outcome.earlier_code)
         first = first if first >= 0 else outcome.value or 0
         base_sequence += len(batch)
     return Appended(error=ErrorCode.NONE.value, offset=first)

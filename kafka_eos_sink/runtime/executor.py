@@ -252,6 +252,8 @@ class Executor:
             where = "{}-{}".format(*self.where)
             if appended.error is None or ErrorCode.of(appended.error).retriable:
                 last = "no response" if appended.error is None else ErrorCode.of(appended.error).name
+                if appended.earlier_error is not None:
+                    last += f", and before that {ErrorCode.of(appended.earlier_error).name}"
                 raise BrokerUnavailableError(
                     "COMMIT_LOG_UNAVAILABLE",
                     f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last: {last}",

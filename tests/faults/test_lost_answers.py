@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
@@ -673,3 +673,16 @@ def test_the_menu_draws_every_fault() -> None:
         if (action := RandomFaults(seed=seed, rate=0.5, menu=MENU).choose(m.EndTxnRequest, occurrence)) is not None
     }
     assert drawn == set(MENU[m.EndTxnRequest])
+
+
+def test_error_names_the_code_before_a_lost_response(bench: Bench) -> None:
+    given = bench.write_settings(bench.topic(), client={"request_timeout_ms": 400}, max_block_ms=2_000)
+    bench.proxy.inject(
+        Rule(
+            m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), where=lambda request: not request.transactional_id
+        ),
+        Rule(m.ProduceRequest, LoseRequest(), nth=2, count=None, where=lambda request: not request.transactional_id),
+    )
+    settings = replace(given, producer=replace(given.producer, delivery_timeout_ms=2_000))
+    with pytest.raises(BrokerUnavailableError, match="last: no response, and before that NOT_ENOUGH_REPLICAS"):
+        session.plan(of_process(settings, "planner"))
