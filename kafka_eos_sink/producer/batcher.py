@@ -14,8 +14,9 @@ import numpy as np
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
 from kafka_eos_sink.producer.partitioner import load_partitioner, partitions_of, sorted_by
-from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.row_checks import TopicRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows

@@ -9,7 +9,7 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     peer_text,
 )
-from kafka_eos_sink.producer.record_accumulator import ProducerBatch
+from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_eos_sink.protocol.reactions import refusal

@@ -13,7 +13,8 @@ from kafka_eos_sink.errors import FencedError, KafkaEosError, peer_text
 from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
-from kafka_eos_sink.producer.record_accumulator import PartitionQueue, ProducerBatch, RecordAccumulator, RejectedRows
+from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator, RejectedRows
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -32,7 +33,7 @@ IDLE_WAIT_MS: Final = 50
 
 
 class Acknowledged(NamedTuple):
-    """Offsets and number of the records that a partition leader has acknowledged.
+    """What a partition leader has acknowledged: first and last offset, and the number of records.
 
     ``first_offset`` is -1 if the response to the first batch had no offset. ``last_offset`` is the last known offset.
     """
@@ -418,10 +419,9 @@ class Sender:
             self.give_up(error)
 
     def give_up(self, error: KafkaEosError) -> None:
-        """Give up every unacknowledged record; does nothing after an earlier failure.
+        """Give up every unacknowledged record, which a leader may still append; does nothing after an earlier failure.
 
         Interceptors receive the failure once for each record with a partition, and no later acknowledgement of it.
-        The leader may still append and acknowledge a batch in flight.
         """
         if self.failure is not None:
             return
@@ -430,8 +430,8 @@ class Sender:
             log.info("producer fenced: %s", error.message)
         if self._interceptors:
             for queue in self._accumulator.queues.values():
-                count = sum(b.record_count for b in (*queue.unacknowledged, *queue.fresh))
-                count += 0 if queue.open is None else queue.open.record_count
+                waiting = (*queue.unacknowledged, *queue.fresh, queue.open)
+                count = sum(each.record_count for each in waiting if each is not None)
                 if count:
                     self._interceptors.on_acknowledgement(queue.topic, queue.partition, -1, count, error)
 

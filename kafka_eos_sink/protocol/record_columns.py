@@ -287,19 +287,7 @@ def encode_sections(
     if not count or not counts.all():
         raise ValueError("a batch needs at least one record")
     places = np.arange(count) - np.repeat(starts - [section.first_place for section in sections], counts)
-    bases = [now_ms if section.base_timestamp is None else section.base_timestamp for section in sections]
-    highest = bases
-    deltas: Int64Array | None = None
-    continues = any(section.base_timestamp is not None for section in sections)
-    timestamps = _timestamps(columns, now_ms, continues)
-    if timestamps is not None:
-        timestamps = timestamps if order is None else timestamps[order]
-        bases = [
-            int(timestamps[section.start]) if section.base_timestamp is None else section.base_timestamp
-            for section in sections
-        ]
-        highest = np.maximum(bases, np.maximum.reduceat(timestamps, starts)).tolist()
-        deltas = timestamps - np.repeat(bases, counts)
+    bases, highest, deltas = _section_times(columns, order, sections, now_ms)
     sources = binary.Sources()
     fields, sizes = _row_fields(sources, columns)
     if order is not None:
@@ -332,6 +320,25 @@ def encode_sections(
         EncodedSection(data[cut:end], base, maximum)
         for cut, end, base, maximum in zip(cuts, cuts[1:], bases, highest, strict=False)
     ]
+
+
+def _section_times(
+    columns: RecordColumns, order: Int64Array | None, sections: Sequence[Section], now_ms: int
+) -> tuple[list[int], list[int], Int64Array | None]:
+    """Return each section's base and largest timestamp, and each record's delta; None if all deltas are 0."""
+    continues = any(section.base_timestamp is not None for section in sections)
+    timestamps = _timestamps(columns, now_ms, continues)
+    if timestamps is None:
+        bases = [now_ms if section.base_timestamp is None else section.base_timestamp for section in sections]
+        return bases, bases, None
+    timestamps = timestamps if order is None else timestamps[order]
+    bases = [
+        int(timestamps[section.start]) if section.base_timestamp is None else section.base_timestamp
+        for section in sections
+    ]
+    starts = np.array([section.start for section in sections])
+    highest = np.maximum(bases, np.maximum.reduceat(timestamps, starts)).tolist()
+    return bases, highest, timestamps - np.repeat(bases, [section.end - section.start for section in sections])
 
 
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:

@@ -22,8 +22,8 @@ from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.producer import Producer
-from kafka_eos_sink.producer.record_accumulator import ProducerBatch
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.partitioner import sorted_by
-from kafka_eos_sink.producer.record_accumulator import ProducerBatch, RecordAccumulator
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_columns import (

@@ -1,0 +1,241 @@
+"""The queue of one partition: its open rows, its batches and their sequences.
+
+A partition's rows pass through three lists, in order:
+
+    open              encoded rows of a batch that is not yet full (batch.size) or old enough (linger.ms)
+    fresh             closed, compressed batches without a sequence
+    unacknowledged    batches with a sequence: in flight, or waiting for a resend
+
+While a batch waits for a resend, the sender sends only the partition's oldest unacknowledged batch. The leader would
+reject any later batch as out of order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, read_own_block, seal
+from kafka_eos_sink.protocol.record_columns import RecordColumns, headers_array
+
+SEQUENCES: Final = 2**31
+"""Sequences wrap from 2147483647 to 0."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class OpenBatch:
+    """The encoded rows of a batch that is not closed yet."""
+
+    base_timestamp: int
+    max_timestamp: int
+    has_timestamps: bool
+    since: int
+    """Clock ms of the first row."""
+    sections: list[memoryview] = field(default_factory=list)
+    row_numbers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    record_count: int = 0
+    size: int = 0
+    """Bytes of the sections."""
+
+    def keep_alone(self) -> None:
+        """Copy the last section, which is a view of the records of many partitions and would keep them all."""
+        self.sections[-1] = memoryview(bytes(self.sections[-1]))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ProducerBatch:
+    """One record batch, from its encoding to its acknowledgement.
+
+    ``row_numbers`` are those of its rows within the task, which errors name; None for encoded records from elsewhere, such as those of
+    the commit log, which are neither split nor made dead letters.
+    """
+
+    topic: str
+    partition: int
+    block: RecordsBlock
+    created_ms: int
+    timestamp_ms: int
+    """Time of writing in ms since the epoch, for records without a timestamp."""
+    row_numbers: npt.NDArray[np.int64] | None = None
+    has_timestamps: bool = False
+    """False if no row had a timestamp of its own."""
+
+    identity: ProducerIdAndEpoch = (-1, -1)
+    base_sequence: int = -1
+    sealed: tuple[bytes, memoryview] | None = None
+    """The encoded bytes, kept because a resend must be identical."""
+    attempts: int = 0
+    in_flight: bool = False
+    in_doubt: bool = False
+    """True after a lost response or an ambiguous error: the leader may have the batch."""
+    retry_at: int = 0
+    unknown_topic_since: int | None = None
+    last_problem: str = ""
+    base_offset: int | None = None
+    """First offset after the acknowledgement; -1 if the response had no offset."""
+
+    @property
+    def record_count(self) -> int:
+        return self.block.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire."""
+        return self.block.size_in_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the batch: its records and the numbers of their rows."""
+        return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
+
+    def row_number(self, index: int) -> int | None:
+        """Return the number, within the task, of the row of record ``index``."""
+        if self.row_numbers is None or index >= self.record_count:
+            return None
+        return int(self.row_numbers[index])
+
+    def rows(self) -> NumberedRows:
+        """Read the rows back from the records: only what a broker rejects is needed again."""
+        assert self.row_numbers is not None
+        records = read_own_block(self.block)
+        headers = [
+            [(key.encode(errors="surrogateescape"), value) for key, value in record.headers] for record in records
+        ]
+        columns = RecordColumns(
+            value=pa.array([record.value for record in records], pa.binary()),
+            key=pa.array([record.key for record in records], pa.binary()),
+            headers=headers_array(headers) if any(headers) else None,
+            timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
+        )
+        return NumberedRows(columns=columns, row_numbers=self.row_numbers)
+
+    def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
+        """Set producer id, epoch and sequence, and encode the header."""
+        self.identity, self.base_sequence = identity, base_sequence
+        header, records = seal(
+            self.block,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+        self.sealed = bytes(header), memoryview(records)
+
+    def unsent(self) -> None:
+        """Remove identity and sequence before the batch gets new ones."""
+        self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
+        self.attempts = 0
+        self.in_doubt = False
+        self.retry_at = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PartitionQueue:
+    """The unacknowledged rows and batches of one partition."""
+
+    topic: str
+    partition: int
+    open: OpenBatch | None = None
+    fresh: deque[ProducerBatch] = field(default_factory=deque)
+    unacknowledged: list[ProducerBatch] = field(default_factory=list)
+    identity: ProducerIdAndEpoch = (-1, -1)
+    next_sequence: int = 0
+    anything_acknowledged: bool = False
+    """Under the current identity."""
+    rewrite: bool = False
+    """True after an unresolved sequence: all batches then need new sequences."""
+
+    def next_to_send(self, now: int, max_in_flight: int, identity: ProducerIdAndEpoch) -> ProducerBatch | None:
+        """Return the batch that the sender may send now, or None."""
+        if self.rewrite or self.identity != identity:
+            # A batch must not be resent under an old producer id or epoch (KIP-360). Renumbering waits for the requests
+            # in flight: the leader may still append them under their old sequences. The renumbered resend would then be
+            # a second copy, which no leader recognises as a duplicate.
+            if any(batch.in_flight for batch in self.unacknowledged):
+                return None
+            self._start_over(identity)
+        if self.unacknowledged:
+            oldest = self.unacknowledged[0]
+            # After a retriable error or a lost response, resend the oldest batch first and alone: which later batches the
+            # leader appended is unknown (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
+            if not oldest.in_flight:
+                return oldest if oldest.retry_at <= now else None
+            # A later batch waits for its resend, and no new batch may overtake it.
+            if any(not batch.in_flight for batch in self.unacknowledged):
+                return None
+            # A leader recognises duplicates only among a producer's last five batches, hence at most five in flight
+            # (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN). After a sixth, it would not recognise the first.
+            # The first batch goes alone, because a leader without state of this producer accepts any first sequence
+            # (KIP-360). It could reject the first batch and accept the second: the order would be lost.
+            if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
+                return None
+        return self.fresh[0] if self.fresh and self.fresh[0].retry_at <= now else None
+
+    def sent(self, batch: ProducerBatch, *, transactional: bool) -> None:
+        """Mark ``batch``, the result of ``next_to_send``, as in flight."""
+        if batch.sealed is None:
+            if self.fresh and self.fresh[0] is batch:
+                self.fresh.popleft()
+                self.unacknowledged.append(batch)
+                # A batch gets its sequence only here, because a sequence that is never sent would be a gap.
+                batch.base_sequence = self.next_sequence
+                self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
+            batch.sent_as(self.identity, batch.base_sequence, transactional=transactional)
+        batch.attempts += 1
+        batch.in_flight = True
+
+    def done(self, batch: ProducerBatch) -> None:
+        """Remove an acknowledged batch."""
+        batch.in_flight = False
+        self.unacknowledged.remove(batch)
+        self.anything_acknowledged = True
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
+
+        The first part gets the base sequence of ``batch``. Later batches keep theirs if the record count is unchanged.
+        """
+        at = self.unacknowledged.index(batch)
+        self.unacknowledged[at : at + 1] = parts
+        sequence = batch.base_sequence
+        for later in self.unacknowledged[at:]:
+            # Renumbering a batch in flight is safe: the leader rejects it, since the batch before it is missing.
+            # The sender then finds ``sealed`` None, and resends the batch under its new sequence.
+            if later.base_sequence != sequence:
+                later.unsent()
+                later.identity, later.base_sequence = self.identity, sequence
+            sequence = (sequence + later.record_count) % SEQUENCES
+        self.next_sequence = sequence
+
+    def _start_over(self, identity: ProducerIdAndEpoch) -> None:
+        # A new epoch starts at sequence 0 on every leader (KIP-360). The batches keep their order.
+        for batch in reversed(self.unacknowledged):
+            batch.unsent()
+            self.fresh.appendleft(batch)
+        self.unacknowledged.clear()
+        self.identity = identity
+        self.next_sequence = 0
+        self.anything_acknowledged = False
+        self.rewrite = False
+
+    @property
+    def open_bytes(self) -> int:
+        return 0 if self.open is None else self.open.size
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        if self.unacknowledged:
+            return self.unacknowledged[0]
+        return self.fresh[0] if self.fresh else None
+
+    @property
+    def idle(self) -> bool:
+        return not self.unacknowledged and not self.fresh
