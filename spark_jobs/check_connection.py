@@ -131,7 +131,8 @@ def run(given: argparse.Namespace) -> str:
         raise JobFailed(f"{failing} of {len(rows)} processes cannot write to Kafka")
     if len(executors) < given.executors:
         raise JobFailed(
-            f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s"
+            f"only {len(executors)} of {given.executors} executors ran a task in {EXECUTORS_TIMEOUT_S:.0f} s; the master's web page "
+            "shows which workers are alive and have free cores"
         )
     return f"{len(executors)} of {given.executors} executors can write to Kafka"
 

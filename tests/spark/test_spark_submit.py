@@ -61,7 +61,7 @@ def test_files_go_to_a_topic_once_however_often_the_job_runs(
             *("--where", "id < 40", "--txn-app-id", "files", "--txn-version", "3", "data.json"),
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert own_lines(done.stdout, JOB) == [f"batch_to_kafka: written to topic {topic}"]
+        assert own_lines(done.stdout, JOB) == [f"batch_to_kafka: topic {topic} holds the rows"]
     records = read_committed(kafka.bootstrap_servers, topic)
     assert [(record.key, json.loads(record.value or b""), record.headers) for record in records] == [
         (str(row["id"]).encode(), row, (("h", str(row["name"]).encode()),)) for row in rows[:40]

@@ -152,7 +152,7 @@ def test_rows_are_visible_once_after_a_worker_was_killed(
         cluster.kill_worker_of(caught)
         said, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said[-3000:]
-    assert own_lines(said, job) == [f"batch_to_kafka: written to topic {topic}"]
+    assert own_lines(said, job) == [f"batch_to_kafka: topic {topic} holds the rows"]
     assert_every_row_once(secured, topic)
     assert (
         len(read_uncommitted(secured.plaintext_servers, topic)) > ROWS
