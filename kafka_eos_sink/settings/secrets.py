@@ -2,7 +2,8 @@
 
 ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a Java properties file.
 Spark ships a reference as it was written, and the process that uses the value resolves it. A service that passes on the options
-of other people switches references off with ``KAFKA_EOS_REFERENCES=none``: they read this process's environment and files.
+of other people switches references and ``kafka.properties.file`` off with ``KAFKA_EOS_REFERENCES=none``: they read this process's
+environment and files.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ HIDDEN = "[hidden]"
 
 
 VARIABLE = "KAFKA_EOS_REFERENCES"
+
+
+def switched_off() -> bool:
+    # Any other value counts as "none": a misspelt switch must not leave the door open.
+    return os.environ.get(VARIABLE, "").strip().lower() not in ("", "all")
 
 
 def references(value: str) -> str:
@@ -40,8 +46,7 @@ def resolve(value: str) -> str:
 
 def _resolved(reference: re.Match[str]) -> str:
     provider, argument = reference[1], reference[2]
-    # Any other value counts as "none": a misspelt switch must not leave the door open.
-    if os.environ.get(VARIABLE, "").strip().lower() not in ("", "all"):
+    if switched_off():
         raise _unresolved(reference, f"{VARIABLE} switches references off in this process")
     if provider == "env":
         # The variables of this process. On an executor they differ from the driver's: set them there too.

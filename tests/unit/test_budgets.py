@@ -18,14 +18,14 @@ LINES = {
     "client": 4_251,  # with one Fetch for many partitions; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK, proxies: 1,070
     "producer": 2_953,  # with turns for several producers of one client
     "runtime": 2_509,  # with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
-    "settings": 1_571,  # the table is also the text of docs/configuration.md
+    "settings": 1_593,  # the table is also the text of docs/configuration.md; warnings that show no line of a key
     "spark": 1_200,
     "jobs": 706,  # with kafka.properties.file in place of --bootstrap-servers
     "embedded": 1_597,  # kept directories, and brokers with TLS, SASL and ACLs
     "demo": 680,
     "cli": 1_444,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_962  # commit/, 4,312 of them, is to be 3,500
+ALL_LINES = 24_985  # commit/, 4,312 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
