@@ -21,11 +21,11 @@ LINES = {
     "settings": 1_593,  # the table is also the text of docs/configuration.md; warnings that show no line of a key
     "spark": 1_200,
     "jobs": 706,  # with kafka.properties.file in place of --bootstrap-servers
-    "embedded": 1_605,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
+    "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
     "cli": 1_444,  # with what `check` tries on managed clusters, and unreadable writes in `commits`
 }
-ALL_LINES = 24_993  # commit/, 4,312 of them, is to be 3,500
+ALL_LINES = 25_009  # commit/, 4,312 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
