@@ -30,7 +30,7 @@ def switched_off() -> bool:
 
 def references(value: str) -> str:
     """Return the references in `value` without the text around them, which may be secret; empty if there are none."""
-    return " ".join(found[0] for found in _REFERENCE.finditer(value))
+    return " ".join(found[0] for found in _REFERENCE.finditer(value, 0, _end(value)))
 
 
 def resolve(value: str) -> str:
@@ -41,7 +41,13 @@ def resolve(value: str) -> str:
     Raises:
         ConfigurationError: UNRESOLVED_REFERENCE, naming the reference and never a value.
     """
-    return _REFERENCE.sub(_resolved, value)
+    end = _end(value)
+    return _REFERENCE.sub(_resolved, value[:end]) + value[end:]
+
+
+def _end(value: str) -> int:
+    # Many begins without an end would take quadratic time.
+    return value.rfind("}") + 1
 
 
 def _resolved(reference: re.Match[str]) -> str:
