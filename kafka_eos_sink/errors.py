@@ -19,9 +19,14 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
+def one_line(text: str) -> str:
+    """Return printable text on one line, so that it cannot pose as another message."""
+    return printable(text.replace("\n", " ").replace("\t", " "))
+
+
 def peer_text(text: str) -> str:
-    """Return a peer's text for a message: printable, short, and one line, so that it cannot pose as another message."""
-    return printable(text[:PEER_CHARACTERS].replace("\n", " ").replace("\t", " "))
+    """Return a peer's text for a message: printable, short, and one line."""
+    return one_line(text[:PEER_CHARACTERS])
 
 
 class KafkaEosError(Exception):

@@ -16,7 +16,7 @@ from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
@@ -28,6 +28,7 @@ from kafka_eos_sink.runtime.requirements import (
     broker_settings,
     missing_apis,
     no_sign_of_verification,
+    number,
     verifies_appends,
     way_to_verify,
 )
@@ -125,10 +126,10 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
     client = admin.client
     brokers = [broker for node_id, broker in sorted(client.metadata.brokers.items()) if node_id >= 0]
     names = f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''}"
-    yield Finding("", "connection", f"{names}, cluster {client.metadata.cluster_id}")
+    yield Finding("", "connection", f"{names}, cluster {peer_text(str(client.metadata.cluster_id))}")
     releases: set[str | None] = set()
     for broker in brokers:
-        what, address = f"broker {broker.node_id}", f"{broker.host}:{broker.port}"
+        what, address = f"broker {broker.node_id}", f"{peer_text(broker.host)}:{broker.port}"
         request = ApiVersionsRequest(client_software_name="kafka-eos", client_software_version="check")
         # A limit per broker: one that does not respond must not use up the time of the others.
         limit = min(deadline, client.clock() + _BROKER_TIMEOUT_MS)
@@ -139,6 +140,8 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
             yield Finding("", what, f"{address} cannot be reached from here", _FAILS, meaning)
             continue
         level = next((each.max_version for each in response.supported_features if each.name == "metadata.version"), 0)
+        if level < 0:
+            raise ProtocolError(f"{what} at {address} reports metadata.version {level}")
         release = next(release for first, release in _RELEASES.items() if level >= first)
         releases.add(release)
         shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
@@ -177,8 +180,8 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         (not verifies, no_sign_of_verification(settings), _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
         otherwise="yes",
     )
-    value = settings.get(MAX_TIMEOUT)
-    limit = int(value or 0)
+    value = number(settings, MAX_TIMEOUT)
+    limit = value or 0
     smaller = f"the sink tries 900000 and then smaller values; {unread}"
     short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
     brief = "a batch must be decided within this time"
@@ -275,7 +278,10 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         grant = "grant DescribeConfigs on the topic to check them"
         yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
-    insync, factor = int(configs.get("min.insync.replicas", "1")), _replication_factor(topic)
+    insync, factor = (
+        number({"min.insync.replicas": "1", **configs}, "min.insync.replicas") or 0,
+        _replication_factor(topic),
+    )
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < insync]
     rejected = "they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"
@@ -288,11 +294,11 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         otherwise=str(insync),
     )
     name = "unclean.leader.election.enable"
-    unclean = configs.get(name, "false")
+    unclean = peer_text(configs.get(name, "false"))
     meaning = "set it to false: an unclean election can lose markers and decisions"
     yield _rule(about, name, (unclean == "true", unclean, _WARN, meaning), otherwise=unclean)
     if is_commit_log:
-        policy = configs.get("cleanup.policy", "")
+        policy = peer_text(configs.get("cleanup.policy", ""))
         meaning = "set it to compact: any other policy can lose decisions, and the sink rejects it"
         yield _rule(about, "cleanup.policy", (policy != "compact", policy, _FAILS, meaning), otherwise=policy)
 

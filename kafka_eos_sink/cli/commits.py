@@ -70,17 +70,17 @@ def _row(write: CommittedWrite) -> console.Row:
         transactions = f"{write.committed} of {write.transactions} committed{aborted}"
     state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
     return (
-        write.write_id if write.query_id in ("", "batch") else f"{write.write_id}\nquery {write.query_id}",
+        [write.write_id, *([] if write.query_id in ("", "batch") else [f"query {write.query_id}"])],
         "" if write.version is None else str(write.version),
         Text(state, style=_STYLES.get(write.state, "")),
         "" if write.finished_at is None else write.finished_at[:19].replace("T", " "),
         "" if write.rows is None else f"{write.rows:,}",
         transactions,
-        textwrap.fill(write.problem, _PROBLEM_WIDTH) if write.problem else _offsets(write),
+        textwrap.wrap(write.problem, _PROBLEM_WIDTH) if write.problem else _offsets(write),
     )
 
 
-def _offsets(write: CommittedWrite) -> str:
+def _offsets(write: CommittedWrite) -> list[str]:
     lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
     more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
-    return "\n".join([*lines[:_SHOWN_RANGES], *more])
+    return [*lines[:_SHOWN_RANGES], *more]

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.errors import printable
+from kafka_eos_sink.errors import one_line, printable
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import OperatorSettings
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
 
-Row = Sequence[str | Text]
-"""The cells of a row; a ``Text`` carries its own style."""
+Row = Sequence[str | Text | list[str]]
+"""The cells of a row; a ``Text`` carries its own style, a list has a line per element."""
 
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
@@ -98,10 +98,15 @@ def table(
     for name in columns:
         made.add_column(name, overflow="fold", justify="right" if name in right else "left", no_wrap=name in unwrapped)
     for row in rows:
-        # As Text, because Rich would read "[...]" in a topic name or an id as markup.
-        cells = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
-        made.add_row(*(Text(printable(cell.plain), style=cell.style) for cell in cells))
+        made.add_row(*map(_cell, row))
     return made
+
+
+def _cell(cell: str | Text | list[str]) -> Text:
+    # As Text, because Rich would read "[...]" in a topic name or an id as markup. A line feed in one could add a false row.
+    if isinstance(cell, Text):
+        return Text(one_line(cell.plain), style=cell.style)
+    return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
 
 
 def echo(text: str, *, err: bool = False) -> None:

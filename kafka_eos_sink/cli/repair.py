@@ -121,7 +121,7 @@ def findings_table(findings: tuple[Finding, ...]) -> Table:
     def row(finding: Finding) -> console.Row:
         (topic, partition), verdict = finding.where, finding.verdict.value
         owner = "an attempt" if finding.version is None else f"version {finding.version}"
-        where = f"{finding.transactional_id}\non {topic}-{partition}, {owner}"
+        where = [finding.transactional_id, f"on {topic}-{partition}, {owner}"]
         return Text(verdict, style=_STYLES[verdict]), where, finding.reason
 
     return console.table(("marker", "transaction and partition", "why"), map(row, findings))

@@ -80,14 +80,14 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
     return state.transactional_id, state.transaction_state, age, time_left, *numbers, _partitions(state)
 
 
-def _partitions(state: TransactionState) -> str:
+def _partitions(state: TransactionState) -> list[str]:
     """List each topic with its partitions, or with their number if there are many."""
     lines = []
     for topic, group in groupby(sorted(state.partitions), itemgetter(0)):
         numbers = [str(number) for _, number in group]
         many = len(numbers) > _SHOWN_PARTITIONS
         lines.append(f"{topic} ({len(numbers)} partitions)" if many else f"{topic} {','.join(numbers)}")
-    return "\n".join(lines)
+    return lines
 
 
 def duration(ms: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka_eos_sink.client.security import Secret
 
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_MARK = re.compile(r"-----(BEGIN|END) ([A-Z0-9 ]+)-----")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
 _CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
 _LINE = 64
@@ -103,15 +103,24 @@ def pem_certificates(text: str) -> str:
 def _blocks(text: str) -> list[tuple[str, str]]:
     """Return label and PEM of each block, broken into lines again."""
     found = []
-    for block in _BLOCK.finditer(text):
-        label, body = block[1], "".join(block[2].split())
+    begin: re.Match[str] | None = None
+    # Marks one by one: a pattern of whole blocks takes quadratic time on text with many begins and no end.
+    for mark in _MARK.finditer(text):
+        label = mark[2]
+        if mark[1] == "BEGIN":
+            begin = mark
+            continue
+        if begin is None or label != begin[2]:
+            continue
+        body = "".join(text[begin.end() : mark.start()].split())
         # A property on a single line has lost the line ends that OpenSSL requires.
         if _BASE64.fullmatch(body):
             lines = [body[at : at + _LINE] for at in range(0, len(body), _LINE)]
             found.append((label, "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----"))))
         else:
             # A key in OpenSSL's traditional encryption has header lines, and the key cannot be decrypted without them.
-            found.append((label, block[0]))
+            found.append((label, text[begin.start() : mark.end()]))
+        begin = None
     return found
 
 

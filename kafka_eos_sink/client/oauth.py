@@ -236,7 +236,8 @@ def _within(
             raise
         if (sock := connection.sock) is not None:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes the connection
+                # Wakes the thread, which closes the connection. Not SSLSocket.shutdown: it first drops TLS, and sends in clear then.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
         raise OSError(f"no complete response within {limit_s:g} s") from None
 
 

@@ -108,8 +108,10 @@ def listener_properties(
 
 
 def scram_arguments(users: Mapping[str, Secret]) -> list[str]:
-    """Return StorageTool's arguments for the users (KIP-900)."""
-    # Salted passwords only, because any user of the machine can read a command line.
+    """Return StorageTool's arguments for the users (KIP-900).
+
+    They are secret: a salted password is enough to log in with SCRAM (RFC 5802, section 9).
+    """
     arguments = []
     for name, password in users.items():
         for mechanism, hash_name in _HASHES.items():

@@ -34,6 +34,7 @@ from kafka_eos_sink.embedded.node import (
     failure_lines,
     jvm_options,
     server_properties,
+    write_java_arguments,
     write_properties,
 )
 from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
@@ -324,10 +325,13 @@ class EmbeddedKafka:
         folder.mkdir()
         settings = folder / "server.properties"
         write_properties(settings, self._server_properties(node, folder, {}))
-        command = self._java_command("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings))
+        command = ["kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(settings)]
         if self.transaction_version is not None:
             command += ["--feature", f"transaction.version={self.transaction_version}"]
-        status, output = run_to_end([*command, *broker_security.scram_arguments(self._users)])
+        arguments = folder / "arguments"
+        write_java_arguments(arguments, [*command, *broker_security.scram_arguments(self._users)])
+        status, output = run_to_end(self._java_command(f"@{arguments}"))
+        arguments.unlink()
         if status != 0:
             lines = failure_lines(output.splitlines())
             raise failed(f"Kafka {self.version} could not format its data folder. Its output:\n{lines}")

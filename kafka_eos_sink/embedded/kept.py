@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +40,13 @@ def lock_folder(folder: Path) -> IO[str]:
     """Create the folder and lock it until the returned file is closed."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        found = folder.stat()
+        # Another user could put links and a configuration into it.
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise failed(
+                f"Other users can write to the folder {folder}; run chmod go-w on your own, or choose another folder."
+            )
+        lock = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as failure:
         raise failed(f"The folder {folder} cannot be written ({failure.strerror}); choose another folder.") from failure
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,9 +112,19 @@ def server_properties(
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Write a Java properties file that only this user can read."""
-    # It may hold passwords, so its mode is set before its content is written.
     # Kafka reads the file as UTF-8, so only backslashes and line ends need escaping.
     lines = (f"{name}={value}".replace("\\", "\\\\").replace("\n", "\\n") for name, value in sorted(properties.items()))
+    _write_private(path, lines)
+
+
+def write_java_arguments(path: Path, arguments: Sequence[str]) -> None:
+    """Write the main class and its arguments as a file for ``java @path`` that only this user can read."""
+    # Java reads backslashes in quotes as escapes.
+    _write_private(path, ('"{}"'.format(each.replace("\\", r"\\").replace('"', r"\"")) for each in arguments))
+
+
+def _write_private(path: Path, lines: Iterable[str]) -> None:
+    # It may hold passwords, so its mode is set before its content is written.
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

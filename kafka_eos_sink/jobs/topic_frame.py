@@ -47,6 +47,7 @@ _ARROW_SCHEMA = pa.schema(
 )
 _DEADLINE_MS = 60_000
 _ROWS_PER_BATCH = 10_000
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[p
                 "topic": topic,
                 "partition": offsets.partition,
                 "offset": record.offset,
-                "timestamp": record.timestamp * 1_000,
+                "timestamp": max(-_INT64_MAX, min(record.timestamp * 1_000, _INT64_MAX)),
                 "timestampType": int(batch.log_append_time),
                 "headers": [{"key": name, "value": value} for name, value in record.headers],
             }

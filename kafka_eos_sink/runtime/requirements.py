@@ -8,7 +8,14 @@ from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
-from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, ConfigurationError, MissingApiError
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    MissingApiError,
+    ProtocolError,
+    peer_text,
+)
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
@@ -95,6 +102,20 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
     except AuthorizationError:
         return {}
     return found
+
+
+def number(settings: Mapping[str, str], name: str) -> int | None:
+    """Return a setting that is a number, None if the cluster does not show it.
+
+    Raises:
+        ProtocolError: It is no number.
+    """
+    if name not in settings:
+        return None
+    try:
+        return int(settings[name])
+    except ValueError:
+        raise ProtocolError(f"a broker's {name} is {peer_text(settings[name])!r}, which is not a number") from None
 
 
 def verifies_appends(settings: Mapping[str, str], versions: BrokerVersions) -> bool | None:

@@ -32,7 +32,13 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, broker_settings, require_apis, require_verified_appends
+from kafka_eos_sink.runtime.requirements import (
+    MAX_TIMEOUT,
+    broker_settings,
+    number,
+    require_apis,
+    require_verified_appends,
+)
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
 
@@ -290,7 +296,7 @@ def _transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> i
     It is at most 15 minutes if none is configured, or if the write id is random.
     """
     configured = settings.producer.transaction_timeout_ms
-    maximum = int(found[MAX_TIMEOUT]) if MAX_TIMEOUT in found else None
+    maximum = number(found, MAX_TIMEOUT)
     if configured is None and maximum is None:
         warn_once(
             f"the brokers' {MAX_TIMEOUT} may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "

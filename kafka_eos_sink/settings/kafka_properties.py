@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,14 @@ from kafka_eos_sink.settings.security_properties import SecurityReader
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SECURITY, fields_of
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
+# Names of Java's consumer and admin client that its producer does not have.
+_OTHER_CLIENTS = """
+    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers check.crcs client.rack
+    default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
+    group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms isolation.level key.deserializer
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms
+    share.acknowledgement.mode value.deserializer
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,7 @@ def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once)
 
 
 def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the file's properties for this client, and a warning that names the others.
+    """Return the file's properties for this client, and a warning about the others.
 
     One file often serves several clients. A consumer's ``group.id`` does not concern this client, and the serializers
     and the transactional id of a Java producer have no meaning outside it.
@@ -139,5 +147,9 @@ def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
     except UnicodeDecodeError:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None
     ours = {name: value for name, value in properties.items() if name in JAVA and name not in _JAVA_PRODUCER_ONLY}
-    foreign: Iterable[str] = sorted(properties.keys() - ours.keys())
-    return ours, (f"{path}: not for this client: {', '.join(foreign)}",) if foreign else ()
+    foreign = properties.keys() - ours.keys()
+    # A line of a private key or of a password file reads as a property's name: only known names may appear.
+    named = sorted(foreign & ({*JAVA, *_OTHER_CLIENTS.split()}))
+    if unnamed := len(foreign) - len(named):
+        named.append(f"{unnamed} {'names that are' if unnamed > 1 else 'name that is'} no Kafka client property")
+    return ours, (f"{path}: not for this client: {', '.join(named)}",) if named else ()

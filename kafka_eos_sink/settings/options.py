@@ -16,7 +16,7 @@ from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.settings.kafka_properties import client_part, read_kafka_properties
 from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
-from kafka_eos_sink.settings.secrets import resolve
+from kafka_eos_sink.settings.secrets import VARIABLE, resolve, switched_off
 from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, STREAMING
 
 _ASYNC_PROGRESS = "asyncprogresstracking"
@@ -116,6 +116,11 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
     }
     path = kafka.pop(PROPERTIES_FILE.removeprefix(PREFIX), None)
     if path is None:
+        return kafka, ()
+    if switched_off():
+        problems.append(
+            f"{PROPERTIES_FILE} is rejected: {VARIABLE} switches files off in this process; give kafka.* options"
+        )
         return kafka, ()
     try:
         # Each process reads the file itself, so its content, secrets included, never travels.

@@ -2,7 +2,8 @@
 
 ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a Java properties file.
 Spark ships a reference as it was written, and the process that uses the value resolves it. A service that passes on the options
-of other people switches references off with ``KAFKA_EOS_REFERENCES=none``: they read this process's environment and files.
+of other people switches references and ``kafka.properties.file`` off with ``KAFKA_EOS_REFERENCES=none``: they read this process's
+environment and files.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ HIDDEN = "[hidden]"
 VARIABLE = "KAFKA_EOS_REFERENCES"
 
 
+def switched_off() -> bool:
+    # Any other value counts as "none": a misspelt switch must not leave the door open.
+    return os.environ.get(VARIABLE, "").strip().lower() not in ("", "all")
+
+
 def references(value: str) -> str:
     """Return the references in `value` without the text around them, which may be secret; empty if there are none."""
-    return " ".join(found[0] for found in _REFERENCE.finditer(value))
+    return " ".join(found[0] for found in _REFERENCE.finditer(value, 0, _end(value)))
 
 
 def resolve(value: str) -> str:
@@ -35,13 +41,18 @@ def resolve(value: str) -> str:
     Raises:
         ConfigurationError: UNRESOLVED_REFERENCE, naming the reference and never a value.
     """
-    return _REFERENCE.sub(_resolved, value)
+    end = _end(value)
+    return _REFERENCE.sub(_resolved, value[:end]) + value[end:]
+
+
+def _end(value: str) -> int:
+    # Many begins without an end would take quadratic time.
+    return value.rfind("}") + 1
 
 
 def _resolved(reference: re.Match[str]) -> str:
     provider, argument = reference[1], reference[2]
-    # Any other value counts as "none": a misspelt switch must not leave the door open.
-    if os.environ.get(VARIABLE, "").strip().lower() not in ("", "all"):
+    if switched_off():
         raise _unresolved(reference, f"{VARIABLE} switches references off in this process")
     if provider == "env":
         # The variables of this process. On an executor they differ from the driver's: set them there too.

@@ -6,7 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,10 @@ from certificates import Authority
 from dead_writes import tasks, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.embedded import cluster
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.java import run_to_end
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.java_properties import read_properties
@@ -118,6 +120,26 @@ def test_kept_folder_rejects_other_users(tmp_path: Path) -> None:
         assert again.bootstrap_servers == servers
         client = kafka_properties_from_file(again.client_properties_file).client
         assert client.security.sasl is not None
+
+
+def test_command_line_of_the_format_holds_no_credential(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A salted password is enough to log in, and any user of the machine can read a command line."""
+    commands: list[Sequence[str]] = []
+
+    def run(command: Sequence[str]) -> tuple[int, str]:
+        commands.append(command)
+        assert {each.stat().st_mode & 0o777 for each in tmp_path.rglob("arguments")} <= {0o600}
+        return run_to_end(command)
+
+    monkeypatch.setattr(cluster, "run_to_end", run)
+    alice = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("alice", Secret(PASSWORD)),))
+    with EmbeddedKafka(directory=tmp_path / "a b", security=alice) as kafka:
+        everything_works(kafka.client_properties_file, capsys)
+    assert len(commands) == 1
+    assert "alice" not in " ".join(commands[0])
+    assert list(tmp_path.rglob("arguments")) == []
 
 
 def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from rich.console import Console
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
 from kafka_eos_sink.cli.cluster_check import Finding
+from kafka_eos_sink.cli.commits import commits_table
 from kafka_eos_sink.client.metadata import Broker
 from kafka_eos_sink.errors import KafkaEosError, one_sentence
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.reactions import refusal
+from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 # Sets the title of the terminal, clears it (both ways to begin such a sequence), and turns the direction of the text.
 EVIL = "evil\x1b]0;owned\x07\x9b2J\u202e\x7f"
@@ -73,3 +75,12 @@ def test_cells_and_lines_of_commands_are_printable(capsys: pytest.CaptureFixture
     assert not ACTIVE & set(shown.out + shown.err)
     assert "evil" in shown.out
     assert "evil" in shown.err
+
+
+def test_line_feed_in_a_write_id_adds_no_row() -> None:
+    false = "orders\nother  1  finished"
+    writes = [CommittedWrite(write_id=f"{false}", query_id=false, version=1, state="finished", problem=false)]
+    terminal = Console(width=200, color_system=None)
+    with terminal.capture() as captured:
+        terminal.print(commits_table(writes))
+    assert len(captured.get().rstrip().splitlines()) == 3  # headings, write id, query id

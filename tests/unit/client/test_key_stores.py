@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,15 @@ def test_authorities_may_be_a_file_or_a_folder(tmp_path: Path, authority: trustm
         key_stores.certificates_at(str(tmp_path / "folder"))
     with pytest.raises(StoreProblem, match=r"nowhere.pem cannot be read on this machine"):
         key_stores.certificates_at(str(tmp_path / "nowhere.pem"))
+
+
+def test_begins_without_an_end_take_linear_time() -> None:
+    began = time.process_time()
+    assert key_stores.pem_certificates("-----BEGIN A-----\n" * 10_000) == ""
+    assert time.process_time() - began < 2
+
+
+def test_block_ends_at_its_own_label(leaf: trustme.LeafCert) -> None:
+    (chain,) = (text(each) for each in leaf.cert_chain_pems)
+    mixed = f"-----BEGIN CERTIFICATE-----\ncut\n{chain}\n-----END CERTIFICATE-----\n-----END OTHER-----"
+    assert key_stores.pem_certificates(mixed) == chain

@@ -12,6 +12,7 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.settings.kafka_properties import (
     KafkaProperties,
+    client_part,
     kafka_properties_from_file,
     options_from_file,
     read_kafka_properties,
@@ -251,6 +252,18 @@ def test_foreign_properties_in_a_client_file_are_skipped(tmp_path: Path) -> None
         == {"kafka.bootstrap.servers": "a:1", "kafka.linger.ms": "9"}
     )
     assert told == [warning]
+
+
+def test_warning_shows_no_line_of_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "bootstrap.servers=a:1\ngroup.id=g\nssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIhunter2\nhunter3==\n",
+        "utf-8",
+    )
+    (warning,) = client_part(path)[1]
+    assert warning == f"{path}: not for this client: group.id, 2 names that are no Kafka client property"
+    path.write_text("hunter2\n", "utf-8")
+    assert client_part(path)[1] == (f"{path}: not for this client: 1 name that is no Kafka client property",)
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:

@@ -249,3 +249,13 @@ def test_problems_of_the_properties_file_are_named(tmp_path: Path) -> None:
     wrong = problems(kafka__properties__file=str(path))
     assert "kafka.acks=1 contradicts exactly-once" in wrong
     assert "hunter2" not in wrong
+
+
+def test_properties_file_is_refused_when_references_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=a:1\n", "utf-8")
+    given = {"kafka.properties.file": str(path), "kafka.bootstrap.servers": "b:2", "topic": "t"}
+    assert read_options(given).client.bootstrap_servers == (("b", 2),)
+    monkeypatch.setenv("KAFKA_EOS_REFERENCES", "none")
+    with pytest.raises(ConfigurationError, match=r"kafka\.properties\.file is rejected: KAFKA_EOS_REFERENCES"):
+        read_options(given)

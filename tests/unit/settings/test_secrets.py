@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,12 @@ def test_references_are_refused_when_switched_off(monkeypatch: pytest.MonkeyPatc
     assert resolve("no reference") == "no reference"
     monkeypatch.setenv("KAFKA_EOS_REFERENCES", "all")
     assert resolve("${env:SOME_SECRET}") == "hunter2"
+
+
+def test_begins_without_an_end_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A", "1")
+    value = "${env:A}" + "${a:" * 50_000
+    began = time.process_time()
+    assert references(value) == "${env:A}"
+    assert resolve(value) == "1" + "${a:" * 50_000
+    assert time.process_time() - began < 2

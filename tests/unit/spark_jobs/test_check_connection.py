@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.check_connection import arguments, sink_options
+from spark_jobs import check_connection
+from spark_jobs.check_connection import arguments, check_here, sink_options
 
 EXECUTORS = ("--executors", "2")
 
@@ -29,3 +30,11 @@ def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFix
         arguments(argv)
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"check_connection.py: error: {said}"
+
+
+def test_any_failure_is_a_line_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("broken\nexecutor db7, process 1: ok")
+
+    monkeypatch.setattr(check_connection, "check_cluster", fail)
+    assert check_here({"kafka.bootstrap.servers": "a:1", "topic": "t"}) == (False, "broken")
