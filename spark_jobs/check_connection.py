@@ -129,7 +129,8 @@ def run(given: argparse.Namespace) -> str:
     try:
         # A client of Spark Connect is not the driver.
         rows = {} if is_remote() else {f"driver {socket.gethostname()}": check_here(options)}
-        executors = check_executors(spark, options, given.executors)
+        refused = any(LOGIN_FAILED.match(text) for _, text in rows.values())
+        executors = {} if refused else check_executors(spark, options, given.executors)
     finally:
         spark.stop()
     rows |= {f"executor {name}": row for name, row in executors.items()}

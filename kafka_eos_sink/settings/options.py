@@ -119,7 +119,7 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
         return kafka, ()
     if switched_off():
         problems.append(
-            f"{PROPERTIES_FILE} is rejected: {VARIABLE} switches files off in this process; give kafka.* options"
+            f"{PROPERTIES_FILE} is rejected: {VARIABLE} switches it off in this process; give kafka.* options"
         )
         return kafka, ()
     try:

@@ -10,6 +10,7 @@ The procedure fences the driver, so that a running one cannot decide anything af
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -212,7 +213,8 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
         state = "finished" if query.has_done_record(newest) else "decided and not finished"
     is_unnamed_stream = request.query_id is None and query.query_id != BATCH_QUERY_ID
     above = newest.version < request.version and query.is_done(newest)
-    hint = f"; to let a stream continue above it, add --query-id '{query.query_id}'"
+    # Whoever may write to the log chooses it.
+    hint = f"; to let a stream continue above it, add --query-id {shlex.quote(query.query_id)}"
     return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -368,7 +369,7 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
     ("query_id", "given", "answer", "why"),
     [
         (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
-        (STREAM, None, "committed", "newest is version 3, finished; .*add --query-id '5f1c'"),
+        (STREAM, None, "committed", "newest is version 3, finished; .*add --query-id 5f1c$"),
         (Q, Q, "committed", "newest is version 3, finished$"),
     ],
     ids=["rewrite", "without the query id", "a batch write"],
@@ -380,6 +381,15 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
     with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
         world.resolve(answer, 4, given)
     assert not world.fenced
+
+
+def test_query_id_of_the_log_is_quoted_where_it_is_to_be_pasted() -> None:
+    """Whoever may write to the log chooses it."""
+    world = finished("x'; touch /tmp/y; '")
+    with pytest.raises(WriteRefusedError) as refused:
+        world.resolve("committed", 4)
+    *_, pasted = shlex.split(refused.value.message.rpartition("add ")[2])
+    assert pasted == "x'; touch /tmp/y; '"
 
 
 def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
