@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -137,7 +138,7 @@ def draw_chart(all_measured: Sequence[Measured], file: Path, title: str) -> None
     axes.set_yticks([place + 0.4 - height / 2 for place in range(len(cells))], [cell.name for cell in cells])
     axes.invert_yaxis()
     axes.set_xlabel("million rows per second, median of the rounds")
-    axes.set_title(title, loc="left", fontsize=10)
+    figure.suptitle(textwrap.fill(title, 110), x=0.01, ha="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.08)
     figure.legend(loc="outside lower left", ncols=2, frameon=False)
