@@ -278,10 +278,8 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         grant = "grant DescribeConfigs on the topic to check them"
         yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
-    insync, factor = (
-        number({"min.insync.replicas": "1", **configs}, "min.insync.replicas") or 0,
-        _replication_factor(topic),
-    )
+    shown = number(configs, "min.insync.replicas")
+    insync, factor = 1 if shown is None else shown, _replication_factor(topic)
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < insync]
     rejected = "they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"

@@ -234,7 +234,7 @@ def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]
 
 
 def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[None]:
-    """Without a marker behind them, records are those of a transaction that is open there, or nobody can tell now."""
+    """Without a marker behind them, records belong to a transaction that is open there, or their outcome is unknown for now."""
     if not unmarked:
         return
     where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in unmarked))

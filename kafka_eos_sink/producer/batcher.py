@@ -91,7 +91,6 @@ class Batcher:
             partition=partition,
             block=block,
             created_ms=self._client.clock(),
-            timestamp_ms=block.base_timestamp,
         )
         self._accumulator.add(batch)
         self._count(batch)

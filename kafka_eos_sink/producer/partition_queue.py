@@ -62,8 +62,6 @@ class ProducerBatch:
     partition: int
     block: RecordsBlock
     created_ms: int
-    timestamp_ms: int
-    """Time of writing in ms since the epoch, for records without a timestamp."""
     row_numbers: npt.NDArray[np.int64] | None = None
     has_timestamps: bool = False
     """False if no row had a timestamp of its own."""

@@ -161,7 +161,6 @@ class RecordAccumulator:
             partition=queue.partition,
             block=block,
             created_ms=now,
-            timestamp_ms=opened.base_timestamp,
             row_numbers=np.concatenate(opened.row_numbers),
             has_timestamps=opened.has_timestamps,
         )
@@ -216,9 +215,9 @@ class RecordAccumulator:
             ProducerBatch(
                 topic=batch.topic,
                 partition=batch.partition,
-                block=encode_block(rows.columns, batch.timestamp_ms, self._codec, self._level),
+                # Rows without timestamps keep that of their batch.
+                block=encode_block(rows.columns, batch.block.base_timestamp, self._codec, self._level),
                 created_ms=batch.created_ms,
-                timestamp_ms=batch.timestamp_ms,
                 row_numbers=rows.row_numbers,
                 has_timestamps=batch.has_timestamps,
             )

@@ -25,7 +25,7 @@ LINES = {
     "demo": 680,
     "cli": 1_455,  # with what `check` tries on managed clusters, and unreadable writes in `commits`; what brokers send stays on its line
 }
-ALL_LINES = 25_147  # commit/, 4,320 of them, is to be 3,500
+ALL_LINES = 25_141  # commit/, 4,320 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

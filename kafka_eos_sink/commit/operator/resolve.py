@@ -213,7 +213,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
         state = "finished" if query.has_done_record(newest) else "decided and not finished"
     is_unnamed_stream = request.query_id is None and query.query_id != BATCH_QUERY_ID
     above = newest.version < request.version and query.is_done(newest)
-    # Whoever may write to the log chooses it.
+    # Any program with the right to write to the log can choose the query id.
     hint = f"; to let a stream continue above it, add --query-id {shlex.quote(query.query_id)}"
     return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
 

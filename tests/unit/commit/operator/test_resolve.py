@@ -384,7 +384,7 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
 
 
 def test_query_id_of_the_log_is_quoted_where_it_is_to_be_pasted() -> None:
-    """Whoever may write to the log chooses it."""
+    """Any program with the right to write to the log can choose it."""
     world = finished("x'; touch /tmp/y; '")
     with pytest.raises(WriteRefusedError) as refused:
         world.resolve("committed", 4)
