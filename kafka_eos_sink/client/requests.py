@@ -116,6 +116,10 @@ class Outcome(Generic[V]):
     earlier_code: int | None = None
     unanswered: bool = False
 
+    def after(self, error_code: int, value: V | None = None) -> Outcome[V]:
+        """Return the outcome after a later try has a result."""
+        return Outcome(error_code=error_code, value=value, unanswered=self.unanswered)
+
     def after_lost_response(self) -> Outcome[V]:
         """Return the outcome after a later try was sent and its response was lost."""
         return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code, unanswered=True)
@@ -133,6 +137,10 @@ class _Operation(Generic[K, V]):
     def settle(self, key: K, outcome: Outcome[V]) -> None:
         self.outcomes[key] = outcome
         self.open.pop(key, None)
+
+    def refuse(self, key: K, error_code: int) -> None:
+        """Settle a key whose last try was not sent."""
+        self.settle(key, self.outcomes[key].after(error_code))
 
 
 class Requests:
@@ -256,8 +264,7 @@ class Requests:
                 omitted.pop(key, None)
                 # A broker may name keys that were not sent, or one twice.
                 if key in operation.open:
-                    outcome = Outcome(error_code=code, value=value, unanswered=operation.outcomes[key].unanswered)
-                    self._on_result(operation, node_id, key, outcome, message)
+                    self._on_result(operation, node_id, key, operation.outcomes[key].after(code, value), message)
             for key in omitted:
                 # The broker may have processed the request for a key that its response omits: an earlier code no longer holds.
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
@@ -295,7 +302,7 @@ class Requests:
             for key, each in ids.items():
                 outcome = lookup.outcomes.get(each)
                 if outcome is not None and outcome.error_code and each not in lookup.open:
-                    operation.settle(key, Outcome(error_code=outcome.error_code))
+                    operation.refuse(key, outcome.error_code)
         nodes = {key: self._coordinator(call.route, ids[key]) for key in operation.open}
         return {key: node_id for key, node_id in nodes.items() if node_id is not None}
 
@@ -303,7 +310,7 @@ class Requests:
         if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):
             # The broker does not speak the version. Another version would not be the identical request.
             for key in keys:
-                operation.settle(key, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION.value))
+                operation.refuse(key, ErrorCode.UNSUPPORTED_VERSION.value)
             return
         operation.retry.on_error(error, node_id)
         # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
+from uuid import UUID
 
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -18,6 +21,7 @@ AbortedTransaction = FetchedPartition.AbortedTransaction
 Isolation = Literal["read_committed", "read_uncommitted"]
 EARLIEST = -2
 LATEST = -1
+LAST_FETCH_WITH_NAMES = 12
 
 _NOTHING_FETCHED = FetchedPartition(
     partition_index=-1, error_code=-1, high_watermark=-1, aborted_transactions=None, records=None
@@ -207,9 +211,10 @@ class TopicsAdmin(Requests):
             BrokerRefusedError: UNKNOWN_TOPIC.
             AuthorizationError, BrokerUnavailableError.
         """
-        return self.fetch_each(
+        _, found = self.fetch_each(
             {where: offset}, deadline_ms, isolation=isolation, max_wait_ms=max_wait_ms, max_bytes=max_bytes
         )[where]
+        return found
 
     def fetch_each(
         self,
@@ -220,13 +225,26 @@ class TopicsAdmin(Requests):
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int | None = None,
-    ) -> dict[TopicPartition, FetchedPartition]:
+    ) -> dict[TopicPartition, tuple[UUID, FetchedPartition]]:
         """Fetch records of several partitions, with one request per leader. As `fetch`, but only the first partition with records
-        gets a batch that is larger than ``partition_max_bytes`` (KIP-74); others then have no records."""
+        gets a batch that is larger than ``partition_max_bytes`` (KIP-74); others then have no records.
+
+        Returns:
+            Each partition's part of the response, with the id of the topic that it was read from. A topic that was deleted and created
+            again has another id. It is zero if the cluster has no topic ids (KIP-516).
+        """
+        self.leaders(offsets, deadline_ms)
+        topics = self.client.metadata.topics
+        has_ids = all(topics[name].topic_id != ZERO_UUID for name, _ in offsets)
+        names: dict[UUID, str] = {}
 
         def topic_of(name: str, indexes: Sequence[int]) -> m.FetchRequest.Topic:
+            # Looked up for every try: after UNKNOWN_TOPIC_ID the metadata are new.
+            topic_id = self.client.metadata.topics[name].topic_id
+            names[topic_id] = name
             return m.FetchRequest.Topic(
                 topic=name,
+                topic_id=topic_id,
                 partitions=tuple(
                     m.FetchRequest.Topic.Partition(
                         partition=index,
@@ -247,24 +265,9 @@ class TopicsAdmin(Requests):
                 topics=_by_topic(of_node, topic_of),
             )
 
-        def read(
-            response: m.FetchResponse, of_node: Sequence[TopicPartition]
-        ) -> Iterator[Result[TopicPartition, FetchedPartition]]:
-            if response.error_code:
-                for where in of_node:
-                    yield where, response.error_code, None, _NOTHING_FETCHED
-                return
-            for topic in response.responses:
-                for found in topic.partitions:
-                    leader = found.current_leader
-                    # The response names the new leader (KIP-951), which saves a Metadata request.
-                    if leader.leader_id >= 0:
-                        self.client.learn_leader(
-                            topic.topic, found.partition_index, leader.leader_id, leader.leader_epoch
-                        )
-                    yield (topic.topic, found.partition_index), found.error_code, None, found
-
-        return self._from_leaders(m.FetchRequest, request, read, offsets, deadline_ms)
+        read = partial(self._read_fetched, names)
+        max_version = None if has_ids else LAST_FETCH_WITH_NAMES
+        return self._from_leaders(m.FetchRequest, request, read, offsets, deadline_ms, max_version)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int
@@ -317,11 +320,33 @@ class TopicsAdmin(Requests):
         read: Callable[[Any, Sequence[TopicPartition]], Iterable[Result[TopicPartition, V]]],
         partitions: Iterable[TopicPartition],
         deadline_ms: int,
+        max_version: int | None = None,
     ) -> dict[TopicPartition, V]:
         call = Call(
-            api=api, route=Route.LEADER, request=request, read=read, about=lambda where: f"{where[0]}-{where[1]}"
+            api=api,
+            route=Route.LEADER,
+            request=request,
+            read=read,
+            about=lambda where: f"{where[0]}-{where[1]}",
+            max_version=max_version,
         )
         return self.values(call, partitions, deadline_ms)
+
+    def _read_fetched(
+        self, names: Mapping[UUID, str], response: m.FetchResponse, of_node: Sequence[TopicPartition]
+    ) -> Iterator[Result[TopicPartition, tuple[UUID, FetchedPartition]]]:
+        if response.error_code:
+            for where in of_node:
+                yield where, response.error_code, None, (ZERO_UUID, _NOTHING_FETCHED)
+            return
+        for topic in response.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for found in topic.partitions:
+                leader = found.current_leader
+                # The response names the new leader (KIP-951), which saves a Metadata request.
+                if leader.leader_id >= 0:
+                    self.client.learn_leader(name, found.partition_index, leader.leader_id, leader.leader_epoch)
+                yield (name, found.partition_index), found.error_code, None, (topic.topic_id, found)
 
     def _leader_epoch(self, topic: str, partition: int) -> int:
         # With an epoch the broker rejects a request that older metadata sent to a former leader (KIP-320).

@@ -11,6 +11,7 @@ from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 STUCK_LOG_MS = 120_000
 
@@ -98,6 +99,11 @@ def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[
 def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     """Feed the view the next chunk."""
     chunk: LogChunk = yield ReadLog(view.next_offset, wait=wait)
+    while view.topic_id != chunk.topic_id and ZERO_UUID not in (view.topic_id, chunk.topic_id):
+        # The log was deleted and created again, so no record of the old one counts, even if the new one has outgrown it.
+        view.restart()
+        chunk = yield ReadLog(view.next_offset, wait=wait)
+    view.topic_id = chunk.topic_id
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
     view.passed_over = max(view.passed_over, chunk.passed_over)
     return chunk

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from kafka_eos_sink.commit.commit_log import FORMAT_VERSION, LogKey, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.prepared_transaction import Decision, plan_nonce
@@ -13,6 +14,7 @@ from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 
 class Outcome(Enum):
@@ -249,6 +251,8 @@ class LogView:
     log_start_offset: int = 0
     passed_over: int = -1
     """Last offset of the last batch that could not be read. Compaction may have removed records of ours for it."""
+    topic_id: UUID = ZERO_UUID
+    """Of the log that was read; zero before the first read, and if the cluster has no topic ids."""
     _markers: dict[int, list[Marker]] = field(default_factory=dict)
     _queries: dict[tuple[str, str], _Records] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
@@ -284,7 +288,7 @@ class LogView:
 
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
-        self.next_offset, self.log_start_offset, self.passed_over = 0, 0, -1
+        self.next_offset, self.log_start_offset, self.passed_over, self.topic_id = 0, 0, -1, ZERO_UUID
         self._markers.clear()
         self._queries.clear()
         self._pending.clear()

@@ -12,10 +12,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 T = TypeVar("T")
 
@@ -215,13 +217,15 @@ class ReadRecord:
 class LogChunk:
     """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now.
 
-    ``passed_over`` is the last offset of the last batch that could not be read, -1 if there was none.
+    ``topic_id`` is another one after the log was deleted and created again, and zero if the cluster has no topic ids. ``passed_over``
+    is the last offset of the last batch that could not be read, -1 if there was none.
     """
 
     entries: tuple[ReadRecord | Marker, ...]
     next_offset: int
     log_start_offset: int
     end_offset: int
+    topic_id: UUID = ZERO_UUID
     passed_over: int = -1
 
 

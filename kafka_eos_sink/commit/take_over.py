@@ -95,8 +95,10 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     write_id, predecessor = request.write_id, request.predecessor
     started: int = yield WallClock()
     driver_id = driver_transactional_id(write_id)
-    is_first_look = view.next_offset == 0
+    is_first_look, topic_id = view.next_offset == 0, view.topic_id
     yield from read_to_end(view)
+    # A log that was deleted and created again is new, too.
+    is_first_look |= view.topic_id != topic_id
     require_whole(view)
     # Open transactions of an id that this log does not know may be decided in another log. That must not be overlooked.
     is_new = is_first_look and view.is_empty and request.unknown_id is not UnknownId.ABORT

@@ -35,7 +35,7 @@ IDLE_WAIT_MS: Final = 50
 class Acknowledged(NamedTuple):
     """What a partition leader has acknowledged: first and last offset, and the number of records.
 
-    ``first_offset`` is -1 if the response to the first batch had no offset. ``last_offset`` is the last known offset.
+    ``first_offset`` is -1 if the response to the first batch had no offset, ``last_offset`` if the response to the last had none.
     """
 
     first_offset: int
@@ -311,8 +311,7 @@ class Sender:
         first, last, count = self.acknowledged.get(key, Acknowledged(-1, -1, 0))
         if count == 0:
             first = base_offset
-        if base_offset >= 0:
-            last = max(last, base_offset + batch.record_count - 1)
+        last = max(last, base_offset + batch.record_count - 1) if base_offset >= 0 else -1
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors and self.failure is None:
             self._interceptors.on_acknowledgement(

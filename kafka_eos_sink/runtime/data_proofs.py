@@ -162,7 +162,7 @@ class DataProofs:
     def _fetch_batches(
         self, looks: Mapping[TopicPartition, _Search], deadline_ms: int
     ) -> Mapping[TopicPartition, FetchedPartition]:
-        return self._admin.fetch_each(
+        fetched = self._admin.fetch_each(
             {where: look.offset for where, look in looks.items()},
             deadline_ms,
             isolation="read_committed",
@@ -170,6 +170,7 @@ class DataProofs:
             max_bytes=FETCH_BYTES,
             partition_max_bytes=PARTITION_BYTES,
         )
+        return {where: found for where, (_, found) in fetched.items()}
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
         """Raise if a partition ends too early for max.block.ms."""

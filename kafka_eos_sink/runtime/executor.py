@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
@@ -261,24 +262,23 @@ class Executor:
             raise refusal(ProduceRequest, appended.error, f"Produce of commit log {where}")
         return appended.offset
 
-    def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> FetchedPartition:
-        return self.admin.fetch(
-            self.where,
-            offset,
+    def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> tuple[UUID, FetchedPartition]:
+        return self.admin.fetch_each(
+            {self.where: offset},
+            self._deadline,
             isolation="read_uncommitted",
             max_wait_ms=wait_ms,
             max_bytes=max_bytes,
-            deadline_ms=self._deadline,
-        )
+        )[self.where]
 
     def require_readable_log(self) -> None:
         """Raise `AuthorizationError` if the principal may not Read the commit log."""
         self._fetch_log(0, 0, max_bytes=1)
 
     def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
-        fetched = self._fetch_log(step.offset, LOG_FETCH_WAIT_MS if step.wait else 0)
+        topic_id, fetched = self._fetch_log(step.offset, LOG_FETCH_WAIT_MS if step.wait else 0)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return self._skip_to_log_start(step.offset, fetched.high_watermark)
+            return self._skip_to_log_start(step.offset, fetched.high_watermark, topic_id)
         entries: list[ReadRecord | Marker] = []
         next_offset, passed_over, held = step.offset, -1, 0
         batches = read_each_batch(
@@ -304,6 +304,7 @@ class Executor:
             next_offset=next_offset,
             log_start_offset=fetched.log_start_offset,
             end_offset=fetched.high_watermark,
+            topic_id=topic_id,
             passed_over=passed_over,
         )
 
@@ -316,7 +317,7 @@ class Executor:
             about=f"unreadable {where}",
         )
 
-    def _skip_to_log_start(self, offset: int, high_watermark: int) -> steps.LogChunk:
+    def _skip_to_log_start(self, offset: int, high_watermark: int, topic_id: UUID) -> steps.LogChunk:
         """Return an empty chunk that continues at the log start."""
         topic, partition = self.where
         where = (self.where,)
@@ -330,7 +331,7 @@ class Executor:
             )
         # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)
-        return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end)
+        return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end, topic_id=topic_id)
 
     def _log_policy(self, _: steps.LogPolicy) -> str | None:
         try:

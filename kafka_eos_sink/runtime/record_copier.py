@@ -220,8 +220,8 @@ def written_by(producer: Producer) -> steps.Written:
     producer.flush()
     _require_untainted(producer)
     acknowledged = sorted(producer.acknowledged.items())
-    for (topic, partition), (first, _, _) in acknowledged:
-        if first < 0:
+    for (topic, partition), (first, last, _) in acknowledged:
+        if min(first, last) < 0:
             raise _offset_unknown(f"{topic}-{partition} acknowledged the records as duplicates without their offsets")
     return steps.Written(
         rows=sum(count for _, (_, _, count) in acknowledged),

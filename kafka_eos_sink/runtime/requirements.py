@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.connection import BrokerVersions, api_name
+from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions, api_name
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
@@ -19,6 +19,8 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
+
+T = TypeVar("T")
 
 NEEDED: Mapping[type[Request[Any]], str] = {
     m.MetadataRequest: "find leaders",
@@ -87,20 +89,29 @@ def require_apis(admin: Admin, deadline: int) -> None:
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
     """Return a broker's settings on transactions, without those that it does not show or does not have.
 
-    Verification is switched off if one broker switches it off that responds: each leader decides for itself.
+    Verification is on only if every broker that responds has it on: each leader decides for itself.
     """
     try:
         found = admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION), deadline)
-        others = admin.client.metadata.brokers if admin.transaction_version(deadline) < 2 else ()
-        for node in others:
-            with suppress(BrokerUnavailableError):
-                until = min(deadline, admin.client.clock() + BROKER_WITHIN_MS)
-                settings = admin.describe_configs("broker", str(node), (VERIFICATION,), until)
-                # Beside brokers that show the setting, one without it is older than the setting.
-                if settings.get(VERIFICATION, "false" if VERIFICATION in found else "true") == "false":
-                    found |= {VERIFICATION: "false"}
+        if admin.transaction_version(deadline) >= 2:
+            return found
+
+        def verification(node: int, until: int) -> str | None:
+            return admin.describe_configs("broker", str(node), (VERIFICATION,), until).get(VERIFICATION)
+
+        shown = {found.get(VERIFICATION), *_of_each_broker(admin, verification, deadline)}
     except AuthorizationError:
         return {}
+    # Beside brokers that show the setting, one without it is older than the setting.
+    return found if shown == {None} else found | {VERIFICATION: "true" if shown == {"true"} else "false"}
+
+
+def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int) -> list[T]:
+    """Return the result of every broker that responds within a few seconds; ``query`` takes node id and deadline."""
+    found = []
+    for node in admin.client.metadata.brokers:
+        with suppress(BrokerUnavailableError):
+            found.append(query(node, min(deadline, admin.client.clock() + BROKER_WITHIN_MS)))
     return found
 
 
@@ -118,15 +129,20 @@ def number(settings: Mapping[str, str], name: str) -> int | None:
         raise ProtocolError(f"a broker's {name} is {peer_text(settings[name])!r}, which is not a number") from None
 
 
-def verifies_appends(settings: Mapping[str, str], versions: BrokerVersions) -> bool | None:
+def verifies_appends(admin: Admin, settings: Mapping[str, str], deadline: int) -> bool | None:
     """Whether leaders verify transactional appends below transaction version 2; None if the cluster does not show it.
 
     From version 2 on the epoch that ends a transaction fences its producer, so nothing else is needed.
     """
     if VERIFICATION in settings:
         return settings[VERIFICATION] == "true"
-    # A managed cluster may hide its settings. Its versions still show the release.
-    if versions.highest(m.AddPartitionsToTxnRequest) >= VERIFYING_ADD_PARTITIONS:
+
+    def highest(node: int, until: int) -> int:
+        response = admin.client.call(node, API_VERSIONS, deadline_ms=until)
+        return BrokerVersions.from_response(response).highest(m.AddPartitionsToTxnRequest)
+
+    # A managed cluster may hide its settings. The versions of its brokers still show the release.
+    if min(_of_each_broker(admin, highest, deadline), default=-1) >= VERIFYING_ADD_PARTITIONS:
         return True
     return False if settings else None
 
@@ -139,7 +155,7 @@ def require_verified_appends(admin: Admin, settings: Mapping[str, str], deadline
     """
     if admin.transaction_version(deadline) >= 2:
         return
-    verifies = verifies_appends(settings, admin.client.versions(admin.client.any_node(deadline)))
+    verifies = verifies_appends(admin, settings, deadline)
     if verifies is None:
         warn_once(
             f"whether the brokers verify transactional appends is unknown: {VERIFICATION} may not be read, and their versions do not "

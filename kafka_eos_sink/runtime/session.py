@@ -128,13 +128,12 @@ class _Remembered:
     """What a planner process remembers of a write.
 
     These are hints only, because other drivers may have written since.
-    Times are ms of the client's clock. ``view`` holds what this process has read of the commit log with the id ``log_topic_id``.
+    Times are ms of the client's clock. ``view`` holds what this process has read of the commit log.
     """
 
-    checked_at: int
-    transaction_timeout_ms: int
-    log_topic_id: uuid.UUID
     view: LogView
+    checked_at: int | None = None
+    transaction_timeout_ms: int = 0
     listed_at: int = 0
     plan: Plan | None = None
 
@@ -162,9 +161,10 @@ def plan(settings: WriteSettings) -> Plan:
             settings.producer.transaction_timeout_ms,
         )
         # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
-        known = _remembered.pop(key, None)
-        if known is None or now - known.checked_at > CHECK_EVERY_MS:
-            known = _check(settings, admin, known)
+        known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
+        if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
+            known.transaction_timeout_ms = _check(settings, admin)
+            known.checked_at = now
         request = _take_over_request(settings, known.transaction_timeout_ms)
         executor = _executor(settings, admin)
         if settings.random_write_id:
@@ -187,25 +187,16 @@ def plan(settings: WriteSettings) -> Plan:
         return known.plan
 
 
-def _check(settings: WriteSettings, admin: Admin, known: _Remembered | None) -> _Remembered:
-    """Check the topics and the brokers' settings."""
-    # View and plan are of no use if the commit log was deleted and created again.
+def _check(settings: WriteSettings, admin: Admin) -> int:
+    """Check the topics and the brokers' settings; return the tasks' transaction timeout in ms."""
     deadline = admin.client.clock() + settings.producer.max_block_ms
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
     require_verified_appends(admin, found, deadline)
     if settings.topic is not None and settings.producer.dead_letter_topic is None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
-    log_topic_id = ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
-    same_log = known is not None and known.log_topic_id == log_topic_id
-    return _Remembered(
-        checked_at=admin.client.clock(),
-        transaction_timeout_ms=_transaction_timeout(settings, found),
-        log_topic_id=log_topic_id,
-        view=known.view if known is not None and same_log else LogView(settings.write_id),
-        listed_at=0 if known is None else known.listed_at,
-        plan=known.plan if known is not None and same_log else None,
-    )
+    ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    return _transaction_timeout(settings, found)
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping
 
 from kafka_eos_sink.client.admin import Admin
@@ -71,15 +70,12 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
         )
 
 
-def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> uuid.UUID:
+def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> None:
     """Create the commit log, or require that it cannot lose a decision.
 
     Args:
         data_topic: The topic of all rows, None if each row names its own.
         deadline: Absolute ms of the client's clock.
-
-    Returns:
-        The topic's id; zero if it was just created by a broker that does not return the id.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that mends it.
@@ -96,7 +92,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         made = create_commit_log(admin, topic, brokers, deadline)
         if made is not None:
             _warn_if_weak(topic, made.replication_factor, brokers, created_configs(made))
-            return made.topic_id
+            return
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
     if found is None or partitions < LOG_PARTITIONS:
@@ -107,7 +103,6 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         )
     configs = _required_configs(admin, topic, deadline)
     _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
-    return found.topic_id
 
 
 def create_commit_log(

@@ -11,7 +11,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from dead_writes import write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -20,7 +20,15 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic, wait_until
+from kafka_testing import (
+    assert_nothing_open,
+    change_config,
+    create_topic,
+    delete_topic,
+    read_committed,
+    unique_topic,
+    wait_until,
+)
 
 
 def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) -> None:
@@ -91,6 +99,36 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
         session.abort(given, None, [])
     assert len(read_committed(servers, topic)) == 20
     assert_nothing_open(servers)
+
+
+def test_planner_reads_a_log_that_was_created_again_and_has_outgrown_the_one_it_knows(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has half finished a batch in the new log. Without its decision the rows would be written twice."""
+    servers = any_kafka.bootstrap_servers
+    topic, log = create_topic(servers), unique_topic("commits")
+    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    for version in range(3):
+        write_all(replace(given, version=version))
+    planner = session._remembered.copy()
+    session._remembered.clear()  # another process
+    delete_topic(servers, log)
+    later = replace(given, version=3)
+    plan = session.plan(later)
+    die_at("commit.between_ends", later, plan, tasks(later, plan), monkeypatch)
+    append_foreign_records(servers, log, given.log_partition, 100)
+    session._remembered.update(planner)
+    write_all(later)
+    values = [record.value for record in read_committed(servers, topic)]
+    assert len(values) == 4 * 2 * ROWS
+    assert_nothing_open(servers)
+
+
+def append_foreign_records(servers: str, topic: str, partition: int, count: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    for number in range(count):
+        producer.produce(topic, b"foreign", str(number), partition=partition)
+    assert producer.flush(30) == 0
 
 
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:

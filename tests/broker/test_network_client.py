@@ -19,6 +19,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
+from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
 from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
@@ -149,7 +150,7 @@ def test_overdue_response_closes_connection_and_loses_later_ones(client: Network
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("overdue", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
-    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000)
+    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000, max_version=LAST_FETCH_WITH_NAMES)
     behind = client.send(node_id, describe("behind"))
     assert client.poll(0) == ()
     clock.advance(5_000)
@@ -167,7 +168,9 @@ def test_call_fails_at_its_deadline(client: NetworkClient, clock: Clock) -> None
     Admin(client).list_offsets([("too-late", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
     with pytest.raises(RequestTimedOut):
-        client.call(node_id, long_fetch("too-late"), deadline_ms=deadline(client, 300))
+        client.call(
+            node_id, long_fetch("too-late"), deadline_ms=deadline(client, 300), max_version=LAST_FETCH_WITH_NAMES
+        )
     with pytest.raises(BrokerUnavailableError) as unsent:
         client.call(node_id, describe("late"), deadline_ms=clock())
     assert unsent.value.code == "REQUEST_DEADLINE"
@@ -416,7 +419,8 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
         Admin(client).list_offsets([("mortal", 0)], deadline(client))  # until its leader has made the log
         node_id = connected_broker(client)
-        sent = [client.send(node_id, long_fetch("mortal")), client.send(node_id, describe("behind"))]
+        long = client.send(node_id, long_fetch("mortal"), max_version=LAST_FETCH_WITH_NAMES)
+        sent = [long, client.send(node_id, describe("behind"))]
         mortal_kafka.kill(mortal_kafka.node_ids[0])
         completions = collect(client, 2)
         assert [completion.pending for completion in completions] == sent

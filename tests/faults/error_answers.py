@@ -103,13 +103,14 @@ def _produce(request: m.ProduceRequest, _version: int, codes: Codes) -> m.Produc
     )
 
 
-def _fetch(request: m.FetchRequest, _version: int, codes: Codes) -> m.FetchResponse:
+def _fetch(request: m.FetchRequest, version: int, codes: Codes) -> m.FetchResponse:
     return m.FetchResponse(
         throttle_time_ms=0,
         error_code=0,
         responses=tuple(
             m.FetchResponse.Topic(
-                topic=topic.topic,
+                topic=topic.topic if version < 13 else "",
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     m.FetchResponse.Topic.Partition(
                         partition_index=each.partition,

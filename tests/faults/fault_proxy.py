@@ -36,6 +36,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
+from uuid import UUID
 
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.protocol import messages as m
@@ -255,6 +256,7 @@ class FaultProxy:
         self._gates: dict[str, asyncio.Event] = {}
         self._requests: list[Seen] = []
         self._answered: list[Seen] = []
+        self._names: dict[UUID, str] = {}
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
@@ -385,7 +387,9 @@ class FaultProxy:
 
     def see(self, connection: int, read: ReadRequest) -> Seen:
         """Note a request, and choose what is done to it."""
-        api = read.api
+        api, request = read.api, read.request
+        if isinstance(request, m.FetchRequest):
+            request = self._with_names(request)
         with self._changed:
             occurrence = self._occurrences[api] = self._occurrences.get(api, 0) + 1
             seen = Seen(
@@ -394,7 +398,7 @@ class FaultProxy:
                 client_id=read.header.client_id or "",
                 api=api,
                 version=read.version,
-                request=read.request,
+                request=request,
                 digest=read.digest,
                 occurrence=occurrence,
                 fault=None if self._random is None else self._random.choose(api, occurrence),
@@ -409,6 +413,11 @@ class FaultProxy:
             self._requests.append(seen)
             self._changed.notify_all()
         return seen
+
+    def _with_names(self, request: m.FetchRequest) -> m.FetchRequest:
+        """The request with the names of its topic ids, which rules go by."""
+        topics = (replace(each, topic=each.topic or self._names.get(each.topic_id, "")) for each in request.topics)
+        return replace(request, topics=tuple(topics))
 
     def note_answered(self, seen: Seen) -> None:
         with self._changed:
@@ -443,6 +452,8 @@ class FaultProxy:
 
         match answer:
             case m.MetadataResponse() | m.DescribeClusterResponse():
+                if isinstance(answer, m.MetadataResponse):
+                    self._names |= {topic.topic_id: topic.name or "" for topic in answer.topics}
                 return replace(answer, brokers=tuple([await moved(each) for each in answer.brokers]))
             case m.ProduceResponse() if answer.node_endpoints:
                 return replace(answer, node_endpoints=tuple([await moved(each) for each in answer.node_endpoints]))

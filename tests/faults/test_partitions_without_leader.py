@@ -19,6 +19,7 @@ from dead_writes import ROWS, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -212,7 +213,8 @@ def test_request_goes_to_the_least_loaded_node(three: EmbeddedKafka) -> None:
             for node in busy:  # which keeps silent for as long as there is nothing to fetch
                 partition = FetchRequest.Topic.Partition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
                 wanted = (FetchRequest.Topic(topic=topic, partitions=(partition,)),)
-                client.send(node, FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted))
+                request = FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted)
+                client.send(node, request, max_version=LAST_FETCH_WITH_NAMES)
             assert client.least_loaded_node() == idle
             # So it is the one that is asked for metadata.
             version = client.metadata.version

@@ -46,6 +46,7 @@ from kafka_eos_sink.protocol.framing import encode_request
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.protocol.varints import encode_varint
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime.commit_history import writes_in
 from kafka_eos_sink.runtime.executor import Executor
 
@@ -106,7 +107,8 @@ class HostileLog:
         batch[22] |= 0x20
         self.append(signed(batch))
 
-    def fetch(self, _where: Any, offset: int, deadline_ms: int = 0, *, max_bytes: int, **_: Any) -> FetchedPartition:
+    def fetch_each(self, offsets: dict[Any, int], _deadline_ms: int, *, max_bytes: int, **_: Any) -> dict[Any, Any]:
+        ((where, offset),) = offsets.items()
         found, size = [], 0
         for last, batch in self.batches:
             if last >= offset:
@@ -114,7 +116,7 @@ class HostileLog:
                 size += len(batch)
                 if size > max_bytes:
                     break
-        return FetchedPartition(
+        fetched = FetchedPartition(
             partition_index=0,
             error_code=0,
             high_watermark=self.end,
@@ -122,10 +124,11 @@ class HostileLog:
             aborted_transactions=None,
             records=b"".join(found)[: max(max_bytes, len(found[0]))] if found else b"",
         )
+        return {where: (ZERO_UUID, fetched)}
 
     def executor(self) -> Executor:
         client = SimpleNamespace(clock=lambda: 0, config=SimpleNamespace(client_id="fuzz"))
-        admin: Any = SimpleNamespace(client=client, fetch=self.fetch)
+        admin: Any = SimpleNamespace(client=client, fetch_each=self.fetch_each)
         return Executor(admin, ("log", 0), ProducerConfig())
 
     def read(self, write_id: str | None) -> LogView:

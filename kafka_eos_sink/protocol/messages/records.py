@@ -1,12 +1,12 @@
 """Messages to write and read records: Produce, Fetch, ListOffsets.
 
-These versions use topic names. From version 13 on, Produce and Fetch use topic ids (KIP-516).
+From version 13 on, Fetch has topic ids instead of names (KIP-516). So has Produce, whose versions here end before.
 """
 
 from __future__ import annotations
 
 from kafka_eos_sink.protocol.schema import Request, request, struct, tagged, versions
-from kafka_eos_sink.protocol.wire_types import Int8, Int16, Int32, Int64, RecordParts, Records, String
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Int8, Int16, Int32, Int64, RecordParts, Records, String, Uuid
 
 
 @struct
@@ -109,7 +109,8 @@ class FetchResponse:
             preferred_read_replica: Int32 = -1
             records: Records | None  # the last batch may be incomplete
 
-        topic: String
+        topic: String = versions(last=12, default="", ignorable=True)
+        topic_id: Uuid = versions(13, default=ZERO_UUID, ignorable=True)
         partitions: tuple[Partition, ...]
 
     throttle_time_ms: Int32
@@ -118,7 +119,7 @@ class FetchResponse:
     responses: tuple[Topic, ...]
 
 
-@request(key=1, versions=range(12, 13))
+@request(key=1, versions=range(12, 14))
 class FetchRequest(Request[FetchResponse]):
     """Fetch records."""
 
@@ -133,12 +134,14 @@ class FetchRequest(Request[FetchResponse]):
             log_start_offset: Int64 = -1
             partition_max_bytes: Int32
 
-        topic: String
+        topic: String = versions(last=12, default="", ignorable=True)
+        topic_id: Uuid = versions(13, default=ZERO_UUID, ignorable=True)
         partitions: tuple[Partition, ...]
 
     @struct
     class ForgottenTopic:
-        topic: String
+        topic: String = versions(last=12, default="", ignorable=True)
+        topic_id: Uuid = versions(13, default=ZERO_UUID, ignorable=True)
         partitions: tuple[Int32, ...]
 
     cluster_id: String | None = tagged(0, default=None)

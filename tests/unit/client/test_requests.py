@@ -155,6 +155,14 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
     assert found.unanswered is (last is LOST)
 
 
+def test_lost_response_of_end_txn_is_remembered_when_the_next_look_up_is_refused() -> None:
+    """`DriverTransaction.is_spent` relies on it: the try without a response may still reach the coordinator."""
+    nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
+    own, _ = admin(scripted(LOST, ended(0)), coordinators=lambda _: next(nodes))
+    (outcome,) = own.end_transactions([end(version=3)], DEADLINE_MS)
+    assert outcome == Outcome(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, unanswered=True)
+
+
 def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
     own, brokers = admin(scripted(NO_SUCH_VERSION))
     assert own.end_transactions([end()], DEADLINE_MS) == [Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -54,6 +55,7 @@ class World:
         self.warnings: list[str] = []
         self.ended: list[steps.End] = []
         self.log: list[steps.ReadRecord | steps.Marker] = []
+        self.log_id = uuid.uuid4()
 
     def run(self, procedure: Generator[Any, Any, Any]) -> Any:
         answer, failure = None, None
@@ -129,7 +131,9 @@ class World:
     def ReadLog(self, step: steps.ReadLog) -> steps.LogChunk:  # noqa: N802
         entries = tuple(entry for entry in self.log if entry.offset >= step.offset)
         end = entries[-1].offset + 1 if entries else step.offset
-        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=end)
+        return steps.LogChunk(
+            entries=entries, next_offset=end, log_start_offset=0, end_offset=end, topic_id=self.log_id
+        )
 
     def LastStableOffsets(self, step: steps.LastStableOffsets) -> dict[Any, int]:  # noqa: N802
         return dict.fromkeys(step.partitions, PART.last_offset + 2)

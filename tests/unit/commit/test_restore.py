@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,18 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
 from kafka_eos_sink.commit.commit_log import LogKey, decision_records, parse_key, part_record
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    DecisionStatus,
+    OffsetRange,
+    PreparedTransaction,
+    TaskOutcome,
+)
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
 from kafka_eos_sink.commit.settle import Settled, SettleLimits
 from kafka_eos_sink.commit.steps import MarkerType
@@ -22,7 +30,7 @@ from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.unit.commit.scripted_world import DRIVER, MESSAGE, REQUEST, World
+from tests.unit.commit.scripted_world import BATCH, DRIVER, MESSAGE, REQUEST, World
 
 NEXT_DRIVER = replace(DRIVER, producer_epoch=5)
 """W.driver's identity once the coordinator has ended the decision's transaction."""
@@ -693,3 +701,44 @@ def test_copies_of_one_query_stand_if_another_fails() -> None:
     assert (found.decision.nonce, view.query("q2").has_done_record(found.decision)) == ("other~1", True)
     assert cluster.newest() == cluster.decision
     assert cluster.open == {}
+
+
+def outgrown(cluster: Cluster) -> TakeOver:
+    """By a planner that has read a log as long as the one that another process has begun since."""
+    view = LogView("w", next_offset=cluster.end, topic_id=uuid.uuid4())
+    return TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS, view=view)
+
+
+def test_log_that_was_created_again_and_has_outgrown_the_old_one_is_read_from_its_start() -> None:
+    cluster = Cluster(partitions=1)
+    (named,) = cluster.named
+    cluster.open[named.identity.transactional_id] = named.identity
+    cluster.run(take_over(outgrown(cluster), 2))
+    assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)
+
+
+def test_batch_that_is_half_finished_in_a_log_that_was_created_again_is_not_admitted() -> None:
+    """Its first transaction is committed already, so a second run would write those rows twice."""
+    cluster = Cluster(partitions=2)
+    done, named = cluster.named
+    cluster.mark(done.identity, MarkerType.COMMIT)
+    cluster.open[named.identity.transactional_id] = named.identity
+    plan = cluster.run(take_over(outgrown(cluster), 2))
+    assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+
+
+def test_log_that_was_created_again_while_it_was_being_read_is_read_once_more() -> None:
+    cluster = Cluster(partitions=1)
+    (named,) = cluster.named
+    cluster.open[named.identity.transactional_id] = named.identity
+    reads: list[int] = []
+
+    def changing(step: steps.ReadLog) -> steps.LogChunk:
+        reads.append(step.offset)
+        chunk = Cluster.ReadLog(cluster, step)
+        return replace(chunk, topic_id=uuid.uuid4()) if len(reads) < 4 else chunk
+
+    cluster.own = {"ReadLog": changing}
+    cluster.run(take_over(outgrown(cluster), 2))
+    assert reads[:4].count(0) > 1
+    assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)

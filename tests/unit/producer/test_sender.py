@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from kafka_eos_sink.runtime.record_copier import written_by
 
 
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
@@ -171,6 +173,25 @@ def test_first_offset_is_unknown_after_a_duplicate_response(bench: Any, answer: 
     b.client.answer(answer(ErrorCode.NONE, base_offset=70))
     b.turn()
     assert b.sender.acknowledged["t", 0] == (-1, 79, 20)
+
+
+def test_last_offset_is_unknown_after_a_duplicate_response(bench: Any, answer: Any) -> None:
+    """A range without the last batch would leave its rows behind when the transaction is copied."""
+    b = bench()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.NONE, base_offset=70))
+    b.turn()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.lose()
+    b.turn(ms=100)
+    b.client.answer(answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    b.turn()
+    assert b.sender.acknowledged["t", 0] == (70, -1, 20)
+    producer: Any = SimpleNamespace(flush=lambda: None, tainted=False, acknowledged=b.sender.acknowledged)
+    with pytest.raises(TransactionAbortedError, match="OFFSET_UNKNOWN"):
+        written_by(producer)
 
 
 def test_duplicate_of_a_batch_sent_once_is_another_writer(bench: Any, answer: Any) -> None:

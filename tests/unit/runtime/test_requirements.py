@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
+from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime.requirements import (
+    MAX_TIMEOUT,
     NEEDED,
     OPTIONAL,
     VERIFICATION,
     broker_settings,
     missing_apis,
+    require_verified_appends,
     verifies_appends,
 )
 
@@ -41,40 +45,65 @@ def test_api_is_missing_if_no_version_is_common(offered: tuple[int, int], missin
     assert ("Produce 9 to 12 (offered" in missing_apis(versions, [m.ProduceRequest])) == missing
 
 
+def cluster(shown: list[dict[str, str]], highest: Sequence[int] = (), *, first: int = 0) -> Any:
+    """Below transaction version 2. ``shown`` and ``highest`` (of AddPartitionsToTxn) are per broker; ``first`` is chosen for "any"."""
+
+    def call(node: int, _request: Any, *, deadline_ms: int) -> m.ApiVersionsResponse:
+        key = m.ApiVersionsResponse.ApiVersion(
+            api_key=m.AddPartitionsToTxnRequest.API_KEY, min_version=0, max_version=highest[node]
+        )
+        return m.ApiVersionsResponse(error_code=0, api_keys=(key,))
+
+    client = SimpleNamespace(
+        metadata=SimpleNamespace(brokers=dict.fromkeys(range(len(shown)))),
+        clock=lambda: 0,
+        call=call,
+        config=SimpleNamespace(bootstrap_servers_text="b"),
+    )
+    return SimpleNamespace(
+        client=client,
+        transaction_version=lambda _deadline: 0,
+        describe_configs=lambda _kind, name, _keys, _deadline: dict(shown[first if name is None else int(name)]),
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "highest", "verifies"),
     [
-        ({VERIFICATION: "true"}, 3, True),
-        ({VERIFICATION: "false"}, 5, False),
-        ({"transaction.max.timeout.ms": "900000"}, 3, False),  # Kafka 3.5 and older
-        ({"transaction.max.timeout.ms": "900000"}, 4, True),
-        ({}, 4, True),
-        ({}, 3, None),
-        ({}, -1, None),
+        ({VERIFICATION: "true"}, [3], True),
+        ({VERIFICATION: "false"}, [5], False),
+        ({MAX_TIMEOUT: "900000"}, [3], False),  # Kafka 3.5 and older
+        ({MAX_TIMEOUT: "900000"}, [4], True),
+        ({}, [4, 5], True),
+        ({}, [4, 3], None),
+        ({}, [-1], None),
     ],
 )
 def test_verification_is_known_by_setting_or_release(
-    settings: dict[str, str], highest: int, verifies: bool | None
+    settings: dict[str, str], highest: list[int], verifies: bool | None
 ) -> None:
-    versions = BrokerVersions(api_versions={m.AddPartitionsToTxnRequest.API_KEY: (0, highest)})
-    assert verifies_appends(settings, versions) is verifies
+    assert verifies_appends(cluster([settings] * len(highest), highest), settings, 1_000) is verifies
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=lambda first: f"broker {first} first")
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
         ([{VERIFICATION: "true"}, {VERIFICATION: "true"}], "true"),
         ([{VERIFICATION: "true"}, {VERIFICATION: "false"}], "false"),
         ([{VERIFICATION: "true"}, {}], "false"),  # a broker before 3.6, in an upgrade
-        ([{}, {VERIFICATION: "true"}], None),  # the first one's versions decide
-        ([{}, {}], None),  # hidden, as on managed clusters
+        ([{}, {}], None),  # hidden, as on managed clusters: the versions decide
     ],
 )
-def test_verification_holds_only_if_no_broker_lacks_it(shown: list[dict[str, str]], expected: str | None) -> None:
-    client = SimpleNamespace(metadata=SimpleNamespace(brokers=dict.fromkeys(range(len(shown)))), clock=lambda: 0)
-    admin: Any = SimpleNamespace(
-        client=client,
-        transaction_version=lambda _deadline: 0,
-        describe_configs=lambda _kind, name, _keys, _deadline: dict(shown[int(name or 0)]),
-    )
-    assert broker_settings(admin, 1_000).get(VERIFICATION) == expected
+def test_verification_holds_only_if_no_broker_lacks_it(
+    shown: list[dict[str, str]], expected: str | None, first: int
+) -> None:
+    assert broker_settings(cluster(shown, first=first), 1_000).get(VERIFICATION) == expected
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_one_broker_before_3_6_is_refused_whichever_is_chosen_first(first: int) -> None:
+    shown = [{MAX_TIMEOUT: "900000"}, *({MAX_TIMEOUT: "900000", VERIFICATION: "true"} for _ in range(2))]
+    upgrade = cluster(shown, [3, 4, 4], first=first)
+    with pytest.raises(ConfigurationError, match="TRANSACTIONS_NOT_VERIFIED"):
+        require_verified_appends(upgrade, broker_settings(upgrade, 1_000), 1_000)
