@@ -1,42 +1,51 @@
-"""How fast lost transactions are copied from the log.
+"""How fast lost transactions are copied from the log, and how long a whole recovery takes.
 
     python -m benchmarks.bench_copy [--megabytes 200] [--rounds 3] [--transaction-version 2]
 
-Writes a transaction of incompressible records in lz4 batches, aborts it, and copies it as recovery does. Prints the megabytes
-per second of log, and how much of a core the copying process used.
+All records are incompressible, in lz4 batches. The copy alone: writes a transaction, aborts it, and copies it as recovery does. The
+recovery: decides a batch of four tasks, aborts its transactions after the decision, and recovers it as ``kafka-eos recover`` does.
+Prints seconds, megabytes per second, and how much of a core this process used. ``make bench`` measures the same.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import typer
 
-from benchmarks.topics import make_topic
+from benchmarks.bench_commit import settings
+from benchmarks.report import Recovery, Timing, recovery_table
+from benchmarks.topics import DEADLINE_MS, make_topic
+from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import failpoints, operator, session
 from kafka_eos_sink.runtime.record_copier import RecordCopier, written_by
+
+__all__ = ["measure_recovery"]
 
 ROW_BYTES = 1_000
 SLAB_ROWS = 8_000
 PARTITIONS = 4
-DEADLINE_MS = 60_000
+TASKS = 4
+CONFIG = ProducerConfig(compression="lz4")
 
 
-def rows(topic: str, megabytes: int) -> Iterator[Rows]:
-    for _ in range(megabytes * 1_000_000 // (ROW_BYTES * SLAB_ROWS)):
-        data = os.urandom(ROW_BYTES * SLAB_ROWS)
+def rows(topic: str, count: int) -> Iterator[Rows]:
+    for first in range(0, count, SLAB_ROWS):
+        data = os.urandom(ROW_BYTES * min(SLAB_ROWS, count - first))
         value = pa.array([data[at : at + ROW_BYTES] for at in range(0, len(data), ROW_BYTES)])
         yield Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
 
@@ -49,40 +58,109 @@ def identity(admin: Admin, name: str, version: int) -> ProducerIdentity:
 
 
 def aborted(
-    admin: Admin, config: ProducerConfig, topic: str, megabytes: int, version: int
-) -> tuple[ProducerIdentity, tuple[OffsetRange, ...]]:
-    """Write a transaction and abort it; return its identity and where its records lie."""
+    admin: Admin, topic: str, megabytes: int, version: int
+) -> tuple[ProducerIdentity, tuple[OffsetRange, ...], int]:
+    """Write a transaction and abort it; return its identity, where its records lie, and how many there are."""
     lost = identity(admin, "bench.0.0", version)
-    producer = Producer(admin.client, config, transactional_id=lost.transactional_id, transaction_version=version)
+    producer = Producer(admin.client, CONFIG, transactional_id=lost.transactional_id, transaction_version=version)
     producer.init(lost.producer_id, lost.producer_epoch)
     producer.begin()
-    for each in rows(topic, megabytes):
+    for each in rows(topic, megabytes * 1_000_000 // ROW_BYTES):
         producer.write(each)
     written = written_by(producer)
     producer.abort(admin.client.clock() + DEADLINE_MS)
-    return lost, written.offsets
+    return lost, written.offsets, written.rows
+
+
+def measure_copies(
+    servers: str, megabytes: int, rounds: int, update: Callable[[int, int, str], None]
+) -> tuple[Timing, ...]:
+    """Copy one aborted transaction ``rounds`` times, each time into another transaction."""
+    topic = make_topic(servers, "bench-copy", PARTITIONS)
+    log = make_topic(servers, "bench-copy-log", 1)
+    found = []
+    with lease_admin(ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers))) as admin:
+        version = admin.transaction_version(admin.client.clock() + DEADLINE_MS)
+        lost, ranges, count = aborted(admin, topic, megabytes, version)
+        copier = RecordCopier(admin, (log, 0), CONFIG)
+        for number in range(rounds):
+            update(number, rounds, f"copy {number + 1} of {rounds}")
+            to = identity(admin, f"bench.0.{number + 1}", version)
+            copy = steps.CopyRecords((steps.Copy(to, lost, ranges, steps.LogRecord(b"part", b"{}")),))
+            began, used = time.perf_counter(), time.process_time()
+            (copied,) = copier.copy(copy)
+            found.append(Timing(time.perf_counter() - began, time.process_time() - used))
+            if not isinstance(copied, steps.Copied) or copied.written.rows != count:
+                raise KafkaEosError("BENCH_FAILED", f"the copy of {count:,} records of {topic!r} is {copied}")
+    return tuple(found)
+
+
+def lose_decided_batch(given: session.WriteSettings, topic: str, megabytes: int) -> None:
+    """Decide a batch as a driver that dies right after its decision, then abort its transactions."""
+    plan = session.plan(given)
+    count = megabytes * 1_000_000 // (ROW_BYTES * TASKS)
+    messages = [
+        session.write_task(
+            given, plan, TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task), rows(topic, count)
+        )
+        for task in range(TASKS)
+    ]
+    os.environ[failpoints.VARIABLE] = "commit.decided=raise"
+    try:
+        session.commit(given, plan, messages)
+    except KafkaEosError as stopped:
+        if stopped.code != "FAILPOINT":
+            raise
+    finally:
+        del os.environ[failpoints.VARIABLE]
+    with lease_admin(given.client) as admin:
+        for message in messages:
+            if message.prepared is not None:
+                # Aborts the open transaction, as the timeout would, and returns once its markers are written.
+                identity(admin, message.prepared.identity.transactional_id, plan.driver.transaction_version)
+
+
+def measure_recoveries(
+    servers: str, megabytes: int, rounds: int, update: Callable[[int, int, str], None]
+) -> tuple[Timing, ...]:
+    """Recover a lost batch of a new write id in each round; the process connects again, as the command would."""
+    topic = make_topic(servers, "bench-recovery", PARTITIONS)
+    found = []
+    for number in range(rounds):
+        update(number, rounds, f"recovery {number + 1} of {rounds}")
+        given = settings(servers, topic, f"bench-recovery-{number}", 0)
+        lose_decided_batch(given, topic, megabytes)
+        where = operator.OperatorSettings(
+            write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client
+        )
+        began, used = time.perf_counter(), time.process_time()
+        recovered = operator.recover(where)
+        found.append(Timing(time.perf_counter() - began, time.process_time() - used))
+        if recovered.finished_now != {given.query_id}:
+            raise KafkaEosError("BENCH_FAILED", f"the recovery of {given.write_id} finished no decision")
+    return tuple(found)
+
+
+def measure_recovery(
+    servers: str, megabytes: int, rounds: int, update: Callable[[int, int, str], None] = lambda *_: None
+) -> Recovery:
+    """Measure copies, and recoveries of the same size.
+
+    Args:
+        update: Called before each round with the number of rounds done, of all rounds, and the words for the progress line.
+    """
+    return Recovery(
+        megabytes=megabytes,
+        copies=measure_copies(servers, megabytes, rounds, update),
+        recoveries=measure_recoveries(servers, megabytes, rounds, update),
+    )
 
 
 def main(megabytes: int = 200, rounds: int = 3, transaction_version: int = 2) -> None:
+    """Measure copies and recoveries on a broker of their own."""
     with EmbeddedKafka(transaction_version=transaction_version) as kafka:
-        topic = make_topic(kafka.bootstrap_servers, "bench", PARTITIONS)
-        log = make_topic(kafka.bootstrap_servers, "bench-log", 1)
-        client = ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
-        config = ProducerConfig(compression="lz4")
-        with lease_admin(client) as admin:
-            lost, ranges = aborted(admin, config, topic, megabytes, transaction_version)
-            copier = RecordCopier(admin, (log, 0), config)
-            for number in range(rounds):
-                to = identity(admin, f"bench.0.{number + 1}", transaction_version)
-                began, used = time.perf_counter(), time.process_time()
-                part = steps.LogRecord(b"part", b"{}")
-                (copied,) = copier.copy(steps.CopyRecords((steps.Copy(to, lost, ranges, part),)))
-                assert isinstance(copied, steps.Copied)
-                seconds = time.perf_counter() - began
-                print(
-                    f"{copied.written.rows:,} rows, {megabytes} MB in {seconds:.2f} s: {megabytes / seconds:.0f} MB/s, "
-                    f"{(time.process_time() - used) / seconds:.0%} of a core"
-                )
+        found = measure_recovery(kafka.bootstrap_servers, megabytes, rounds)
+    output_console().print(recovery_table(found))
 
 
 if __name__ == "__main__":

@@ -1,36 +1,62 @@
-"""The cost of exactly-once per micro-batch, beside a writer that discards rows.
+"""The latency of a micro-batch: kafka-eos beside Spark's Kafka sink and a writer that drops its rows.
 
     python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
 
-Each round runs both queries one after the other over the same source. Prints the median duration of a micro-batch
-(``triggerExecution``) of each query after its first batches, and the difference. The driver's part of the difference is
-plan and commit (check, decide, end, verify), timed where Spark calls them. The rest is the tasks' requests, and the
-broker, which shares the cores with them.
+Each round runs one query per sink over the same source. The first round and the first micro-batches of each query do not count.
+Prints median, 95 % and 99 % of the duration of a micro-batch (``triggerExecution``). The driver's part of kafka-eos is plan and
+commit (check, decide, end, verify), timed where Spark calls them. The rest of the difference is the tasks' requests, and the
+broker, which shares the cores with them. ``make bench`` measures the same (`bench_against_spark`).
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
-from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
+from benchmarks.report import Latency, latency_table
 from benchmarks.topics import make_topic
+from benchmarks.turns import turns
 from kafka_eos_sink import KafkaEosDataSource
-from kafka_eos_sink.demo.quiet_spark import quiet_spark, spark_folder
+from kafka_eos_sink.cli.console import output_console
+from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.distribution import resolve_coordinates
+from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["WARM_UP", "MicroBatches", "measure_latency"]
+
 WARM_UP = 5
+PARTITIONS = 8
 TIMED_FORMAT = "kafka-eos-timed"
+_FORMATS = {FLOOR: DISCARD_FORMAT, KAFKA_EOS: TIMED_FORMAT, BUILT_IN: "kafka"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatches:
+    """What is measured: per sink, ``rounds`` queries of ``batches`` micro-batches after one query to warm up.
+
+    The first `WARM_UP` micro-batches of each query do not count.
+    """
+
+    rows: int = 400
+    tasks: int = 4
+    batches: int = 40
+    rounds: int = 3
 
 
 class TimedWriter(KafkaEosStreamWriter):
@@ -75,52 +101,76 @@ def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) 
         writer = frame.writeStream.format(name).options(**options).option("checkpointLocation", checkpoint)
         query = writer.start()
         try:
-            # The query has no end of its own: stop it once it has progressed past the last batch that counts.
-            while (progress := query.lastProgress) is None or progress["batchId"] < count:
-                if query.exception() is not None:
-                    raise RuntimeError(str(query.exception()))
+            # The query has no end of its own: stop it once it has ended the last batch that counts.
+            while (progress := query.lastProgress) is None or progress["batchId"] < count - 1:
+                if (failure := query.exception()) is not None:
+                    raise in_one_sentence(failure)
                 time.sleep(0.05)
             found = [json.loads(each.json) if not isinstance(each, dict) else each for each in query.recentProgress]
         finally:
             query.stop()
-    return [float(each["durationMs"]["triggerExecution"]) for each in found if each["batchId"] >= WARM_UP]
+    return [float(each["durationMs"]["triggerExecution"]) for each in found if WARM_UP <= each["batchId"] < count]
 
 
-def driver_ms(notes: str) -> list[float]:
-    """Return the milliseconds of plan and commit per micro-batch after the warm-up."""
+def driver_ms(notes: str, count: int) -> list[float]:
+    """Return the milliseconds of plan and commit of ``count`` micro-batches after the warm-up."""
     lines = [line.split() for line in notes.splitlines()]
     plans, commits = ([float(ms) for what, ms in lines if what == wanted] for wanted in ("plan", "commit"))
-    return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:]
+    return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:count]
+
+
+def measure_latency(
+    spark: SparkSession, servers: str, folder: Path, load: MicroBatches, update: Callable[[int, int, str], None]
+) -> list[Latency]:
+    """Measure the micro-batches of the three sinks in turns.
+
+    Args:
+        folder: For files with the driver's times.
+        update: Called before each query with the number of queries done, of all queries, and the words for the progress line.
+    """
+    for source in (DiscardDataSource, Timed):
+        spark.dataSource.register(source)
+    # Enough for those that end while this process is not scheduled.
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", load.batches + 100)
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows)
+    frame = reader.option("numPartitions", load.tasks).load().selectExpr("cast(value as string) value")
+    options: dict[str, dict[str, str]] = {FLOOR.name: {}}
+    for at, sink in enumerate((KAFKA_EOS, BUILT_IN)):
+        topic = make_topic(servers, f"bench-latency-{at}", PARTITIONS)
+        options[sink.name] = {"kafka.bootstrap.servers": servers, "topic": topic}
+    ms: dict[str, list[float]] = {sink.name: [] for sink in _FORMATS}
+    driver: list[float] = []
+    for done, (number, sink) in enumerate(turns(list(_FORMATS), load.rounds + 1)):
+        what = f"round {number} of {load.rounds}" if number else "warm-up"
+        update(done, (load.rounds + 1) * len(_FORMATS), f"{what}: {sink.name}")
+        notes = folder / f"notes-{number}"
+        own = {"notes": str(notes)} if sink is KAFKA_EOS else {}
+        found = durations(frame, _FORMATS[sink], {**options[sink.name], **own}, load.batches)
+        if number:
+            ms[sink.name] += found
+            driver += driver_ms(notes.read_text(), load.batches) if own else []
+    return [
+        Latency(
+            contender=sink,
+            rows=load.rows,
+            tasks=load.tasks,
+            ms=tuple(ms[sink.name]),
+            driver_ms=tuple(driver) if sink is KAFKA_EOS else (),
+        )
+        for sink in _FORMATS
+    ]
 
 
 def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) -> None:
     """Measure micro-batches of ``rows`` rows in ``tasks`` tasks."""
-    times: dict[str, list[float]] = {DISCARD_FORMAT: [], TIMED_FORMAT: []}
-    driver: list[float] = []
-    settings = {"spark.sql.streaming.numRecentProgressUpdates": str(batches + 10)}
+    load = MicroBatches(rows=rows, tasks=tasks, batches=batches, rounds=rounds)
     with (
         EmbeddedKafka() as kafka,
         spark_folder("kafka-eos-bench-", print) as folder,
-        quiet_spark("local[2]", folder, [], settings, {}) as spark,
+        quiet_spark("local[2]", folder, resolve_coordinates(KAFKA_SOURCE_JARS), {}, {}) as spark,
     ):
-        topic = make_topic(kafka.bootstrap_servers, "bench", partitions=8)
-        spark.dataSource.register(DiscardDataSource)
-        spark.dataSource.register(Timed)
-        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", tasks)
-        frame = source.load().selectExpr("cast(value as string) value")
-        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
-        # In turns, so that a slow phase of the machine hits both queries.
-        for round_number in range(rounds):
-            notes = folder / f"notes-{round_number}"
-            times[DISCARD_FORMAT] += durations(frame, DISCARD_FORMAT, {}, batches)
-            times[TIMED_FORMAT] += durations(frame, TIMED_FORMAT, {**options, "notes": str(notes)}, batches)
-            driver += driver_ms(notes.read_text())
-    discard, timed = (statistics.median(times[name]) for name in (DISCARD_FORMAT, TIMED_FORMAT))
-    print(f"{rows} rows in {tasks} tasks, {len(driver)} micro-batches each, median ms:")
-    print(f"  rows discarded   {discard:8.0f}")
-    print(f"  kafka-eos        {timed:8.0f}")
-    print(f"  difference       {timed - discard:8.0f}")
-    print(f"  plan and commit  {statistics.median(driver):8.0f}")
+        found = measure_latency(spark, kafka.bootstrap_servers, folder, load, lambda _done, _total, what: print(what))
+    output_console().print(latency_table(found))
 
 
 if __name__ == "__main__":
