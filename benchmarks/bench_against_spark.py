@@ -1,5 +1,7 @@
 """Measures this sink beside Spark's own, other clients and a writer that drops its rows, in one Spark application.
 
+Three parts: rows per second, latency of micro-batches, and recovery of lost transactions.
+
     make bench BENCH="--contenders all --rounds 7"
 
 The same without make: ``python -m benchmarks.bench_against_spark``; ``--help`` lists the options.
@@ -10,19 +12,34 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
+from benchmarks.bench_copy import measure_recovery
+from benchmarks.bench_streaming import WARM_UP, MicroBatches, measure_latency
 from benchmarks.cells import Cell, full_grid, small_grid
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from benchmarks.discard import DiscardDataSource
-from benchmarks.report import Measured, as_json, bench_table, draw_chart
+from benchmarks.report import (
+    Latency,
+    Measured,
+    Recovery,
+    as_json,
+    bench_table,
+    draw_chart,
+    latency_json,
+    latency_table,
+    recovery_json,
+    recovery_table,
+)
 from benchmarks.topics import DEADLINE_MS, create_topic
+from benchmarks.turns import turns
 from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
@@ -37,6 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_PARTS = ("throughput", "latency", "recovery")
+_RECOVERY_ROUNDS = 3
+"""At most: the topics of recoveries keep all their records, because retention would delete what is to be copied."""
 _BROKER_PROPERTIES = {"log.retention.check.interval.ms": "5000", "log.initial.task.delay.ms": "5000"}
 _TOPIC_CONFIGURATION = {
     # Old rounds are deleted, so that any number of rounds fits the disk.
@@ -46,11 +66,14 @@ _TOPIC_CONFIGURATION = {
 }
 
 
-def _known_codecs(text: str) -> str:
-    unknown = [codec for codec in text.split(",") if codec not in _CODECS]
-    if unknown:
-        raise typer.BadParameter(f"{', '.join(unknown)} is unknown; choose from {', '.join(_CODECS)}")
-    return text
+def _known(names: Sequence[str]) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        unknown = [name for name in text.split(",") if name not in names]
+        if unknown:
+            raise typer.BadParameter(f"{', '.join(unknown)} is unknown; choose from {', '.join(names)}")
+        return text
+
+    return checked
 
 
 def _known_contenders(text: str) -> str:
@@ -66,12 +89,18 @@ def bench(
     warm_up: Annotated[int, typer.Option(min=1, help="Rounds before them: the JVM compiles for several.")] = 5,
     megabytes: Annotated[int, typer.Option(min=1, help="Keys and values per write.")] = 116,
     codecs: Annotated[
-        str, typer.Option(help="Comma-separated compression types.", callback=_known_codecs)
+        str, typer.Option(help="Comma-separated compression types.", callback=_known(_CODECS))
     ] = "lz4,none",
     partitions: Annotated[int, typer.Option(min=1, help="Tasks, and partitions of each topic.")] = 4,
     contenders: Annotated[
         str, typer.Option(help="usual, all, or names separated by commas.", callback=_known_contenders)
     ] = "usual",
+    parts: Annotated[
+        str, typer.Option(help="What is measured, separated by commas.", callback=_known(_PARTS))
+    ] = ",".join(_PARTS),
+    batches: Annotated[
+        int, typer.Option(min=WARM_UP + 1, help=f"Micro-batches per query; the first {WARM_UP} do not count.")
+    ] = 25,
     full: Annotated[bool, typer.Option("--full", help="Other sizes, codecs, partitions and tasks as well.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a chart to this PNG.")] = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
@@ -80,8 +109,11 @@ def bench(
     """Measure kafka-eos, Spark's own Kafka sink and a writer that drops its rows.
 
     All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. Their
-    settings are the defaults but for the compression.
+    settings are the defaults but for the compression. Then the latency of small micro-batches, and the recovery of lost transactions.
     """
+    chosen = parts.split(",")
+    if chart is not None and chosen == ["recovery"]:
+        raise typer.BadParameter("--chart draws throughput and latency; add one of them to --parts")
     console = output_console(stderr=print_json)
     steps = Steps(console)
     with shown_progress() as progress:
@@ -91,7 +123,7 @@ def bench(
     kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
     with steps.step(f"Apache Kafka {kafka_version}"):
         kafka.start()
-    measured: list[Measured] = []
+    found = _Results()
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
@@ -99,31 +131,57 @@ def bench(
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
-            spark.dataSource.register(DiscardDataSource)
-            course = _Course(spark, folder, admin, kafka)
-            for cell in cells:
-                with steps.step(cell.name) as step:
-                    runs = _turns(course.runs(cell, contenders_of(contenders)), warm_up, rounds)
-                    for done, (what, run) in enumerate(runs):
-                        step.update(done, (warm_up + rounds) * len(course.current), what)
-                        run.measure(course, warm=done < warm_up * len(course.current))
-                    step.note = f"{cell.rows:,} rows"
-                measured += [run.measured() for run in course.current]
+            if "throughput" in chosen:
+                course = _Course(spark, folder, admin, kafka)
+                found.measured = course.throughput(cells, contenders_of(contenders), warm_up, rounds, steps)
+            if "latency" in chosen:
+                load = MicroBatches(batches=batches, rounds=rounds)
+                with steps.step(f"micro-batches of {load.rows} rows in {load.tasks} tasks") as step:
+                    found.latency = measure_latency(spark, kafka.bootstrap_servers, folder, load, step.update)
+            if "recovery" in chosen:
+                with steps.step(f"recovery of {megabytes} MB") as step:
+                    times = min(rounds, _RECOVERY_ROUNDS)
+                    found.recovery = measure_recovery(kafka.bootstrap_servers, megabytes, times, step.update)
     finally:
         kafka.stop()
     cpus = os.cpu_count() or 1
     if print_json:
         versions = {"kafka_version": kafka_version, "spark_version": spark_version, "cpus": cpus}
-        typer.echo(json.dumps({**versions, "results": as_json(measured, cpus)}, indent=2))
+        typer.echo(json.dumps({**versions, **found.as_json(cpus)}, indent=2))
     method = (
         f"median of {rounds} rounds after {warm_up} to warm up, {megabytes} MB each, Spark {spark_version} local[2], "
         f"Kafka {kafka_version} on the same {cpus} cores"
     )
     if chart is not None:
-        draw_chart(measured, chart, method)
-    console.print()
-    console.print(bench_table(measured))
+        draw_chart(found.measured, found.latency, chart, method)
+    found.show(console)
     console.print(f"[dim]{method}[/]")
+
+
+@dataclass(slots=True)
+class _Results:
+    """What was measured; a part that was left out is empty."""
+
+    measured: list[Measured] = field(default_factory=list)
+    latency: list[Latency] = field(default_factory=list)
+    recovery: Recovery | None = None
+
+    def as_json(self, cpus: int) -> dict[str, Any]:
+        return {
+            "results": as_json(self.measured, cpus),
+            "latency": latency_json(self.latency),
+            "recovery": None if self.recovery is None else recovery_json(self.recovery),
+        }
+
+    def show(self, console: Console) -> None:
+        for table in (
+            bench_table(self.measured) if self.measured else None,
+            latency_table(self.latency) if self.latency else None,
+            None if self.recovery is None else recovery_table(self.recovery),
+        ):
+            if table is not None:
+                console.print()
+                console.print(table)
 
 
 @dataclass(slots=True)
@@ -137,6 +195,22 @@ class _Course:
     current: list[_Run] = field(default_factory=list)
     topics: int = 0
     """How many cells have their topics."""
+
+    def throughput(
+        self, cells: Sequence[Cell], contenders: Sequence[Contender], warm_up: int, rounds: int, steps: Steps
+    ) -> list[Measured]:
+        """Measure the cells one after the other, the contenders of each in turns."""
+        self.spark.dataSource.register(DiscardDataSource)
+        measured: list[Measured] = []
+        for cell in cells:
+            with steps.step(cell.name) as step:
+                runs = _turns(self.runs(cell, contenders), warm_up, rounds)
+                for done, (what, run) in enumerate(runs):
+                    step.update(done, (warm_up + rounds) * len(self.current), what)
+                    run.measure(self, warm=done < warm_up * len(self.current))
+                step.note = f"{cell.rows:,} rows"
+            measured += [run.measured() for run in self.current]
+        return measured
 
     def runs(self, cell: Cell, contenders: Sequence[Contender]) -> list[_Run]:
         """Create the topics of a cell, before its first run: no contender pays for them."""
@@ -220,12 +294,9 @@ class _Run:
 
 def _turns(runs: Sequence[_Run], warm_up: int, rounds: int) -> Iterator[tuple[str, _Run]]:
     """Yield every run once per round, with the words for the progress line."""
-    # Each round begins with another run, because the first run of a round may be slower.
-    for number in range(warm_up + rounds):
+    for number, run in turns(runs, warm_up + rounds):
         what = f"round {number - warm_up + 1} of {rounds}" if number >= warm_up else "warm-up"
-        start = number % len(runs)
-        for run in (*runs[start:], *runs[:start]):
-            yield f"{what}: {run.contender.name}", run
+        yield f"{what}: {run.contender.name}", run
 
 
 if __name__ == "__main__":

@@ -81,9 +81,9 @@ def counted_requests() -> Iterator[list[str]]:
     found: list[str] = []
     original = connection.Connection.send
 
-    def send(self: connection.Connection, request: Any, **settings: Any) -> connection.PendingRequest:
+    def send(self: connection.Connection, request: Any, **how: Any) -> connection.PendingRequest:
         found.append(type(request).__name__)
-        return original(self, request, **settings)
+        return original(self, request, **how)
 
     connection.Connection.send = send  # type: ignore[method-assign]
     try:

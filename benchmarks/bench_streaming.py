@@ -22,7 +22,7 @@ import typer
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS
+from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS, Contender
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
 from benchmarks.report import Latency, latency_table
 from benchmarks.topics import make_topic
@@ -134,27 +134,27 @@ def measure_latency(
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", load.batches + 100)
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows)
     frame = reader.option("numPartitions", load.tasks).load().selectExpr("cast(value as string) value")
-    options: dict[str, dict[str, str]] = {FLOOR.name: {}}
+    options: dict[Contender, dict[str, str]] = {FLOOR: {}}
     for at, sink in enumerate((KAFKA_EOS, BUILT_IN)):
         topic = make_topic(servers, f"bench-latency-{at}", PARTITIONS)
-        options[sink.name] = {"kafka.bootstrap.servers": servers, "topic": topic}
-    ms: dict[str, list[float]] = {sink.name: [] for sink in _FORMATS}
+        options[sink] = {"kafka.bootstrap.servers": servers, "topic": topic}
+    ms: dict[Contender, list[float]] = {sink: [] for sink in _FORMATS}
     driver: list[float] = []
     for done, (number, sink) in enumerate(turns(list(_FORMATS), load.rounds + 1)):
         what = f"round {number} of {load.rounds}" if number else "warm-up"
         update(done, (load.rounds + 1) * len(_FORMATS), f"{what}: {sink.name}")
         notes = folder / f"notes-{number}"
         own = {"notes": str(notes)} if sink is KAFKA_EOS else {}
-        found = durations(frame, _FORMATS[sink], {**options[sink.name], **own}, load.batches)
+        found = durations(frame, _FORMATS[sink], {**options[sink], **own}, load.batches)
         if number:
-            ms[sink.name] += found
+            ms[sink] += found
             driver += driver_ms(notes.read_text(), load.batches) if own else []
     return [
         Latency(
             contender=sink,
             rows=load.rows,
             tasks=load.tasks,
-            ms=tuple(ms[sink.name]),
+            ms=tuple(ms[sink]),
             driver_ms=tuple(driver) if sink is KAFKA_EOS else (),
         )
         for sink in _FORMATS

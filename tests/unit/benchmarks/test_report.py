@@ -1,23 +1,53 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench_against_spark import _Run, _turns
+from benchmarks.bench_against_spark import _Results, _Run, _turns, bench
+from benchmarks.bench_streaming import driver_ms
 from benchmarks.cells import BASE, Cell, full_grid, small_grid
 from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds
-from benchmarks.report import Measured, as_json, bench_table, limit_seconds, ratio_to_built_in
+from benchmarks.report import (
+    Latency,
+    Measured,
+    Recovery,
+    Timing,
+    as_json,
+    bench_table,
+    draw_chart,
+    latency_json,
+    latency_table,
+    limit_seconds,
+    ratio_to_built_in,
+    ratio_to_floor,
+    recovery_json,
+    recovery_table,
+)
 
 CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
 
 def measured(contender: Contender, *seconds: float, cell: Cell = BASE, cpu: CpuSeconds | None = None) -> Measured:
     return Measured(contender=contender, cell=cell, rows=1_000_000, seconds=seconds, cpu=cpu)
+
+
+def latency(contender: Contender, *ms: float, driver_ms: tuple[float, ...] = ()) -> Latency:
+    return Latency(contender=contender, rows=400, tasks=4, ms=ms, driver_ms=driver_ms)
+
+
+RECOVERY = Recovery(
+    megabytes=100,
+    copies=(Timing(1.0, 0.25), Timing(0.5, 0.25), Timing(0.5, 0.5)),
+    recoveries=(Timing(4.0, 1.0), Timing(2.0, 2.0)),
+)
 
 
 def lines(table: Table) -> list[str]:
@@ -108,3 +138,77 @@ def test_contenders_are_chosen_by_name() -> None:
     assert [each.name for each in contenders_of("confluent-kafka,kafka-eos")] == ["confluent-kafka", "kafka-eos"]
     with pytest.raises(ValueError, match="nobody is unknown; choose usual, all, or from"):
         contenders_of("nobody")
+
+
+def test_percentile_is_the_duration_that_so_many_do_not_exceed() -> None:
+    hundred = latency(KAFKA_EOS, *(float(ms) for ms in range(100, 0, -1)))
+    assert [hundred.percentile(percent) for percent in (1, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
+    assert [latency(KAFKA_EOS, 7.0).percentile(percent) for percent in (1, 99)] == [7, 7]
+
+
+def test_latency_is_relative_to_the_median_of_dropped_rows() -> None:
+    floor, ours = latency(FLOOR, 100.0, 200.0, 900.0), latency(KAFKA_EOS, 300.0)
+    assert ratio_to_floor(ours, [ours, floor]) == pytest.approx(1.5)
+    assert ratio_to_floor(ours, [ours]) is None
+
+
+def test_latency_table_and_json_hold_percentiles_of_each_sink() -> None:
+    both = [latency(FLOOR, 100.0, 200.0), latency(KAFKA_EOS, *(300.0,) * 18, 400.0, 500.0, driver_ms=(40.0, 50.0))]
+    shown = lines(latency_table(both))
+    assert "400 rows in 4 tasks" in shown[0]
+    ours = next(line for line in shown if "kafka-eos, exactly once" in line)
+    assert ours.split()[-6:] == ["20", "300", "400", "500", "2.00", "45"]
+    floor, found = latency_json(both)
+    assert (found["median_ms"], found["p95_ms"], found["p99_ms"]) == (300, 400, 500)
+    assert (found["ratio_to_floor"], found["driver_median_ms"], len(found["ms"])) == (2, 45, 20)
+    assert (floor["contender"], floor["ratio_to_floor"], floor["driver_median_ms"]) == (FLOOR.name, 1, None)
+
+
+def test_driver_times_pair_plan_with_commit_after_the_warm_up() -> None:
+    # The query had planned one batch more when it was stopped.
+    notes = "".join(f"plan {batch}\ncommit {10 * batch}\n" for batch in range(9)) + "plan 9\n"
+    assert driver_ms(notes, 7) == [55, 66]
+
+
+def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
+    heading, copy, whole = lines(recovery_table(RECOVERY))
+    assert "100 MB of lost transactions" in heading
+    assert copy.split() == ["copy", "0.50", "0.50", "to", "1.00", "200", "50%"]
+    assert whole.split() == ["whole", "recovery", "3.00", "2.00", "to", "4.00", "33", "50%"]
+    found = recovery_json(RECOVERY)
+    assert found["megabytes"] == 100
+    assert found["copy"] == {"seconds": [1.0, 0.5, 0.5], "cpu_seconds": [0.25, 0.25, 0.5], "megabytes_per_second": 200}
+    assert found["whole_recovery"]["megabytes_per_second"] == 33.3
+
+
+def test_parts_left_out_are_empty_in_json_and_have_no_table() -> None:
+    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], RECOVERY)
+    for found, tables in ((everything, 3), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
+        console = Console(width=200)
+        with console.capture() as captured:
+            found.show(console)
+        assert sum("median" in line for line in captured.get().splitlines()) == tables
+    assert json.loads(json.dumps(_Results().as_json(2))) == {"results": [], "latency": [], "recovery": None}
+    assert all(everything.as_json(2).values())
+
+
+@pytest.mark.parametrize("parts", ["throughput", "latency", "both"])
+def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: str) -> None:
+    throughput = [] if parts == "latency" else [measured(each, 1.0) for each in CONTENDERS]
+    latencies = [] if parts == "throughput" else [latency(each, 300.0, 400.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN)]
+    draw_chart(throughput, latencies, tmp_path / "chart.png", "title")
+    width, height = png_size(tmp_path / "chart.png")
+    heights = {"throughput": 0.5 + 0.8 + 0.35 * 6, "latency": 0.5 + 0.8 + 0.5 * 3}
+    heights["both"] = sum(heights.values()) - 0.5
+    assert (width, height) == (1_500, pytest.approx(150 * heights[parts], abs=1))
+
+
+def png_size(file: Path) -> tuple[int, int]:
+    header = file.read_bytes()[:24]
+    assert header.startswith(b"\x89PNG\r\n\x1a\n")
+    return int.from_bytes(header[16:20], "big"), int.from_bytes(header[20:24], "big")
+
+
+def test_chart_of_recovery_alone_is_rejected_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="add one of them to --parts"):
+        bench(parts="recovery", chart=tmp_path / "chart.png")
