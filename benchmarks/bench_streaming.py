@@ -13,27 +13,24 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
-from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS, Contender
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
 from benchmarks.report import Latency, latency_table
+from benchmarks.timed import TIMED_FORMAT, TimedDataSource, driver_ms
 from benchmarks.topics import make_topic
 from benchmarks.turns import turns
-from kafka_eos_sink import KafkaEosDataSource
 from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
-from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +39,6 @@ __all__ = ["WARM_UP", "MicroBatches", "measure_latency"]
 
 WARM_UP = 5
 PARTITIONS = 8
-TIMED_FORMAT = "kafka-eos-timed"
 _FORMATS = {FLOOR: DISCARD_FORMAT, KAFKA_EOS: TIMED_FORMAT, BUILT_IN: "kafka"}
 
 
@@ -57,42 +53,6 @@ class MicroBatches:
     tasks: int = 4
     batches: int = 40
     rounds: int = 3
-
-
-class TimedWriter(KafkaEosStreamWriter):
-    """Appends the milliseconds of its plans and commits to a file, one per line."""
-
-    def __init__(self, options: Mapping[str, str], schema: StructType, notes: str) -> None:
-        super().__init__(options, schema)
-        self._notes = notes
-
-    def __getstate__(self) -> dict[str, Any]:
-        planned = self._planned
-        began = time.perf_counter()
-        state = super().__getstate__()
-        if not planned:  # Spark pickles the writer twice, and the first pickle plans
-            self._note("plan", began)
-        return state
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        began = time.perf_counter()
-        super().commit(messages, batchId)
-        self._note("commit", began)
-
-    def _note(self, what: str, began: float) -> None:
-        # A file, because Spark copies the writer and calls the copies.
-        with open(self._notes, "a") as notes:
-            notes.write(f"{what} {(time.perf_counter() - began) * 1_000}\n")
-
-
-class Timed(KafkaEosDataSource):
-    @classmethod
-    def name(cls) -> str:
-        return TIMED_FORMAT
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TimedWriter:  # noqa: N802
-        options = dict(self.options)
-        return TimedWriter(options, schema, options.pop("notes"))
 
 
 def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
@@ -112,13 +72,6 @@ def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) 
     return [float(each["durationMs"]["triggerExecution"]) for each in found if WARM_UP <= each["batchId"] < count]
 
 
-def driver_ms(notes: str, count: int) -> list[float]:
-    """Return the milliseconds of plan and commit of ``count`` micro-batches after the warm-up."""
-    lines = [line.split() for line in notes.splitlines()]
-    plans, commits = ([float(ms) for what, ms in lines if what == wanted] for wanted in ("plan", "commit"))
-    return [plan + commit for plan, commit in zip(plans, commits, strict=False)][WARM_UP:count]
-
-
 def measure_latency(
     spark: SparkSession, servers: str, folder: Path, load: MicroBatches, update: Callable[[int, int, str], None]
 ) -> list[Latency]:
@@ -128,7 +81,7 @@ def measure_latency(
         folder: For files with the driver's times.
         update: Called before each query with the number of queries done, of all queries, and the words for the progress line.
     """
-    for source in (DiscardDataSource, Timed):
+    for source in (DiscardDataSource, TimedDataSource):
         spark.dataSource.register(source)
     # Enough for those that end while this process is not scheduled.
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", load.batches + 100)
@@ -148,7 +101,7 @@ def measure_latency(
         found = durations(frame, _FORMATS[sink], {**options[sink], **own}, load.batches)
         if number:
             ms[sink] += found
-            driver += driver_ms(notes.read_text(), load.batches) if own else []
+            driver += driver_ms(notes.read_text())[WARM_UP : load.batches] if own else []
     return [
         Latency(
             contender=sink,

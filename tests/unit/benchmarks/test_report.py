@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench_against_spark import _Results, _Run, _turns, bench
-from benchmarks.bench_streaming import driver_ms
 from benchmarks.cells import BASE, Cell, full_grid, small_grid
 from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds
@@ -31,6 +32,7 @@ from benchmarks.report import (
     recovery_json,
     recovery_table,
 )
+from benchmarks.timed import driver_ms
 
 CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
@@ -164,10 +166,9 @@ def test_latency_table_and_json_hold_percentiles_of_each_sink() -> None:
     assert (floor["contender"], floor["ratio_to_floor"], floor["driver_median_ms"]) == (FLOOR.name, 1, None)
 
 
-def test_driver_times_pair_plan_with_commit_after_the_warm_up() -> None:
+def test_driver_time_is_plan_and_commit_of_each_whole_batch() -> None:
     # The query had planned one batch more when it was stopped.
-    notes = "".join(f"plan {batch}\ncommit {10 * batch}\n" for batch in range(9)) + "plan 9\n"
-    assert driver_ms(notes, 7) == [55, 66]
+    assert driver_ms("plan 1\ncommit 10\nplan 2.5\ncommit 20\nplan 3\n") == [11, 22.5]
 
 
 def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
@@ -212,3 +213,12 @@ def png_size(file: Path) -> tuple[int, int]:
 def test_chart_of_recovery_alone_is_rejected_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="add one of them to --parts"):
         bench(parts="recovery", chart=tmp_path / "chart.png")
+
+
+def test_timed_sink_imports_no_more_than_the_sink() -> None:
+    before = (
+        "import sys, kafka_eos_sink.spark.data_source, kafka_eos_sink.spark.stream_writer; before = set(sys.modules)"
+    )
+    program = f"{before}; import benchmarks.timed; print(*sorted(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["benchmarks", "benchmarks.timed"]
