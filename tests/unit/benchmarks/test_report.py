@@ -210,7 +210,7 @@ def png_size(file: Path) -> tuple[int, int]:
     return int.from_bytes(header[16:20], "big"), int.from_bytes(header[20:24], "big")
 
 
-def test_chart_of_recovery_alone_is_rejected_before_anything_starts(tmp_path: Path) -> None:
+def test_chart_of_recovery_alone_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="add one of them to --parts"):
         bench(parts="recovery", chart=tmp_path / "chart.png")
 
