@@ -25,7 +25,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -108,8 +108,9 @@ def lose_decided_batch(given: session.WriteSettings, topic: str, megabytes: int)
     os.environ[failpoints.VARIABLE] = "commit.decided=raise"
     try:
         session.commit(given, plan, messages)
-    except KafkaEosError as stopped:
-        if stopped.code != "FAILPOINT":
+    except DecisionPendingError as stopped:
+        # The failpoint stops the commit after its decision.
+        if "FAILPOINT" not in stopped.message:
             raise
     finally:
         del os.environ[failpoints.VARIABLE]

@@ -26,7 +26,8 @@ def bench(chart: Path, *options: str) -> dict[str, Any]:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert "Traceback" not in run.stderr
+    # Spark may cut the connection to PySpark's accumulator server when a query is stopped within a batch: "EOFError".
+    assert run.stderr.count("Traceback") == run.stderr.count("\nEOFError")
     assert chart.read_bytes().startswith(PNG)
     found: dict[str, Any] = json.loads(run.stdout)
     return found
