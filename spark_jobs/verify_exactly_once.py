@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "verify_exactly_once"
+SERVERS = "kafka.bootstrap.servers"
 SHOWN_CHARACTERS = 80
 
 
@@ -133,8 +134,11 @@ def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[s
     else:
         # A secret of one cluster must not reach another.
         own = options if given.from_bootstrap_servers is None else {}
-    servers = given.from_bootstrap_servers or own.get("kafka.bootstrap.servers") or options["kafka.bootstrap.servers"]
-    return {**own, "kafka.bootstrap.servers": servers}
+    # Either set of options may name its servers in a properties file.
+    for servers in (given.from_bootstrap_servers, own.get(SERVERS), options.get(SERVERS)):
+        if servers is not None:
+            return {**own, SERVERS: servers}
+    return own
 
 
 def expected_records(spark: SparkSession, given: argparse.Namespace, options: dict[str, str]) -> DataFrame:

@@ -31,7 +31,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, is_topic_name
 
 FORMAT_VERSION = 2
 """1 until the row digests went: the same fields, and a digest in each transaction of a decision."""
@@ -48,9 +48,8 @@ _LARGEST = {
     "producer_epoch": 2**15 - 1,
     "transaction_version": 2**7 - 1,
     "finished_ms": 253_402_300_799_999,  # the year 9999
-    "topic": 249,
 }
-"""Of a number, or the bytes of a text; what is larger fits into no request."""
+"""Of a number; what is larger fits into no request."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "compact",
@@ -255,6 +254,8 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
         raise TypeError(name)
     size = len(value.encode()) if type(value) is str else value
     if type(size) is int and not -1 <= size <= _LARGEST.get(name, 2**63 - 1):
+        raise ValueError(name)
+    if name == "topic" and value is not None and not is_topic_name(value):
         raise ValueError(name)
     return value
 

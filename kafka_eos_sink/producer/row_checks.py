@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.errors import InvalidRowError, peer_text
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.rows import Rows, topic_column
@@ -40,6 +40,8 @@ from kafka_eos_sink.protocol.record_columns import (
 
 LONGEST_KEPT_BYTES: Final = 65_536
 """The longest key that a too large row keeps as a dead letter."""
+LONGEST_KEPT_TOPIC: Final = 1_000
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class BadRows:
         partition = self.partition
         if partition is None and self.rows.partition is not None:
             partition = self.rows.partition[0].as_py()
-        where = "no topic" if self.topic is None else f"topic {self.topic}"
+        where = "no topic" if self.topic is None else f"topic {peer_text(self.topic)}"
         at = "" if partition is None else f", partition {partition}"
         more = len(self.row_numbers) - 1
         return InvalidRowError(
@@ -200,7 +202,9 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             key = None if columns.key is None else columns.key[at].as_py()
             value = columns.value[at].as_py()
             own = [] if columns.headers is None else header_bytes(columns.headers, at)
-            why = {"error": group.code, "reason": group.reason, "topic": group.topic, "partition": group.partition}
+            # Names are shorter. A longer text, which is none, could make the dead letter too large.
+            name = None if group.topic is None else group.topic[:LONGEST_KEPT_TOPIC]
+            why = {"error": group.code, "reason": group.reason, "topic": name, "partition": group.partition}
             if group.partition is None and group.rows.partition is not None:
                 why["partition"] = group.rows.partition[at].as_py()
             why["timestamp"] = None if columns.timestamp is None else columns.timestamp[at].as_py()

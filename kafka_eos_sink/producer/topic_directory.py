@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import InvalidRowError
+from kafka_eos_sink.errors import InvalidRowError, peer_text
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TOPIC_NAME_RULE, is_topic_name
 from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
 
@@ -26,7 +27,10 @@ class TopicProblem:
     reason: str
 
     def error(self, topic: str) -> InvalidRowError:
-        return InvalidRowError(self.code, f"topic {topic} {self.reason}")
+        return InvalidRowError(self.code, f"topic {peer_text(topic)} {self.reason}")
+
+
+INVALID_NAME = TopicProblem(code="INVALID_TOPIC", reason=f"has an invalid name; Kafka allows {TOPIC_NAME_RULE}")
 
 
 class TopicDirectory:
@@ -38,7 +42,7 @@ class TopicDirectory:
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
 
-    def resolve(self, topics: Iterable[str]) -> dict[str, TopicPartitions | TopicProblem]:
+    def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
         The directory waits only once for a missing topic.
@@ -46,7 +50,9 @@ class TopicDirectory:
         Raises:
             AuthorizationError: The principal may not describe a topic.
         """
-        names = list(topics)
+        # One Metadata request names all topics. A broker closes the connection if it cannot parse one of them.
+        invalid = {name: INVALID_NAME for name in topics if not is_topic_name(name)}
+        names = [name for name in topics if name not in invalid]
         # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
@@ -55,11 +61,11 @@ class TopicDirectory:
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:
-                return found
+                return found | invalid
             if self._client.clock() >= deadline:
                 waited = f"within {self._max_block_ms} ms (max.block.ms)"
                 reason = f"did not appear in the cluster's metadata {waited}; create it, or correct the name"
-                return found | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
+                return found | invalid | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
             self._await_metadata(deadline)
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
@@ -87,8 +93,7 @@ class TopicDirectory:
         if topic.is_internal:
             return self._reject(name, "INTERNAL_TOPIC", "is internal to Kafka and accepts no rows")
         if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            reason = "has an invalid name; Kafka allows up to 249 letters, digits, '.', '_' and '-'"
-            return self._reject(name, "INVALID_TOPIC", reason)
+            return self._reject(name, INVALID_NAME.code, INVALID_NAME.reason)
         if topic.error_code in MISSING_RIGHT:
             raise refusal(MetadataRequest, topic.error_code, f"Metadata of topic {name}")
         if not topic.partitions:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 ProducerIdAndEpoch = tuple[int, int]
 """A producer's identity in a record batch; (-1, -1) without idempotence."""
+TOPIC_NAME_RULE = "1 to 249 letters, digits, '.', '_' and '-'"
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka accepts a text as the name of a topic (``org.apache.kafka.common.internals.Topic``)."""
+    return _TOPIC_NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ _SPACE = r"(?:\s|//[^\r\n]*|/\*.*?\*/)*+"
 _WORD = r"([\w.$-]++)"
 _QUOTED = r"""(["'])((?:\\.|(?!\3)[^\\\r\n])*+)\3"""
 _MODULE = re.compile(rf"{_SPACE}{_WORD}{_SPACE}{_WORD}{_SPACE}", re.DOTALL)
-_OPTION = re.compile(rf"{_WORD}{_SPACE}={_SPACE}(?:{_WORD}|{_QUOTED}){_SPACE}", re.DOTALL)
+# Java needs no space behind a value. A quote within a password would then make an option of the rest of the password.
+_OPTION = re.compile(rf"{_WORD}{_SPACE}={_SPACE}(?:{_WORD}|{_QUOTED})(?=[\s/;]|\Z){_SPACE}", re.DOTALL)
 _END = re.compile(rf";{_SPACE}", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

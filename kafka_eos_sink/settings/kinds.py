@@ -11,6 +11,7 @@ from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.security import SaslMechanism, SecurityProtocol, TlsVersion
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX, OBJECT_NAME, RANGES
+from kafka_eos_sink.protocol.identity import TOPIC_NAME_RULE, is_topic_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def _id_of(text: str) -> str:
 
 def _topic_of(text: str) -> str:
     # Trimmed, as in Spark's Kafka sink.
-    if re.fullmatch(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", text.strip(), re.ASCII) is None:
+    if not is_topic_name(text.strip()):
         raise ValueError
     return text.strip()
 
@@ -105,7 +106,7 @@ BOOLEAN = Kind(lambda text: choice("true", "false", fold=str.lower).parse(text) 
 TEXT = Kind(str.strip, "any text")
 AS_GIVEN = Kind(str, "any text")
 ID = Kind(_id_of, "text that is not empty")
-TOPIC = Kind(_topic_of, "a topic name (1 to 249 letters, digits, '.', '_' and '-')")
+TOPIC = Kind(_topic_of, f"a topic name ({TOPIC_NAME_RULE})")
 ADDRESSES = Kind(_addresses_of, "a comma-separated list such as broker1:9092,broker2:9092")
 CLASSES = Kind(_classes_of, "package.module:Class, comma-separated")
 PARTITIONER = Kind(_partitioner_of, "default, round-robin or package.module:callable")

@@ -429,7 +429,7 @@ def test_bad_rows_fail_the_task_before_any_row_of_slab_is_sent(
         ("INVALID_TOPIC", rows("not/a/topic", 0, 1)),
     ]
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": "g"})
-    consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)  # makes __consumer_offsets
+    wait_until(lambda: knows_offsets(consumer, topic), "the topic __consumer_offsets")
     consumer.close()
     for code, given in cases:
         producer = started(max_block_ms=2_000 if code == "UNKNOWN_TOPIC" else 60_000)
@@ -440,6 +440,17 @@ def test_bad_rows_fail_the_task_before_any_row_of_slab_is_sent(
         producer.abort(deadline(client))
     assert read_uncommitted(any_kafka.bootstrap_servers, topic) == []
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def knows_offsets(consumer: confluent_kafka.Consumer, topic: str) -> bool:
+    """Whether the group has a coordinator; the first request creates its topic, of which a broker may not lead the partition yet."""
+    try:
+        consumer.committed([confluent_kafka.TopicPartition(topic, 0)], timeout=30)
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR:
+            raise
+        return False
+    return True
 
 
 def test_bad_rows_reach_dead_letter_topic_in_same_transaction(
@@ -463,6 +474,26 @@ def test_bad_rows_reach_dead_letter_topic_in_same_transaction(
     }
     assert letters[2]["kafka-eos.topic"] == missing.encode()
     assert letters[5]["kafka-eos.partition"] == b"7"
+
+
+@pytest.mark.parametrize("length", [250, 40_000, 2_000_000])
+def test_topic_that_no_request_can_name_is_a_dead_letter_beside_good_rows(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, length: int
+) -> None:
+    """A broker closes the connection on a Metadata request with a name of more than 32,767 bytes."""
+    topic, dlq = create_topic(any_kafka.bootstrap_servers), create_topic(any_kafka.bootstrap_servers)
+    given = rows(pa.array([topic, "x" * length, topic], pa.string()), 0, 3)
+    producer = started()
+    with pytest.raises(InvalidRowError, match=r"INVALID_TOPIC\] row 1 of the task \(topic xxx") as raised:
+        write_all(producer, [given])
+    assert len(str(raised.value)) < 1_000
+    producer.abort(deadline(client))
+    producer = started(dead_letter_topic=dlq, max_block_ms=10_000)
+    producer.write(given)
+    commit(client, producer)
+    assert [int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)] == [0, 2]
+    (letter,) = read_committed(any_kafka.bootstrap_servers, dlq)
+    assert (letter.value, dict(letter.headers)["kafka-eos.error"]) == (b"1", b"INVALID_TOPIC")
 
 
 def test_a_null_key_on_a_compacted_topic_is_named_by_its_row(

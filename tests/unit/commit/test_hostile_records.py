@@ -118,6 +118,7 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "an epoch that fits into no request": lambda body: body["transactions"][0]["identity"].update(producer_epoch=2**15),
     "a partition that fits into no request": lambda body: body["transactions"][0].update(offsets=[["t", 2**31, 0, 1]]),
     "a topic name that no topic has": lambda body: body["transactions"][0].update(offsets=[["t" * 250, 0, 0, 1]]),
+    "a topic name on two lines": lambda body: body["transactions"][0].update(offsets=[["t\nERROR", 0, 0, 1]]),
     "text that is not Unicode": lambda body: body.update(schema="\ud800"),
     "an object for a number": lambda body: body.update(version={}),
     "a list for text": lambda body: body.update(schema=[]),

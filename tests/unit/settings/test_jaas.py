@@ -42,6 +42,7 @@ def test_module_and_options_are_read(text: str, options: dict[str, str]) -> None
         f"{PLAIN} required password hunter2;",
         f"{PLAIN} required password=;",
         f"{PLAIN} required =hunter2;",
+        f'{PLAIN} required password="a"hunter2="b";',
         f'{PLAIN} required password="hunter2"; {PLAIN} required password="hunter2";',
         f"KafkaClient {{ {PLAIN} required password=hunter2; }};",
         "/* hunter2",

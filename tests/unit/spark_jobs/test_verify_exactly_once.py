@@ -55,6 +55,8 @@ def test_the_cluster_of_the_source(tmp_path: Path) -> None:
     file.write_text("client.id=y\n", "utf-8")
     given = arguments((*TOPIC, "--from-topic", "s", "--from-properties", str(file)))
     assert source_options(given, options) == {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "y"}
+    in_file = {"kafka.properties.file": str(file)}
+    assert source_options(arguments((*TOPIC, "--from-topic", "s")), in_file) == in_file
 
 
 def test_values_are_shown_as_text_if_possible_and_truncated() -> None:
