@@ -298,7 +298,7 @@ def _draw_throughput(axes: Axes, all_measured: Sequence[Measured]) -> None:
         axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
     axes.set_yticks([place + 0.4 - height / 2 for place in range(len(cells))], [cell.name for cell in cells])
     axes.set_xlabel("million rows per second, median of the rounds")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8)
 
 
 def _draw_latency(axes: Axes, all_latencies: Sequence[Latency]) -> None:
