@@ -30,7 +30,8 @@ def _one_or_three(brokers: int) -> int:
     return brokers
 
 
-def _names_and_partitions(topics: list[str]) -> list[str]:
+def _names_and_partitions(given: list[str] | None) -> list[str]:
+    topics = given or []
     for text in topics:
         if _TOPIC.fullmatch(text) is None:
             raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3")
@@ -122,7 +123,7 @@ def broker(
         security=_listener(security, certificate, client_authorities, users),
         tuned_for="throughput",
     )
-    _run_in_foreground(kafka, topics or ())
+    _run_in_foreground(kafka, topics or [])
 
 
 def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:

@@ -50,9 +50,9 @@ def consume(
         try:
             for partition, record in islice(follow(admin, topic, offsets, isolation), count):
                 if as_json:
-                    console.print_json_line(_as_json(topic, partition, record))
+                    console.print_json_line(record_json(topic, partition, record))
                 else:
-                    console.echo(_line(partition, record))
+                    console.echo(record_line(partition, record))
         except KeyboardInterrupt:
             return
 
@@ -70,7 +70,8 @@ def _first_offsets(admin: Admin, topic: str, isolation: Isolation, timestamp: in
     return {partition: offset for (_, partition), offset in offsets.items()}
 
 
-def _line(partition: int, record: Record) -> str:
+def record_line(partition: int, record: Record) -> str:
+    """Return a record on one line, safe for a terminal: a producer chooses its key and value."""
     return f"{partition}\t{record.offset}\t{_shown(record.key)}\t{_shown(record.value)}"
 
 
@@ -79,7 +80,8 @@ def _shown(content: bytes | None) -> str:
     return "null" if content is None else one_line(content.decode("utf-8", "backslashreplace"))
 
 
-def _as_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
+def record_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
+    """Return a record for ``--json``."""
     place = {"topic": topic, "partition": partition} | console.fields(record, "offset", "timestamp")
     headers = [{"key": key, **dict(_field("value", value))} for key, value in record.headers]
     return {**place, **dict(_field("key", record.key)), **dict(_field("value", record.value)), "headers": headers}
