@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
     "protocol": 3_460,  # with Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log
-    # with a reader that follows a topic, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070
+    # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070
     "client": 4_359,
     "producer": 2_999,  # with turns for several producers of one client
     "runtime": 2_683,  # with forgetting a write, the copier of lost transactions, what a cluster must offer, planning; to be 1,300
