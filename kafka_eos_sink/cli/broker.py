@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.embedded.download_progress import shown_progress
+from kafka_eos_sink.protocol.identity import is_topic_name
 from kafka_eos_sink.settings.java_properties import read_properties
 
 _POLL_INTERVAL_S = 0.5
+_PARTITIONS = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 
 def _one_or_three(brokers: int) -> int:
     if brokers not in (1, 3):
         raise typer.BadParameter("an embedded Kafka has 1 or 3 nodes")
     return brokers
+
+
+def _names_and_partitions(given: list[str] | None) -> list[str]:
+    topics = given or []
+    for text in topics:
+        name, _, partitions = text.partition(":")
+        if not is_topic_name(name) or _PARTITIONS.fullmatch(partitions) is None:
+            raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3")
+    names = [text.partition(":")[0] for text in topics]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise typer.BadParameter(f"named twice: {', '.join(sorted(twice))}")
+    return topics
 
 
 def _file(help_text: str, *flags: str) -> Any:
@@ -63,6 +81,15 @@ _ClientAuthorities = Annotated[
 _Users = Annotated[
     Path | None, _file("Users as name=password, one per line. Default: one user with a random password.")
 ]
+_Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="NAME:PARTITIONS",
+        help="Create this topic if it is missing. Can be given several times.",
+        callback=_names_and_partitions,
+    ),
+]
 
 
 def broker(
@@ -74,6 +101,7 @@ def broker(
     certificate: _Certificate = None,
     client_authorities: _ClientAuthorities = None,
     users: _Users = None,
+    topics: _Topics = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka version to run.")] = DEFAULT_KAFKA_VERSION,
     heap: Annotated[str, typer.Option(help="Java heap of each node.")] = "1g",
 ) -> None:
@@ -82,6 +110,10 @@ def broker(
     Ctrl-C stops it. Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads
     Kafka (44 MB). With --security it writes a file of client properties for Java clients and for the option --properties of
     the other commands.
+
+    Example: kafka-eos broker --port 9092 --topic orders:3
+
+    To see writes survive failures in one command: kafka-eos demo
     """
     kafka = EmbeddedKafka(
         brokers=brokers,
@@ -93,11 +125,11 @@ def broker(
         security=_listener(security, certificate, client_authorities, users),
         tuned_for="throughput",
     )
-    _run_in_foreground(kafka)
+    _run_in_foreground(kafka, topics or [])
 
 
-def _run_in_foreground(kafka: EmbeddedKafka) -> None:
-    """Start the cluster, wait until a signal or a failure, and stop it."""
+def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
+    """Start the cluster, create the topics, wait until a signal or a failure, and stop the cluster."""
     name = f"Apache Kafka {kafka.version}"
     # Both signals raise KeyboardInterrupt, which also interrupts a start: no code that handles failures catches it. A shell
     # starts a background command with SIGINT ignored, so Python's own handler must be set here too.
@@ -107,7 +139,8 @@ def _run_in_foreground(kafka: EmbeddedKafka) -> None:
         with shown_progress() as kafka.progress:
             typer.echo(f"Starting {name} ...", err=True)
             kafka.start()
-        # Alone on standard output and only when all nodes are ready: scripts read this line to know both.
+        _create(kafka, topics)
+        # Alone on standard output and only when nodes and topics are ready: scripts read this line to know both.
         typer.echo(kafka.bootstrap_servers)
         typer.echo(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True)
         if kafka.security is not None:
@@ -124,6 +157,22 @@ def _run_in_foreground(kafka: EmbeddedKafka) -> None:
         kafka.stop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _create(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
+    """Create the topics that are missing; ``topics`` are texts as NAME:PARTITIONS."""
+    if not topics:
+        return
+    file = None if kafka.security is None else kafka.client_properties_file
+    with connected(console.client_config(kafka.bootstrap_servers, file)) as admin:
+        deadline = admin.client.clock() + console.TIMEOUT_MS
+        for text in topics:
+            name, _, partitions = text.partition(":")
+            # The cluster's default replication factor is its number of nodes.
+            made = admin.create_topic(name, int(partitions), -1, {}, deadline)
+            found = admin.topic(name, deadline) if made is None else None
+            kept = "" if found is None else f" was kept, with {len(found.partitions)} partitions"
+            typer.echo(f"Topic {name}{kept or f' was created, with {partitions} partitions'}.", err=True)
 
 
 def _listener(

@@ -23,6 +23,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known":
 def check(
     bootstrap_servers: console.BootstrapServers = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="The topic to write to.")] = None,
+    as_json: console.AsJson = False,
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
 ) -> None:
@@ -31,13 +32,21 @@ def check(
     The command changes nothing. Exit status 1 means that a write would fail. A warning means that a write works with a
     weaker guarantee. The command shows the rights that brokers report; rights on transactional ids and groups appear only
     when a write uses them.
+
+    Example: kafka-eos check --topic orders
+
+    To see what blocks readers now: kafka-eos transactions
     """
     # Imported here because the module imports the commit protocol, which ``--help`` does not need.
     from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)
-    console.output_console().print(check_table(found))
+    if as_json:
+        names = ("about", "what", "found", "meaning")
+        console.print_json([console.fields(each, *names) | {"verdict": each.verdict.value} for each in found])
+    else:
+        console.output_console().print(check_table(found))
     if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
         console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)

@@ -40,6 +40,10 @@ def commits(
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
     `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: somebody else wrote into its
     records, or a piece is gone. Writes without txnAppId leave no entry.
+
+    Example: kafka-eos commits --write-id kafka-eos/nightly/orders
+
+    To see what is open now, with its age: kafka-eos transactions
     """
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.commit_history import read_commit_history

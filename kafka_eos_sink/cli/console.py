@@ -28,12 +28,39 @@ Row = Sequence[str | Text | list[str]]
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
 
+SERVERS_VARIABLE, PROPERTIES_VARIABLE = "KAFKA_EOS_BOOTSTRAP_SERVERS", "KAFKA_EOS_PROPERTIES"
+
+
+class _FromEnvironment(str):
+    """Bootstrap servers that nobody has typed."""
+
+    __slots__ = ()
+
+
+def _with_source(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    source = context.get_parameter_source(parameter.name or "")
+    return _FromEnvironment(value) if value is not None and source and source.name == "ENVIRONMENT" else value
+
+
 BootstrapServers = Annotated[
-    str | None, typer.Option("--bootstrap-servers", metavar="S", help="Brokers as host:port, comma-separated.")
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        metavar="S",
+        envvar=SERVERS_VARIABLE,
+        callback=_with_source,
+        help="Brokers as host:port, comma-separated.",
+    ),
 ]
 PropertiesFile = Annotated[
     Path | None,
-    typer.Option("--properties", metavar="FILE", help="A Java-style client properties file.", show_default=False),
+    typer.Option(
+        "--properties",
+        metavar="FILE",
+        envvar=PROPERTIES_VARIABLE,
+        help="A Java-style client properties file.",
+        show_default=False,
+    ),
 ]
 WriteId = Annotated[
     str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `commits` show it.")
@@ -46,7 +73,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 
 
 def client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig:
-    """Build the client's settings; ``--bootstrap-servers`` overrides the properties file.
+    """Build the client's settings.
+
+    ``--bootstrap-servers`` overrides the properties file, which overrides KAFKA_EOS_BOOTSTRAP_SERVERS.
 
     Raises:
         ConfigurationError: The file or the servers are not valid.
@@ -54,15 +83,21 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     """
     if properties is not None:
         # Reading properties imports the tables of all options, which the other case does not need.
-        from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
+        from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
 
+        # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
+        if isinstance(bootstrap_servers, _FromEnvironment) and "bootstrap.servers" in client_part(properties)[0]:
+            bootstrap_servers = None
         overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
         found = kafka_properties_from_file(properties, overrides)
         for warning in found.warnings:
             typer.echo(f"kafka-eos: {warning}", err=True)
         return found.client
     if bootstrap_servers is None:
-        raise typer.BadParameter("name the brokers with --bootstrap-servers, or in a file with --properties")
+        raise typer.BadParameter(
+            f"name the brokers with --bootstrap-servers (or {SERVERS_VARIABLE}), or in a file with --properties (or "
+            f"{PROPERTIES_VARIABLE})"
+        )
     return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="kafka-eos-cli")
 
 
@@ -117,6 +152,11 @@ def echo(text: str, *, err: bool = False) -> None:
 def fields(value: Any, *names: str) -> dict[str, Any]:
     """Return these fields of a dataclass, all if none is named."""
     return {name: getattr(value, name) for name in names or value.__dataclass_fields__}
+
+
+def print_json_line(value: dict[str, Any]) -> None:
+    """Print an object as one line of JSON."""
+    typer.echo(json.dumps(value, separators=(",", ":")))
 
 
 def print_json(value: Any) -> None:

@@ -28,6 +28,10 @@ def demo(
 
     Writes 336,776 flights while a task and a commit are killed, then counts what a read_committed consumer sees. Starts its
     own Kafka and Spark. Exit status 1 if the numbers are not those of exactly-once.
+
+    Example: kafka-eos demo --rows 10000
+
+    For a Kafka that stays up: kafka-eos broker
     """
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.demo.quiet_spark import spark_folder

@@ -12,8 +12,12 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 def jars() -> None:
     """Print the jars of Spark's own Kafka source for spark-submit --jars.
 
-    Prints the paths of the four jars, comma-separated, and downloads the jars on first use:
-    spark-submit --jars "$(kafka-eos jars)". Do not use --packages: it requests a version that does not exist.
+    Prints the paths of the four jars, comma-separated, and downloads the jars on first use. Do not use --packages: it
+    requests a version that does not exist.
+
+    Example: spark-submit --jars "$(kafka-eos jars)" job.py
+
+    For a Kafka to read from: kafka-eos broker
     """
     # Progress goes to standard error: `$(kafka-eos jars)` takes standard output as the value of --jars.
     with shown_progress() as progress:

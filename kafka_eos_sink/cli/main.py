@@ -1,12 +1,14 @@
 """The command ``kafka-eos``: loads the subcommands and turns failures into one sentence and an exit status.
 
-Each subcommand is a module of this package with a function of the same name; its docstring is the help text.
+Each subcommand is a module of this package with a function of the same name; its docstring is the help text. What begins with
+"Example:" stands at the end of the help, after the options.
 A module is imported only when its command runs or when ``--help`` lists all commands, because some import pyarrow.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +20,10 @@ from kafka_eos_sink.errors import KafkaEosError
 if TYPE_CHECKING:
     import typer
 
-_COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "jars")
+_COMMANDS = (
+    *("broker", "topics", "consume", "demo", "check", "commits", "transactions"),
+    *("recover", "repair", "resolve", "forget", "jars"),
+)
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 
 
@@ -30,7 +35,6 @@ def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
         name="kafka-eos",
         help="Exactly-once writes from Apache Spark to Apache Kafka: a broker to try it on, and an operator's tools.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
@@ -49,7 +53,11 @@ def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
         pass
 
     for name in commands:
-        app.command(name)(getattr(importlib.import_module(f"kafka_eos_sink.cli.{name}"), name))
+        function = getattr(importlib.import_module(f"kafka_eos_sink.cli.{name}"), name)
+        # Terminals have other widths than source files, so each paragraph becomes one line.
+        paragraphs = [" ".join(each.split()) for each in inspect.cleandoc(function.__doc__).split("\n\n")]
+        text, example, end = "\n\n".join(paragraphs).partition("Example:")
+        app.command(name, help=text, epilog=example + end)(function)
     return app
 
 

@@ -49,6 +49,10 @@ def recover(
     gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
     write id is fenced, and its batch fails. The command shows what it would do and asks on a terminal; elsewhere it needs
     --yes. Exit status 1 if nobody agreed, or if a transaction may still be open; the table names it with the reason.
+
+    Example: kafka-eos recover --write-id kafka-eos/nightly/orders
+
+    For a version whose outcome cannot be proven: kafka-eos resolve
     """
     from kafka_eos_sink.runtime import operator
 

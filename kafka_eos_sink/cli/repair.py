@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
@@ -26,6 +26,7 @@ _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
 def repair(
     write_id: console.WriteId,
     yes: console.Yes = False,
+    as_json: console.AsJson = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
@@ -39,31 +40,25 @@ def repair(
     The command shows what it would write and asks on a terminal; elsewhere it writes only with --yes. It fences nobody. It
     needs Read on the topics, and Alter or ClusterAction on the cluster. Exit status 1 if something is not proven or could not
     be checked.
+
+    Example: kafka-eos repair --write-id kafka-eos/nightly/orders
+
+    To finish or abort a dead write: kafka-eos recover
     """
     from kafka_eos_sink.runtime import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)
-    _show(done)
+    _show(done, as_json)
     if not yes and _is_missing(done) and agrees("Write the missing markers?"):
         done = operator.repair(settings, write=True)
-        _show(done)
-    found = {verdict: [each for each in done.findings if each.verdict.value == verdict] for verdict in _STYLES}
-    missing, running, unproven = len(found["missing"]), len(found["running"]), found["unproven"]
+        _show(done, as_json)
+    unproven = [each for each in done.findings if each.verdict.value == "unproven"]
     warnings = [*_unchecked(done)]
-    if done.written:
-        console.echo(f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover.")
-    elif missing:
-        console.echo(f"{missing} markers are missing. Run the command again with --yes to write them.")
-    elif running:
-        console.echo(
-            f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
-            "about to end them. Run the command again if they stay."
-        )
-    elif not warnings and not unproven:
-        examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
-        unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
-        console.echo(f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}.")
+    if as_json:
+        console.print_json(repaired_json(write_id, done))
+    elif sentence := _result(write_id, done, is_certain=not warnings and not unproven):
+        console.echo(sentence)
     # After the result, because a warning limits what the result covers.
     for warning in warnings:
         console.echo(warning, err=True)
@@ -73,14 +68,44 @@ def repair(
         raise typer.Exit(EXIT_FAILURE)
 
 
+def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
+    verdicts = [each.verdict.value for each in done.findings]
+    missing, running = verdicts.count("missing"), verdicts.count("running")
+    if done.written:
+        return f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover."
+    if missing:
+        return f"{missing} markers are missing. Run the command again with --yes to write them."
+    if running:
+        return (
+            f"No marker of {write_id} is known to be missing. {running} running transactions are open, or their coordinator is "
+            "about to end them. Run the command again if they stay."
+        )
+    if not is_certain:
+        return None
+    examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
+    unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
+    return f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}."
+
+
+def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
+    """Build the whole result for ``--json``; ``version`` is null if no newest decision names the transaction."""
+    findings = [
+        console.fields(each, "transactional_id", "start_offset", "version", "reason")
+        | {"topic": each.where[0], "partition": each.where[1], "marker": each.verdict.value}
+        for each in done.findings
+    ]
+    names = ("written", "topics", "unasked", "unreadable")
+    return {"write_id": write_id, "findings": findings} | console.fields(done, *names)
+
+
 def _is_missing(done: Repaired) -> bool:
     return any(each.verdict.value == "missing" for each in done.findings)
 
 
-def _show(done: Repaired) -> None:
+def _show(done: Repaired, err: bool) -> None:
     if done.findings:
-        console.output_console().print(findings_table(done.findings))
-        console.echo("")
+        console.output_console(stderr=err).print(findings_table(done.findings))
+        console.echo("", err=err)
 
 
 def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, properties: Path | None) -> str:

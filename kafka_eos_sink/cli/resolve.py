@@ -46,6 +46,10 @@ def resolve(
 
     A job or query that still runs under the write id is fenced, and its batch fails. The command shows what it would do and
     asks on a terminal; elsewhere it needs --yes. Exit status 1 if nobody agreed.
+
+    Example: kafka-eos resolve --write-id kafka-eos/nightly/orders --version 7 --as committed
+
+    For a write whose outcome can be proven: kafka-eos recover
     """
     from kafka_eos_sink.runtime import operator
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,16 +29,23 @@ def transactions(
         str | None,
         typer.Option(metavar="W", help="Only transactional ids that begin with this text, e.g. a write id."),
     ] = None,
+    as_json: console.AsJson = False,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show open transactions and their age, the oldest first.
 
     An open transaction blocks every read_committed consumer of its partitions. The next run of a dead write, or
     `kafka-eos recover`, ends the transactions of that write.
+
+    Example: kafka-eos transactions --prefix kafka-eos/nightly
+
+    To end what a dead write left open: kafka-eos recover
     """
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = open_transactions(admin, prefix, console.TIMEOUT_MS)
-    if found:
+    if as_json:
+        console.print_json([_as_json(state) for state in found])
+    elif found:
         console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
     else:
         console.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
@@ -78,6 +85,12 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
             time_left = "never" if never else duration(max(0, state.transaction_timeout_ms - age_ms))
     numbers = str(state.producer_id), str(state.producer_epoch)
     return state.transactional_id, state.transaction_state, age, time_left, *numbers, _partitions(state)
+
+
+def _as_json(state: TransactionState) -> dict[str, Any]:
+    names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
+    partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
+    return console.fields(state, *names) | {"state": state.transaction_state, "partitions": partitions}
 
 
 def _partitions(state: TransactionState) -> list[str]:

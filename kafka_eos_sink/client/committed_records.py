@@ -1,4 +1,4 @@
-"""Reads a partition as a read_committed consumer (Java's ``CompletedFetch``).
+"""Reads partitions as a read_committed consumer (Java's ``CompletedFetch``).
 
 The broker sends all batches up to the last stable offset, and names the aborted transactions among them. The reader must skip
 the batches of those.
@@ -7,16 +7,18 @@ the batches of those.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.topics_admin import AbortedTransaction
+from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition, Isolation
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
+from kafka_eos_sink.protocol.record_reader import Record
 
 _PATIENCE_MS = 60_000
 _FETCH_BYTES = 1 << 20
+_WAIT_MS = 500
 
 
 def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedTransaction]) -> Iterator[RecordBatch]:
@@ -37,17 +39,43 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
             yield batch
 
 
-class _Passed:
-    """Batches, and the last offset of those that were taken."""
+class _Fetched:
+    """The batches of a Fetch response that a consumer sees, and where the next Fetch begins.
 
-    def __init__(self, batches: Iterable[RecordBatch]) -> None:
-        self._batches = batches
-        self.last_offset: int | None = None
+    Args:
+        where: The partition as topic-partition, for messages.
+        first: The offset of the Fetch.
+
+    Raises:
+        KafkaEosError: TOPIC_NOT_READ if the partition no longer holds the offset.
+    """
+
+    def __init__(self, where: str, first: int, fetched: FetchedPartition) -> None:
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise KafkaEosError(
+                "TOPIC_NOT_READ",
+                f"{where} no longer holds offset {first}: records were deleted, by retention or by hand, while they were read; "
+                "read the topic again from its start",
+            )
+        self._where, self._first, self._fetched = where, first, fetched
+        self.next_offset = first
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        for batch in self._batches:
-            self.last_offset = batch.last_offset
+        # A read_uncommitted response names no aborted transactions, so that all records are seen.
+        yield from committed_batches(self._passed(), self._fetched.aborted_transactions or ())
+
+    def _passed(self) -> Iterator[RecordBatch]:
+        # One batch at a time: small batches in the log can be large in memory.
+        last = None
+        for batch in read_record_batches(self._fetched.records or b""):
+            last = batch.last_offset
             yield batch
+        if last is not None:
+            if last < self._first:
+                raise ProtocolError(
+                    f"the leader of {self._where} returned offset {last} to a Fetch from offset {self._first}"
+                )
+            self.next_offset = last + 1
 
 
 def read_committed(admin: Admin, topic: str, partition: int, first: int, end: int) -> Iterator[RecordBatch]:
@@ -66,22 +94,10 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
     where = f"{topic}-{partition}"
     give_up_at = admin.client.clock() + _PATIENCE_MS
     while first < end:
-        fetched = admin.fetch((topic, partition), first, give_up_at, max_bytes=_FETCH_BYTES)
-        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise KafkaEosError(
-                "TOPIC_NOT_READ",
-                f"{where} no longer holds offset {first}: records were deleted, by retention or by hand, while they were read; "
-                "read the topic again from its start",
-            )
-        # One batch at a time: small batches in the log can be large in memory.
-        batches = _Passed(read_record_batches(fetched.records or b""))
-        yield from committed_batches(batches, fetched.aborted_transactions or ())
-        if batches.last_offset is not None:
-            if batches.last_offset < first:
-                raise ProtocolError(
-                    f"the leader of {where} returned offset {batches.last_offset} to a Fetch from offset {first}"
-                )
-            first = batches.last_offset + 1
+        fetched = _Fetched(where, first, admin.fetch((topic, partition), first, give_up_at, max_bytes=_FETCH_BYTES))
+        yield from fetched
+        if fetched.next_offset > first:
+            first = fetched.next_offset
             give_up_at = admin.client.clock() + _PATIENCE_MS
         elif admin.client.clock() >= give_up_at:
             raise BrokerUnavailableError(
@@ -89,3 +105,36 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
                 f"{where} returned no record from offset {first} for {_PATIENCE_MS // 1_000} s, although records up to offset "
                 f"{end - 1} are stable; check its leader",
             )
+
+
+def follow(
+    admin: Admin, topic: str, offsets: Mapping[int, int], isolation: Isolation = "read_committed"
+) -> Iterator[tuple[int, Record]]:
+    """Yield (partition, record) of a topic without end, as consumers come to see them.
+
+    Args:
+        offsets: Partition to the first offset to read. Partitions that are added to the topic later are not read.
+
+    Raises:
+        KafkaEosError: TOPIC_NOT_READ if records are deleted before they are read.
+        AuthorizationError, BrokerRefusedError, BrokerUnavailableError, ProtocolError.
+    """
+    positions = dict(offsets)
+    while True:
+        found = admin.fetch_each(
+            {(topic, partition): first for partition, first in positions.items()},
+            admin.client.clock() + _PATIENCE_MS,
+            isolation=isolation,
+            max_wait_ms=_WAIT_MS,
+            max_bytes=_FETCH_BYTES,
+        )
+        for (_, partition), (_, response) in found.items():
+            first = positions[partition]
+            fetched = _Fetched(f"{topic}-{partition}", first, response)
+            for batch in fetched:
+                # The first batch may begin before the offset.
+                yield from ((partition, record) for record in batch.records if record.offset >= first)
+            if fetched.next_offset > first:
+                # To the end: a response may hold records of the first partitions only (KIP-74).
+                del positions[partition]
+                positions[partition] = fetched.next_offset

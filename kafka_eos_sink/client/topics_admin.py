@@ -48,6 +48,23 @@ class TopicsAdmin(Requests):
         )
         return self.values(call, [name], deadline_ms)[name]
 
+    def topics(self, deadline_ms: int) -> tuple[TopicMetadata, ...]:
+        """Return all topics that the principal may describe, by name."""
+        call = single(
+            m.MetadataRequest(topics=None, allow_auto_topic_creation=False),
+            Route.ANY,
+            "topics of",
+            lambda response: [
+                (
+                    response.error_code,
+                    None,
+                    tuple(map(topic_metadata, (t for t in response.topics if not t.error_code))),
+                )
+            ],
+        )
+        found: tuple[TopicMetadata, ...] = self.values(call, ["the cluster"], deadline_ms)["the cluster"]
+        return tuple(sorted(found, key=lambda topic: topic.name or ""))
+
     def create_topic(
         self,
         name: str,

@@ -171,7 +171,7 @@ class Preview:
 
 
 @contextmanager
-def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
+def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
     """Yield an executor on an existing, checked commit log.
 
     Raises:
@@ -193,7 +193,7 @@ def _connected(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
         yield admin, Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
 
 
-def _preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
+def preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
     """Run the part of a procedure that only reads; raises what that part raises."""
     executor.run(_until_fence(procedure))
     view = LogView(settings.write_id)
@@ -212,7 +212,7 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
     procedure.close()
 
 
-def _transaction_version(settings: OperatorSettings, admin: Admin) -> int:
+def cluster_transaction_version(settings: OperatorSettings, admin: Admin) -> int:
     return admin.transaction_version(admin.client.clock() + settings.timeout_ms)
 
 
@@ -228,9 +228,9 @@ def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
     """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
-    with _connected(settings) as (admin, executor):
-        version = _transaction_version(settings, admin)
-        return _preview(settings, admin, executor, take_over(_take_over(settings, abort_unknown), version))
+    with connected_to_log(settings) as (admin, executor):
+        version = cluster_transaction_version(settings, admin)
+        return preview(settings, admin, executor, take_over(_take_over(settings, abort_unknown), version))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -243,8 +243,8 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         DecisionPendingError: A decision can be neither finished nor proven void.
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
-    with _connected(settings) as (admin, executor):
-        version = _transaction_version(settings, admin)
+    with connected_to_log(settings) as (admin, executor):
+        version = cluster_transaction_version(settings, admin)
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
@@ -297,14 +297,14 @@ def resolve_request(
 
 def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
     """Return what ``resolve`` finds; raises what it raises before it changes anything."""
-    with _connected(settings) as (admin, executor):
-        return _preview(settings, admin, executor, resolve(request, _transaction_version(settings, admin)))
+    with connected_to_log(settings) as (admin, executor):
+        return preview(settings, admin, executor, resolve(request, cluster_transaction_version(settings, admin)))
 
 
 def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
     """Record the operator's answer about one version, as `resolve`."""
-    with _connected(settings) as (admin, executor):
-        return executor.run(resolve(request, _transaction_version(settings, admin)))
+    with connected_to_log(settings) as (admin, executor):
+        return executor.run(resolve(request, cluster_transaction_version(settings, admin)))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
@@ -316,7 +316,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
-    with _connected(settings) as (admin, executor):
+    with connected_to_log(settings) as (admin, executor):
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())

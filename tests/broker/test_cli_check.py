@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dead_writes import write_all, write_settings
@@ -50,6 +52,11 @@ def test_check_passes_working_cluster_and_lists_production_gaps(
     table = capsys.readouterr().out
     for finding in found.values():
         assert finding.what in table
+    assert main(["check", "--bootstrap-servers", servers, "--topic", topic, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {(each["about"], each["what"], each["found"], each["verdict"]) for each in listed} == {
+        (*where, value, verdict.value) for where, (value, verdict) in shown.items()
+    }
 
 
 def test_check_exits_1_when_a_write_would_fail(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,13 @@ def test_a_write_is_followed_from_prepared_to_finished(
     assert [line.split()[:2] for line in open_now.splitlines() if "Ongoing" in line] == [
         [f"{given.write_id}.{task}.{task}", "Ongoing"] for task in range(3)
     ]
+    listed = json.loads(shown(capsys, "transactions", *where, "--prefix", given.write_id, "--json"))
+    assert [(each["transactional_id"], each["state"]) for each in listed] == [
+        (f"{given.write_id}.{task}.{task}", "Ongoing") for task in range(3)
+    ]
+    assert {part["topic"] for each in listed for part in each["partitions"]} == {topic, log}
     assert "No transaction is open under" in shown(capsys, "transactions", *where, "--prefix", given.write_id + "x")
+    assert json.loads(shown(capsys, "transactions", *where, "--prefix", given.write_id + "x", "--json")) == []
 
     session.commit(given, plan, messages)
     (found,) = json.loads(shown(capsys, *one, "--json"))

@@ -16,7 +16,7 @@ from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, WriteRefusedError
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, await_markers, create_topic, read_committed, unique_topic
 
 
 def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -133,6 +133,7 @@ def test_table_shows_copied_transactions(
     messages = tasks(given, plan)
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
+    await_markers(kafka.bootstrap_servers)
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
     assert main(["commits", *where]) == 0
     assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())

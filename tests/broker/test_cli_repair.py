@@ -7,6 +7,7 @@ partitions switched off, records can be produced to one that was never added.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -225,6 +226,11 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     shown = capsys.readouterr().out
     assert f"on {topic}-0, version 3" in shown
     assert "1 markers are missing. Run the command again with --yes to write them" in shown
+    assert repair(any_kafka, given.write_id, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not found["written"]
+    (missing,) = found["findings"]
+    assert (missing["marker"], missing["topic"], missing["version"]) == ("missing", topic, 3)
     assert read_committed(servers, topic) == []
 
     if consent == "--yes":

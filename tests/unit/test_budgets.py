@@ -15,17 +15,19 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
     "protocol": 3_468,  # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log
-    "client": 4_293,  # with one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK, proxies: 1,070
+    # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070
+    "client": 4_359,
     "producer": 2_999,  # with turns for several producers of one client
-    "runtime": 2_542,  # with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
+    "runtime": 2_683,  # with forgetting a write, the copier of lost transactions, what a cluster must offer, planning; to be 1,300
     "settings": 1_601,  # the table is also the text of docs/configuration.md
     "spark": 1_200,
     "jobs": 707,  # with kafka.properties.file in place of --bootstrap-servers
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
-    "cli": 1_455,  # with what `check` tries on managed clusters, and unreadable writes in `commits`; what brokers send stays on its line
+    # with consume, topics, forget, --json everywhere and an example in each help; what `check` tries on managed clusters; unreadable writes
+    "cli": 1_851,
 }
-ALL_LINES = 25_215  # commit/, 4,336 of them, is to be 3,500
+ALL_LINES = 25_820  # commit/, 4,336 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
@@ -36,6 +38,7 @@ LONG_FUNCTIONS = {
 }
 MANY_PARAMETERS = {
     "broker": "the options of a command",
+    "consume": "the options of a command",
     "finish": "a decision, its driver, and how the two callers finish it",
     "recover": "the options of a command",
     "resolve": "the options of a command",

@@ -25,6 +25,15 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["broker", "--port", "0"],
         ["broker", "extra"],
         ["broker", "--no-such-option"],
+        ["broker", "--topic", "orders"],
+        ["broker", "--topic", "orders:0"],
+        ["broker", "--topic", "orders:three"],
+        ["broker", "--topic", "my orders:3"],
+        ["broker", "--topic", "..:3"],
+        ["broker", "--topic", "orders:3", "--topic", "orders:4"],
+        ["consume"],
+        ["consume", "--topic", "orders", "--count", "0"],
+        ["forget"],
     ],
 )
 def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

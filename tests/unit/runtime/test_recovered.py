@@ -160,7 +160,7 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     def connected(_: OperatorSettings) -> Iterator[Any]:
         yield admin, executor
 
-    monkeypatch.setattr(operator, "_connected", connected)
+    monkeypatch.setattr(operator, "connected_to_log", connected)
     settings = OperatorSettings(
         write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
     )

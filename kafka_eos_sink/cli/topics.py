@@ -1,0 +1,99 @@
+"""``kafka-eos topics``: the topics of a cluster and how much of them consumers see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.transactions import open_transactions
+from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.topics_admin import EARLIEST
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kafka_eos_sink.client.metadata import TopicMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSize:
+    """A topic.
+
+    replicas           the smallest number of replicas that a partition has
+    visible_offsets    last stable offset minus log start, over all partitions; None if a partition has no leader
+    open_transactions  how many transactions with rows in the topic are open
+    """
+
+    name: str
+    partitions: int
+    replicas: int
+    visible_offsets: int | None
+    open_transactions: int
+
+
+def topics(
+    as_json: console.AsJson = False,
+    bootstrap_servers: console.BootstrapServers = None,
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Show the topics, and how much of them consumers see.
+
+    Visible offsets is the distance from the first offset to the last stable offset: at most so many rows are visible to
+    read_committed consumers, because transaction markers and aborted rows have offsets, too. Kafka's internal topics are not
+    shown.
+
+    Example: kafka-eos topics --bootstrap-servers localhost:9092
+
+    To read the rows of a topic: kafka-eos consume
+    """
+    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        found = topic_sizes(admin, console.TIMEOUT_MS)
+    if as_json:
+        console.print_json(found)
+    elif found:
+        console.output_console().print(topics_table(found))
+    else:
+        console.echo("There is no topic, or the Describe permission is missing.")
+
+
+def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
+    """Return the topics that are not internal to Kafka, by name; ``timeout_ms`` bounds all requests."""
+    deadline = admin.client.clock() + timeout_ms
+    found = [topic for topic in admin.topics(deadline) if not topic.is_internal]
+    led = [
+        (str(topic.name), each.partition_index) for topic in found for each in topic.partitions if each.leader_id >= 0
+    ]
+    first = admin.list_offsets(led, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+    stable = admin.list_offsets(led, deadline, isolation="read_committed")
+    open_in = Counter(
+        topic
+        for state in open_transactions(admin, None, timeout_ms)
+        for topic in {name for name, _ in state.partitions}
+    )
+
+    def size(topic: TopicMetadata) -> TopicSize:
+        name = str(topic.name)
+        where = [(name, each.partition_index) for each in topic.partitions]
+        return TopicSize(
+            name=name,
+            partitions=len(where),
+            replicas=min((len(each.replica_nodes) for each in topic.partitions), default=0),
+            visible_offsets=sum(stable[each] - first[each] for each in where) if first.keys() >= set(where) else None,
+            open_transactions=open_in[name],
+        )
+
+    return [size(topic) for topic in found]
+
+
+def topics_table(found: Sequence[TopicSize]) -> Table:
+    """Build a table with one row per topic."""
+    columns = ("topic", "partitions", "replicas", "visible offsets", "open transactions")
+
+    def row(topic: TopicSize) -> console.Row:
+        visible = "no leader" if topic.visible_offsets is None else f"{topic.visible_offsets:,}"
+        return topic.name, str(topic.partitions), str(topic.replicas), visible, str(topic.open_transactions)
+
+    return console.table(columns, map(row, found), right=columns[1:])

@@ -1,0 +1,141 @@
+"""Forgets a write that has ended for good: removes its records from the commit log by tombstones.
+
+Anything of the write that is open, undecided, or decided and not done is refused, because its records are the proof that recovery
+needs. `commit_log.forget` does the same for writes with a random id, right after they are finished.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.commit_log import append_in_transaction, parse_key
+from kafka_eos_sink.commit.log_reading import read_to_end, require_own_log
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.open_transactions import list_open
+from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.steps import (
+    Appended,
+    End,
+    EndResult,
+    EndTransactions,
+    LogRecord,
+    Marker,
+    Procedure,
+    ReadRecord,
+)
+from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
+from kafka_eos_sink.runtime.operator import (
+    OperatorSettings,
+    Preview,
+    cluster_transaction_version,
+    connected_to_log,
+    preview,
+)
+from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
+
+
+def preview_forget(settings: OperatorSettings) -> Preview:
+    """Return what ``forget`` finds; raises WriteRefusedError as ``forget``, and changes nothing."""
+    with connected_to_log(settings) as (admin, executor):
+        procedure = _forget(settings, cluster_transaction_version(settings, admin))
+        return preview(settings, admin, executor, procedure)
+
+
+def forget(settings: OperatorSettings) -> int:
+    """Write tombstones for all records of a write id; return their number.
+
+    Raises:
+        WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or that the commit log cannot be relied on. Nothing was forgotten.
+        TransactionAbortedError: NOT_FORGOTTEN.
+    """
+    with connected_to_log(settings) as (admin, executor):
+        return executor.run(_forget(settings, cluster_transaction_version(settings, admin)))
+
+
+class _KeyedView(LogView):
+    """A view that also keeps the keys of all records of its write id, whoever wrote them."""
+
+    def __init__(self, write_id: str) -> None:
+        super().__init__(write_id)
+        self.keys: dict[bytes, None] = {}
+
+    def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
+        entries = tuple(entries)
+        for entry in entries:
+            if isinstance(entry, ReadRecord) and (key := parse_key(entry.key)) and key.write_id == self.write_id:
+                self.keys[entry.key] = None
+        super().feed(entries, next_offset, log_start_offset)
+
+    def restart(self) -> None:
+        self.keys.clear()
+        super().restart()
+
+
+def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[int]:
+    write_id = settings.write_id
+    before = LogView(write_id)
+    yield from read_to_end(before)
+    opened = yield from list_open(write_id, transaction_version)
+    yield from require_own_log(before, opened)
+    # take_over would abort what is open and finish what is decided, under a job that perhaps still runs.
+    _require_ended(before, opened)
+    view = _KeyedView(write_id)
+    request = TakeOver(
+        write_id=write_id,
+        nonce=uuid.uuid4().hex,
+        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
+        limits=SettleLimits(deadline_ms=settings.timeout_ms),
+        view=view,
+        unknown_id=UnknownId.REFUSE,
+    )
+    plan = yield from take_over(request, transaction_version)
+    # A job may have begun a batch between the first look and the fence. Behind the fence nobody decides anything.
+    yield from read_to_end(view)
+    _require_ended(view, (yield from list_open(write_id, transaction_version)))
+    tombstones = tuple(LogRecord(key, None) for key in view.keys)
+    # In one transaction of the driver, which a newer driver fences: its own records must not be lost behind a late tombstone.
+    appended: Appended = yield from append_in_transaction(plan.driver, tombstones, 0)
+    error = appended.error
+    if error == ErrorCode.NONE:
+        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=plan.driver, commit=True),))
+        error = ends[0].error
+    if error != ErrorCode.NONE:
+        code = "no response" if error is None else ErrorCode.of(error).name
+        raise TransactionAbortedError(
+            "NOT_FORGOTTEN",
+            f"whether the commit log has forgotten write id {write_id!r} is not known ({code}). Stop every job or query of it, run "
+            f"{refusals.command('recover', write_id)}, and run this command again",
+        )
+    return len(tombstones)
+
+
+def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
+    """Raise `WriteRefusedError` if anything of the write is open, undecided, or decided and not done."""
+    for query in view.queries("decision"):
+        # Raises if a decision cannot be read: nobody knows what it names.
+        _ = query.newest
+    pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
+    pending += [_pending(write) for write in writes_in(view) if write.state in ("decided", "undecided", "prepared")]
+    if pending:
+        recover = refusals.command("recover", view.write_id or "")
+        raise WriteRefusedError(
+            "WRITE_NOT_ENDED",
+            f"write id {view.write_id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
+            f"forgotten. Stop every job or query of it, run {recover}, and run this command again",
+        )
+
+
+def _pending(write: CommittedWrite) -> str:
+    what = "a version" if write.version is None else f"version {write.version}"
+    states = {
+        "decided": "is decided and not finished",
+        "undecided": "has a decision without an outcome",
+        "prepared": f"has {write.transactions} prepared transactions without an outcome",
+    }
+    return f"{what} of query id {write.query_id!r} {states[write.state]}"

@@ -1,0 +1,64 @@
+"""`kafka-eos broker --topic`, and other commands that find its servers in the environment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.cli.main import main
+
+
+@contextmanager
+def broker(*options: str) -> Iterator[tuple[str, list[str]]]:
+    """Run the command in another process; yield its servers and, at the end, what it printed on standard error."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--heap", "384m", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert command.stdout is not None
+    printed: list[str] = []
+    try:
+        yield command.stdout.readline().strip(), printed
+    finally:
+        command.send_signal(signal.SIGTERM)
+        _, errors = command.communicate(timeout=60)
+        printed += errors.splitlines()
+    assert command.returncode == 0, errors
+
+
+def partitions(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    assert main(["topics", "--json"]) == 0, capsys.readouterr().err
+    return {each["name"]: each["partitions"] for each in json.loads(capsys.readouterr().out)}
+
+
+def test_broker_creates_topics_and_keeps_those_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ("--dir", str(tmp_path / "kept"))
+    with broker(*folder, "--topic", "orders:3", "--topic", "events.v1:1") as (servers, printed):
+        monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", servers)
+        assert partitions(capsys) == {"events.v1": 1, "orders": 3}
+    assert "Topic orders was created, with 3 partitions." in printed
+    with broker(*folder, "--topic", "orders:5", "--topic", "late:2") as (servers, printed):
+        monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", servers)
+        assert partitions(capsys) == {"events.v1": 1, "late": 2, "orders": 3}
+    assert "Topic orders was kept, with 3 partitions." in printed
+
+
+def test_secured_broker_creates_topics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    with broker("--security", "sasl_ssl", "--dir", str(folder), "--topic", "orders:3"):
+        monkeypatch.setenv("KAFKA_EOS_PROPERTIES", str(folder / "cluster" / "client.properties"))
+        assert partitions(capsys) == {"orders": 3}
