@@ -25,7 +25,7 @@ LINES = {
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
     # with consume, topics, forget, --json everywhere and an example in each help; what `check` tries on managed clusters; unreadable writes
-    "cli": 1_851,
+    "cli": 1_853,
 }
 ALL_LINES = 25_820  # commit/, 4,336 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
