@@ -18,7 +18,19 @@ from kafka_eos_sink.errors import KafkaEosError
 if TYPE_CHECKING:
     import typer
 
-_COMMANDS = ("broker", "demo", "check", "commits", "transactions", "recover", "repair", "resolve", "jars")
+_COMMANDS = (
+    "broker",
+    "demo",
+    "check",
+    "status",
+    "commits",
+    "history",
+    "transactions",
+    "recover",
+    "repair",
+    "resolve",
+    "jars",
+)
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 
 
