@@ -78,7 +78,7 @@ def message(partition: int, write_ms: int) -> TaskMessage:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Seconds of the stopwatch, and of the wall."""
     found = SimpleNamespace(s=0.0)
-    fake = SimpleNamespace(perf_counter=lambda: found.s, time_ns=lambda: int((1 + found.s) * 1e9))
+    fake = SimpleNamespace(perf_counter=lambda: found.s, time_ns=lambda: round(1_000 * (1 + found.s)) * 1_000_000)
     monkeypatch.setattr(batch_record, "time", fake)
     return found
 
