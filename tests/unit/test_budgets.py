@@ -17,15 +17,15 @@ LINES = {
     "protocol": 3_460,  # with Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log
     "client": 4_293,  # with one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens of MSK, proxies: 1,070
     "producer": 2_999,  # with turns for several producers of one client
-    "runtime": 2_952,  # figures of a batch and its history: 410; with the copier of lost transactions in one pass, what a cluster must offer, planning; to be 1,300
+    "runtime": 2_952,  # batch figures and history: 410; copier of lost transactions, requirements of a cluster, planning; to be 1,300
     "settings": 1_625,  # history.topic and userMetadata: 26; the table is also the text of docs/configuration.md
     "spark": 1_208,  # with the figures that only tasks know
     "jobs": 707,  # with kafka.properties.file in place of --bootstrap-servers
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
-    "cli": 1_535,  # `history` and `status`: 80; with what `check` tries on managed clusters, and unreadable writes in `commits`; what brokers send stays on its line
+    "cli": 1_535,  # `history` and `status`: 80; what `check` tries on managed clusters; unreadable writes in `commits`
 }
-ALL_LINES = 25_758  # the line and the history of a batch: 563; commit/, 4,342 of them, is to be 3,500
+ALL_LINES = 25_758  # line and history of a batch: 563; commit/, 4,342 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
