@@ -42,7 +42,7 @@ MAX_RECORD_BYTES = 500_000
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
 """No batch of ours holds more, of any version of the sink. Readers pass over a larger one."""
 
-_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _LARGEST = {
     "partition": 2**31 - 1,
     "producer_epoch": 2**15 - 1,
@@ -181,7 +181,7 @@ def parse_key(key: bytes) -> LogKey | None:
                 return LogKey("done", write_id, query_id, ())
             case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if number >= 0:
                 return LogKey(kind, write_id, query_id, (_plain(int, number, "partition"),))
-    except _UNREADABLE:
+    except UNREADABLE:
         pass
     return None
 
@@ -204,7 +204,7 @@ def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
         return {"format": version} | {
             name: _plain(of, fields.get(name), name) for name, of in _VALUES[key.kind].items()
         }
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -215,7 +215,7 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
         carrier: Producer id and epoch of the batch that holds it.
     """
     try:
-        decision: Decision = _typed(Decision, json.loads(body))
+        decision: Decision = typed(Decision, json.loads(body))
         driver = decision.driver
         is_own = (
             (decision.write_id, decision.query_id) == (key.write_id, key.query_id)
@@ -228,22 +228,22 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
             )
             and decision.copies >= 0
         )
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return decision if is_own else None
 
 
-def _typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `_UNREADABLE` if it is none."""
+def typed(kind: Any, value: Any, name: str = "") -> Any:
+    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `UNREADABLE` if it is none."""
     if type(value) not in (dict, list) or kind in (int, str, bool):
         return _plain(kind, value, name)
     if get_origin(kind) is tuple:
         (of, _) = get_args(kind)
-        return tuple([_typed(of, each) for each in _plain(list, value)])
+        return tuple([typed(of, each) for each in _plain(list, value)])
     fields = _fields_of(kind)
     if type(value) is list:
         value = dict(zip(fields, value, strict=True))
-    return kind(**{name: _typed(of, value[name], name) for name, of in fields.items()})
+    return kind(**{name: typed(of, value[name], name) for name, of in fields.items()})
 
 
 _fields_of = cache(get_type_hints)

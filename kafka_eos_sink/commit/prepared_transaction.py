@@ -112,6 +112,7 @@ class Plan:
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
     ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it).
     ``left_open``: open before the fence and left alone, since a decision names their ids of which it is not proven that readers see it.
+    ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
 
     write_id: str
@@ -122,6 +123,8 @@ class Plan:
     log_offset: int
     decisions: tuple[SettledDecision, ...]
     left_open: tuple[ProducerIdentity, ...] = ()
+    plan_ms: int | None = None
+    attempts_ended: int = 0
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:
         return next((found for found in self.decisions if found.query_id == query_id), None)
@@ -164,7 +167,7 @@ class TaskOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage:
-    """What a task hands to the driver."""
+    """What a task hands to the driver; the last three fields are figures for people."""
 
     plan: Plan
     query_id: str
@@ -173,3 +176,6 @@ class TaskMessage:
     outcome: TaskOutcome
     prepared: PreparedTransaction | None = None
     foreach_call: str | None = None
+    written_bytes: int = 0
+    write_ms: int = 0
+    application_id: str | None = None

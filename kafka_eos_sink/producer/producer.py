@@ -127,6 +127,11 @@ class Producer:
         """First offset, last offset and number of acknowledged records per partition."""
         return dict(self._sender.acknowledged)
 
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Bytes on the wire of all batches that were acknowledged."""
+        return self._accumulator.acknowledged_bytes
+
     def init(self, producer_id: int, producer_epoch: int) -> None:
         """Use a producer id and epoch that the caller got from InitProducerId."""
         self._transactions.initialized(producer_id, producer_epoch)

@@ -45,6 +45,7 @@ class RecordAccumulator:
         self.used_bytes = 0
         """Memory of the unacknowledged batches."""
         self.open_bytes = 0
+        self.acknowledged_bytes = 0
         self._batch_size = batch_size
         self._topic_batch_size: dict[str, int] = {}
         self._linger_ms = linger_ms
@@ -182,6 +183,7 @@ class RecordAccumulator:
             self.active[key] = queue
 
     def acknowledged(self, batch: ProducerBatch) -> None:
+        self.acknowledged_bytes += batch.size_bytes
         queue = self.queue(batch.topic, batch.partition)
         queue.done(batch)
         self._released(queue, batch)

@@ -15,6 +15,7 @@ from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime.batch_record import merged
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
@@ -145,19 +146,8 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         committed=committed,
         aborted=aborted,
         finished_ms=None if done is None else done.get("finished_ms"),
-        offsets=_merged(part for prepared in decision.transactions for part in prepared.offsets),
+        offsets=merged(part for prepared in decision.transactions for part in prepared.offsets),
         resolution=decision.resolution,
-    )
-
-
-def _merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    bounds: dict[tuple[str, int], tuple[int, int]] = {}
-    for part in ranges:
-        first, last = bounds.get((part.topic, part.partition), (part.first_offset, part.last_offset))
-        bounds[(part.topic, part.partition)] = min(first, part.first_offset), max(last, part.last_offset)
-    return tuple(
-        OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-        for (topic, partition), (first, last) in sorted(bounds.items())
     )
 
 

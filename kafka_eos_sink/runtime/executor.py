@@ -34,6 +34,7 @@ from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
+from kafka_eos_sink.runtime.batch_record import Stopwatch
 from kafka_eos_sink.runtime.data_proofs import DataProofs
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 
@@ -73,6 +74,7 @@ class Executor:
         self.timeout_ms = timeout_ms = config.delivery_timeout_ms
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
+        self.stopwatch = Stopwatch()
         proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
         copier = RecordCopier(admin, where, config)
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
@@ -119,8 +121,14 @@ class Executor:
             except Exception as error:
                 # Thrown into the procedure, which may know what to do: if an end is in doubt, it reads the log.
                 failure = error
+            self.stopwatch.saw(step, result)
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
+
+    @property
+    def attempts_ended(self) -> int:
+        """How many transactions the procedures have aborted."""
+        return sum(not end.commit and result.error == ErrorCode.NONE for end, result in self.ended)
 
     def _log_step(self, step: steps.Step, began: float, result: Any, failure: Exception | None) -> None:
         log.debug(

@@ -7,6 +7,7 @@ pickled `Plan` and the `TaskMessage` of each task.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+from kafka_eos_sink.runtime import history
+from kafka_eos_sink.runtime.batch_record import BatchRecord, record_of, record_of_commit
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
@@ -59,6 +62,7 @@ class WriteSettings:
 
     Never pickled, because it can hold resolved secrets.
     ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
+    ``history_topic`` is empty for none.
     """
 
     write_id: str
@@ -75,6 +79,8 @@ class WriteSettings:
     streaming: bool = False
     group_offsets: GroupOffsets | None = None
     foreach_call: str | None = None
+    history_topic: str = ""
+    user_metadata: str | None = None
 
     @property
     def batch(self) -> BatchIdentity:
@@ -103,6 +109,7 @@ class RowsWritten:
     """The result of an at-least-once task."""
 
     rows: int
+    written_bytes: int = 0
 
 
 def log_partition_of(write_id: str) -> int:
@@ -150,41 +157,50 @@ def plan(settings: WriteSettings) -> Plan:
         WriteRefusedError: The version must not be written. In a stream the tasks raise this error, because only they know the version.
         BrokerUnavailableError, AuthorizationError, DecisionPendingError, ConfigurationError.
     """
+    began = time.perf_counter()
     with lease_admin(settings.client) as admin:
-        now = admin.client.clock()
-        version = admin.transaction_version(now + settings.producer.max_block_ms)
-        key = (
-            settings.write_id,
-            settings.commit_log_topic,
-            settings.client,
-            settings.topic,
-            settings.producer.transaction_timeout_ms,
-        )
-        # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
-        known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
-        if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
-            known.transaction_timeout_ms = _check(settings, admin)
-            known.checked_at = now
-        request = _take_over_request(settings, known.transaction_timeout_ms)
         executor = _executor(settings, admin)
-        if settings.random_write_id:
-            # This plan reads no log, but the commit will. A missing right must show before anything is decided.
-            executor.require_readable_log()
-            return executor.run(fence_only(request))
-        # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
-        lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
-        request = replace(request, view=known.view, predecessor=None if lists else known.plan)
-        known.plan = executor.run(take_over(request, version))
-        known.view.forget_superseded()
-        if lists:
-            known.listed_at = now
-        _remembered[key] = known
-        while len(_remembered) > MAX_REMEMBERED:
-            del _remembered[next(iter(_remembered))]
-        # A micro-batch's version is known to its tasks only.
-        if not settings.streaming:
-            executor.run(require_admitted(known.plan, settings.batch))
-        return known.plan
+        found = _plan(settings, executor)
+    took = time.perf_counter() - began
+    return replace(found, plan_ms=round(took * 1000), attempts_ended=executor.attempts_ended)
+
+
+def _plan(settings: WriteSettings, executor: Executor) -> Plan:
+    admin = executor.admin
+    now = admin.client.clock()
+    version = admin.transaction_version(now + settings.producer.max_block_ms)
+    key = (
+        settings.write_id,
+        settings.commit_log_topic,
+        settings.client,
+        settings.topic,
+        settings.producer.transaction_timeout_ms,
+    )
+    # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
+    known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
+    if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
+        known.transaction_timeout_ms = _check(settings, admin)
+        known.checked_at = now
+    request = _take_over_request(settings, known.transaction_timeout_ms)
+    if settings.random_write_id:
+        # This plan reads no log, but the commit will. A missing right must show before anything is decided.
+        executor.require_readable_log()
+        return executor.run(fence_only(request))
+    # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
+    lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
+    request = replace(request, view=known.view, predecessor=None if lists else known.plan)
+    known.plan = executor.run(take_over(request, version))
+    _report_recovered(settings, executor, known.view)
+    known.view.forget_superseded()
+    if lists:
+        known.listed_at = now
+    _remembered[key] = known
+    while len(_remembered) > MAX_REMEMBERED:
+        del _remembered[next(iter(_remembered))]
+    # A micro-batch's version is known to its tasks only.
+    if not settings.streaming:
+        executor.run(require_admitted(known.plan, settings.batch))
+    return known.plan
 
 
 def _check(settings: WriteSettings, admin: Admin) -> int:
@@ -231,7 +247,22 @@ def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batche
                 producer.flush()
         finally:
             producer.close()
-    return RowsWritten(rows=rows)
+    return RowsWritten(rows=rows, written_bytes=producer.acknowledged_bytes)
+
+
+def report_at_least_once(settings: WriteSettings, tasks: Sequence[RowsWritten]) -> None:
+    """Log the line of a batch that was written without transactions."""
+    figures = {
+        "version": settings.version,
+        "rows": sum(task.rows for task in tasks),
+        "written_bytes": sum(task.written_bytes for task in tasks),
+        "tasks": len(tasks),
+    }
+    log.info(
+        "written at least once, version %(version)d: %(rows)d rows; %(written_bytes)d bytes; %(tasks)d tasks",
+        figures,
+        extra=figures,
+    )
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
@@ -245,7 +276,8 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
     )
     with lease_admin(settings.client) as admin:
-        decision = _executor(settings, admin).run(commit_batch.commit(request, messages))
+        executor = _executor(settings, admin)
+        decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
             is_older = newest is not None and newest.version > settings.version
@@ -255,7 +287,24 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
                 settings.write_id,
                 "is older than the newest version" if is_older else "was written before",
             )
+            return None
+        found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
+        _report(settings, admin, replace(found, user_metadata=settings.user_metadata))
         return decision
+
+
+def _report(settings: WriteSettings, admin: Admin, record: BatchRecord) -> None:
+    log.info("%s", record.line(), extra=record.figures())
+    if settings.history_topic:
+        history.write(admin, settings.history_topic, record)
+
+
+def _report_recovered(settings: WriteSettings, executor: Executor, view: LogView) -> None:
+    """Report the decisions of dead drivers that this plan has finished, of which nobody else writes a record."""
+    for query_id, copied in executor.stopwatch.finished.items():
+        if (newest := view.query(query_id).newest) is not None:
+            record = record_of(newest.decision, time.time_ns() // 1_000_000, parts_copied=copied, recovered=True)
+            _report(settings, executor.admin, record)
 
 
 def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> Plan | None:
@@ -271,8 +320,12 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         deadline = admin.client.clock() + settings.producer.max_block_ms
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
-        request = _take_over_request(settings, timeout_ms)
-        return _executor(settings, admin).run(aborting.abort(request, plan, messages, version))
+        view = LogView(settings.write_id)
+        request = replace(_take_over_request(settings, timeout_ms), view=view)
+        executor = _executor(settings, admin)
+        found = executor.run(aborting.abort(request, plan, messages, version))
+        _report_recovered(settings, executor, view)
+        return found
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:

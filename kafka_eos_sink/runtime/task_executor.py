@@ -31,7 +31,7 @@ class TaskExecutor(Executor):
         self._transaction_timeout_ms = plan.transaction_timeout_ms
         self._batches = batches
         self._producer: Producer | None = None
-        self._began_ms = 0
+        self._began_ms = self._written_bytes = 0
         self._next_look_ms = 0
         self._performers |= {
             steps.HasRows: self._has_rows,
@@ -49,7 +49,12 @@ class TaskExecutor(Executor):
         if message.prepared is None:
             return message
         assert self._producer is not None
-        return replace(message, prepared=replace(message.prepared, identity=self._producer.prepare()))
+        return replace(
+            message,
+            prepared=replace(message.prepared, identity=self._producer.prepare()),
+            written_bytes=self._written_bytes,
+            write_ms=self.client.clock() - self._began_ms,
+        )
 
     def close(self) -> None:
         """Close the producer, which gives up its requests in flight."""
@@ -83,7 +88,9 @@ class TaskExecutor(Executor):
             failpoints.reached("task.writing")
             if self._must_look():
                 return None
-        return written_by(self._producer)
+        written = written_by(self._producer)
+        self._written_bytes = self._producer.acknowledged_bytes
+        return written
 
     def _begin(self, step: steps.WriteRows) -> None:
         identity = step.identity

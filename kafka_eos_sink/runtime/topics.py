@@ -32,6 +32,9 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
 )
 """Replication factor and settings of a new commit log, the safest first. A cluster of one or two brokers rejects the first two,
 and then its own default holds (-1). Managed clusters reject most settings; the log needs only its policy."""
+HISTORY = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3_600_000)}
+HISTORY_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, HISTORY), (-1, HISTORY), (-1, {}))
+"""Replication factor and settings of a new history topic, as `CREATIONS`."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
 """What one Metadata request may take."""
@@ -129,6 +132,22 @@ def create_commit_log(
         f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: "
         + _create_command(admin, topic, brokers),
     )
+
+
+def create_history(admin: Admin, topic: str, deadline: int) -> None:
+    """Create the history topic, with the cluster's defaults if it rejects the settings.
+
+    Raises:
+        TopicSettingsError: The cluster rejects the defaults too.
+        AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
+    """
+    for factor, configs in HISTORY_CREATIONS:
+        try:
+            admin.create_topic(topic, 1, factor, configs, deadline)
+            return
+        except TopicSettingsError:
+            if not configs:
+                raise
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:

@@ -14,6 +14,7 @@ from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.settings.kafka_properties import client_part, read_kafka_properties
 from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
 from kafka_eos_sink.settings.secrets import VARIABLE, resolve, switched_off
@@ -35,6 +36,8 @@ class SinkOptions:
     txn_version: int | None
     delivery_guarantee: DeliveryGuarantee
     commit_log_topic: str
+    history_topic: str
+    user_metadata: str | None
     on_checkpoint_rollback: OnCheckpointRollback
     checkpoint_location: str | None
     source_offsets_group: str | None
@@ -43,6 +46,11 @@ class SinkOptions:
     kafka_names: frozenset[str]
     """The ``kafka.*`` names that were given, without ``kafka.``."""
     warnings: tuple[str, ...]
+
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """The topics that hold only the sink's own records, those of other writes included."""
+        return frozenset({self.commit_log_topic, DEFAULT_TOPIC, self.history_topic, DEFAULT_HISTORY_TOPIC} - {""})
 
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
@@ -94,6 +102,8 @@ def read_options(
         txn_version=settings["txnVersion"],
         delivery_guarantee=settings["delivery.guarantee"],
         commit_log_topic=settings["commit.log.topic"],
+        history_topic=settings["history.topic"],
+        user_metadata=settings["userMetadata"],
         on_checkpoint_rollback=settings["onCheckpointRollback"],
         checkpoint_location=values.get("checkpointLocation"),
         source_offsets_group=settings["source.offsets.group"],
@@ -176,6 +186,16 @@ def _problems_together(
         )
     if settings["dead.letter.topic"] in logs:
         found.append("dead.letter.topic is the commit log; choose another topic")
+    histories = (settings["history.topic"], DEFAULT_HISTORY_TOPIC)
+    found += [
+        f"{name} {settings[name]!r} is the history topic, which holds only the sink's own records; choose another topic"
+        for name in ("topic", "dead.letter.topic")
+        if settings[name] in histories
+    ]
+    if settings["history.topic"] in logs or settings["commit.log.topic"] == DEFAULT_HISTORY_TOPIC:
+        found.append(
+            "history.topic and commit.log.topic are the same topic, or one is the other's default; choose another topic"
+        )
     if ("txnAppId" in own) != ("txnVersion" in own):
         given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")

@@ -17,6 +17,7 @@ from kafka_eos_sink.client.security import ClientCredentials, SecurityConfig, Tl
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.producer.config import CODEC_NAMES, INT32_MAX, INT64_MAX, RANGES, ProducerConfig
 from kafka_eos_sink.protocol.compression import LEVELS
+from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.settings import kinds
 from kafka_eos_sink.settings.kinds import Kind, choice, integer, producer_range
 
@@ -87,6 +88,10 @@ SINK = _rows(
         "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only."),
     Setting("dead.letter.topic", kinds.TOPIC,
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write."),
+    Setting("history.topic", kinds.TOPIC_OR_NONE,
+        "Receives one record per decided batch, for `kafka-eos history`. Created if missing; empty: no history.",
+        default=DEFAULT_HISTORY_TOPIC),
+    Setting("userMetadata", kinds.AS_GIVEN, "Free text that the history keeps with each batch, as Delta Lake's option of this name."),
     Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
         target=ProducerConfig),

@@ -7,7 +7,7 @@ identical, because users search for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import InvalidRowError, SchemaError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.binary_columns import MAX_COLUMN_BYTES
@@ -77,18 +76,18 @@ class WrittenColumns:
     """The written columns and their types; the order of the DataFrame does not matter."""
     ignored: tuple[str, ...]
 
-    def rows(self, batches: Iterable[pa.RecordBatch], commit_log_topic: str) -> Iterator[Rows]:
+    def rows(self, batches: Iterable[pa.RecordBatch], own_topics: Collection[str]) -> Iterator[Rows]:
         """Yield the rows of the batches in order, without Python code per row; skip empty batches.
 
         Raises:
-            InvalidRowError: COMMIT_LOG_TOPIC if the topic of a row is the commit log.
+            InvalidRowError: COMMIT_LOG_TOPIC if the topic of a row is one of the sink's own.
         """
         for batch in batches:
             for piece in self._pieces(batch):
                 rows = self.to_rows(piece)
                 # A topic option was checked at planning.
                 if not isinstance(rows.topic, str):
-                    _refuse_commit_log(rows.topic, commit_log_topic)
+                    _refuse_own_topics(rows.topic, own_topics)
                 yield rows
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
@@ -207,15 +206,15 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
     )
 
 
-def _refuse_commit_log(topic: pa.Array, commit_log_topic: str) -> None:
+def _refuse_own_topics(topic: pa.Array, own_topics: Collection[str]) -> None:
     # The option is checked at planning. A column can name the commit log too, and a row there could be read as a decision.
     # The default log may be that of others, who would believe the row.
-    for log in {commit_log_topic, DEFAULT_TOPIC}:
-        into_log = pc.equal(topic, log)
+    for own in sorted(own_topics):
+        into_log = pc.equal(topic, own)
         if pc.any(into_log).as_py():
             raise InvalidRowError(
                 "COMMIT_LOG_TOPIC",
-                f"row {_first(into_log)} of a batch has the topic {log!r}, which is a commit log and must hold only records of the sink; "
+                f"row {_first(into_log)} of a batch has the topic {own!r}, which holds only the sink's own records; "
                 "correct the column topic",
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,17 @@ def unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessag
     ]
 
 
+def rows_written(messages: Sequence[WriterCommitMessage | None]) -> list[RowsWritten]:
+    """Return the results of the at-least-once tasks."""
+    found = [message.message for message in messages if isinstance(message, SinkMessage)]
+    return [each for each in found if isinstance(each, RowsWritten)]
+
+
+def task_message(message: TaskMessage, context: TaskContext) -> SinkMessage:
+    """Return the message with the application's id, which only tasks know."""
+    return SinkMessage(dataclasses.replace(message, application_id=context.getLocalProperty("spark.app.id")))
+
+
 class SinkWriter:
     """What both writers do with options and columns, in every process.
 
@@ -119,6 +131,8 @@ class SinkWriter:
             schema=self._columns.schema,
             on_checkpoint_rollback=options.on_checkpoint_rollback,
             commit_log_topic=options.commit_log_topic,
+            history_topic=options.history_topic,
+            user_metadata=options.user_metadata,
             client=options.client,
             producer=options.producer,
         )

@@ -25,7 +25,15 @@ from kafka_eos_sink.runtime.session import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later
-from kafka_eos_sink.spark.spark_boundary import SinkMessage, SinkWriter, current_task, planning, unwrapped
+from kafka_eos_sink.spark.spark_boundary import (
+    SinkMessage,
+    SinkWriter,
+    current_task,
+    planning,
+    rows_written,
+    task_message,
+    unwrapped,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +89,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if query_id is None or batch is None:
             raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
         version = int(batch)
-        rows = self._columns.rows(iterator, options.commit_log_topic)
+        rows = self._columns.rows(iterator, options.own_topics)
         # The planner took the newest entry of the checkpoint, and only the task knows which batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
         settings = self._settings(
@@ -89,7 +97,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         )
         if self._plan is None:
             return SinkMessage(session.write_task_at_least_once(settings, task, rows))
-        return SinkMessage(session.write_task(settings, self._plan, task, rows))
+        return task_message(session.write_task(settings, self._plan, task, rows), context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit`` for what consumers see then."""
@@ -97,6 +105,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
         if options.delivery_guarantee != "exactly-once":
+            session.report_at_least_once(self._settings(options, "", "", batchId, None), rows_written(messages))
             return
         complete = unwrapped(messages)
         # This process shares no state with the planner and the tasks: the plan arrives in the messages.

@@ -21,7 +21,15 @@ from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.session import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.late_sweep import sweep_later
-from kafka_eos_sink.spark.spark_boundary import SinkMessage, SinkWriter, current_task, planning, unwrapped
+from kafka_eos_sink.spark.spark_boundary import (
+    SinkMessage,
+    SinkWriter,
+    current_task,
+    planning,
+    rows_written,
+    task_message,
+    unwrapped,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,10 +74,10 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         context, task = current_task()
         settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
-        rows = self._columns.rows(iterator, settings.commit_log_topic)
+        rows = self._columns.rows(iterator, self._checked_options().own_topics)
         if self._plan is None:
             return SinkMessage(session.write_task_at_least_once(settings, task, rows))
-        return SinkMessage(session.write_task(settings, self._plan, task, rows))
+        return task_message(session.write_task(settings, self._plan, task, rows), context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide the batch and commit its transactions.
@@ -82,6 +90,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             settings = self._planned_settings()
             decision = session.commit(settings, self._plan, unwrapped(messages))
             sweep_later(settings, self._plan, decision, at_once=True)
+        else:
+            session.report_at_least_once(self._planned_settings(), rows_written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the open transactions of the batch; never raises, so that the user sees why the batch failed."""

@@ -129,6 +129,7 @@ USERS: dict[str, tuple[Right, ...]] = {
     NO_PROOFS: NEEDED,
     **{user: without("topic", "READ") for user in NO_TOPIC_READ.values()},
     NO_LOG_YET: EVERYTHING,
+    "history": EVERYTHING,
     "topic-write": (Right("topic", "WRITE"),),
     NOTHING: (),
 }
@@ -294,6 +295,20 @@ def test_lost_rows_that_may_not_be_read_are_copied_once_they_may(
     may_read = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
     session.plan(replace(given, client=may_read))
     assert_every_row_once(guarded, user)
+
+
+def test_missing_right_on_history_topic_warns_once_and_commits(
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kafka_eos_sink.runtime.history.AGAIN_AFTER_S", 0.0)
+    given = replace(settings_of(guarded, "history"), history_topic="log-everything")
+    for version in (3, 4):
+        write_all(replace(given, version=version))
+    (warning,) = [record.getMessage() for record in caplog.records if "history topic" in record.getMessage()]
+    assert "TOPIC_AUTHORIZATION_FAILED" in warning
+    assert "'log-everything'" in warning
+    assert "Grant Write on the topic, and Create" in warning
+    assert len(read_committed(guarded.plaintext_servers, "data-history")) == 4 * ROWS
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:

@@ -22,7 +22,15 @@ from pyspark.sql.types import (
 
 from kafka_eos_sink import activate_session
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
+from kafka_testing import (
+    READERS,
+    assert_nothing_open,
+    create_topic,
+    read_committed,
+    read_uncommitted,
+    unique_topic,
+    wait_until,
+)
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 EVERYTHING = StructType(
@@ -229,6 +237,17 @@ def test_a_repeat_with_another_schema_is_not_skipped_in_silence(spark: SparkSess
     with pytest.raises(Exception, match=r"KAFKA_EOS\.DIFFERENT_BATCH"):
         writer(numbered(spark, 100, 1).select("value"), kafka, **options).save()
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+
+
+def test_history_names_user_metadata_and_application(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topic, history = create_topic(kafka.bootstrap_servers), unique_topic("history")
+    options = {"topic": topic, "history.topic": history, "userMetadata": "ticket 7"}
+    writer(numbered(spark, 10, 2), kafka, **options).save()
+    (found,) = read_committed(kafka.bootstrap_servers, history)
+    record = json.loads(found.value or b"")
+    assert (record["user_metadata"], record["rows"], record["transactions"]) == ("ticket 7", 10, 2)
+    assert record["application_id"] == spark.sparkContext.applicationId
+    assert record["write_ms"] >= 0
 
 
 def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:

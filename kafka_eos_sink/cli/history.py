@@ -1,0 +1,69 @@
+"""``kafka-eos history``: what each batch of a write wrote, when, and how long it took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.client.admin import connected
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.runtime.batch_record import BatchRecord
+
+_COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
+
+
+def history(
+    write_id: console.WriteId,
+    bootstrap_servers: console.BootstrapServers = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 20,
+    as_json: console.AsJson = False,
+    history_topic: Annotated[
+        str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
+    ] = "__kafka_eos_history",
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Show the newest batches of a write, the newest first.
+
+    `--json` adds the offsets of each batch.
+
+    Example: kafka-eos history --write-id kafka-eos/nightly/orders --limit 5
+
+    To see the newest version of every write: kafka-eos status
+    """
+    # Imported here because it is slow, and other commands do not need it.
+    from kafka_eos_sink.runtime.history import read_history
+
+    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
+    if as_json:
+        console.print_json(found)
+    elif found:
+        right = ("version", "rows", "bytes", "transactions")
+        console.output_console().print(console.table(_COLUMNS, map(_row, found), right=right))
+    else:
+        console.echo(f"The history {history_topic} holds no batch of {write_id}.")
+
+
+def _row(record: BatchRecord) -> console.Row:
+    from kafka_eos_sink.runtime.batch_record import PHASES
+
+    phases = {name.removesuffix("_ms"): value for name, value in record.figures().items() if name.endswith("_ms")}
+    notes = [
+        "recovered" if record.recovered else "",
+        f"{record.parts_copied} parts copied" if record.parts_copied else "",
+        f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
+        record.user_metadata or "",
+    ]
+    return (
+        str(record.version),
+        record.finished_at[:19].replace("T", " "),
+        f"{record.rows:,}",
+        "" if record.written_bytes is None else f"{record.written_bytes:,}",
+        str(record.transactions),
+        ", ".join(f"{name} {phases[name]}" for name in PHASES if phases[name] is not None),
+        list(filter(None, notes)),
+        record.application_id or "",
+    )

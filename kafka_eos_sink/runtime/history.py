@@ -1,0 +1,135 @@
+"""The history topic: one record per decided batch, for people and programs that watch writes.
+
+It is no part of the protocol. Whatever happens to it, a batch is written as without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
+from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+from kafka_eos_sink.protocol.record_batch import read_each_batch
+from kafka_eos_sink.runtime import driver_requests
+from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record
+from kafka_eos_sink.runtime.topics import create_history
+
+WITHIN_MS = 2_000
+"""For how long a batch may wait for its record."""
+AGAIN_AFTER_S = 60.0
+"""After a failure, so that not every micro-batch waits."""
+WINDOW = 2_000
+"""Offsets that a reader takes at a time, from the end of a partition to its start."""
+
+_not_before: dict[tuple[ClientConfig, str], float] = {}
+_partitions: dict[tuple[ClientConfig, str], int] = {}
+"""Of the topics that this process has written to, so that a micro-batch costs one request."""
+
+
+def write(admin: Admin, topic: str, record: BatchRecord) -> None:
+    """Append the record, and create the topic if it is missing; warn if that fails. Never raises."""
+    place = admin.client.config, topic
+    if time.monotonic() < _not_before.get(place, 0.0):
+        return
+    try:
+        problem = _append(admin, topic, record)
+    except KafkaEosError as failure:
+        problem = str(failure)
+    except Exception as failure:  # The batch is committed. Nothing here may look like its failure.
+        problem = type(failure).__name__
+    if problem is None:
+        _not_before.pop(place, None)
+        return
+    _not_before[place] = time.monotonic() + AGAIN_AFTER_S
+    warn_once(
+        f"the history topic {topic!r} lacks records, and writes go on without them ({problem}). Grant Write on the topic, and Create if "
+        "it is missing; an empty option history.topic switches the history off",
+        about=("history", topic, problem.split("]")[0]),
+    )
+
+
+def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
+    """Append the record; return the error code, None for success."""
+    deadline = admin.client.clock() + WITHIN_MS
+    place = admin.client.config, topic
+    # Popped, so that a failure leaves nothing behind.
+    count = _partitions.pop(place, 0)
+    if not count:
+        found = admin.topic(topic, deadline)
+        if found is None:
+            create_history(admin, topic, deadline)
+        count = 1 if found is None else len(found.partitions)
+    key = record.write_id.encode()
+    where = topic, (murmur2_bytes(key) & 0x7FFFFFFF) % count
+    step = AppendInTransaction(driver_requests.NO_PRODUCER, 0, (LogRecord(key, record.encoded()),))
+    appended = driver_requests.append(admin, step, where, max(1, deadline - admin.client.clock()))
+    if appended.error == ErrorCode.NONE:
+        _partitions[place] = count
+        return None
+    return "no response" if appended.error is None else ErrorCode.of(appended.error).name
+
+
+def read_history(admin: Admin, topic: str, write_id: str, *, limit: int, timeout_ms: int) -> tuple[BatchRecord, ...]:
+    """Return the newest records of a write id, the newest first. Records that the sink did not write are skipped.
+
+    Args:
+        timeout_ms: Bounds the whole reading.
+
+    Raises:
+        BrokerRefusedError: NO_HISTORY if the topic does not exist.
+        BrokerUnavailableError: REQUEST_DEADLINE if the records are not read in time.
+    """
+    deadline = admin.client.clock() + timeout_ms
+    topic_found = admin.topic(topic, deadline)
+    if topic_found is None:
+        raise BrokerRefusedError(
+            "NO_HISTORY",
+            f"there is no history topic {topic!r}: no write with a history has run on this cluster, or the writes use another "
+            "history.topic; name it with --history-topic",
+        )
+    where = [(topic, part.partition_index) for part in topic_found.partitions]
+    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
+    starts = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+    found: list[BatchRecord] = []
+    for each in where:
+        newest: deque[BatchRecord] = deque()
+        end = ends[each]
+        # From the end, because the topic may hold the batches of a month.
+        while end > starts[each] and len(newest) < limit:
+            begin = max(starts[each], end - WINDOW)
+            records = _between(admin, each, begin, end, deadline)
+            newest.extendleft(record for record in records if record.write_id == write_id)
+            end = begin
+        found += newest
+    return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
+
+
+def _between(admin: Admin, where: TopicPartition, first: int, end: int, deadline: int) -> list[BatchRecord]:
+    """Return the records of a range of offsets, the newest first."""
+    found: list[BatchRecord] = []
+    while first < end:
+        if admin.client.clock() > deadline:
+            raise BrokerUnavailableError(
+                "REQUEST_DEADLINE", f"{where[0]}-{where[1]} could not be read to its start in time; lower --limit"
+            )
+        fetched = admin.fetch(where, first, deadline, isolation="read_uncommitted")
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            break  # Retention removed the range while it was read.
+        limits = {"max_bytes": LARGEST_BATCH_BYTES, "max_records": LARGEST_BATCH_RECORDS}
+        for header, batch in read_each_batch(fetched.records or b"", **limits):
+            first = max(first, header.last_offset + 1)
+            if isinstance(batch, ProtocolError) or batch.control:
+                continue
+            for one in batch.records:
+                record = parse_record(one.key, one.value) if one.offset < end else None
+                found += [] if record is None else [record]
+    return found[::-1]

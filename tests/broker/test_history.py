@@ -1,0 +1,156 @@
+"""The history topic on a real Kafka: what a commit and a recovery leave there, and writes that cannot reach it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
+from kafka_testing import create_topic, read_committed, unique_topic
+
+TIMEOUT_MS = 30_000
+
+
+def settings_of(kafka: EmbeddedKafka, **changed: Any) -> session.WriteSettings:
+    """A write with a history of its own."""
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=2))
+    return replace(given, **{"history_topic": unique_topic("history"), **changed})
+
+
+def shown(given: session.WriteSettings, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    host, port = given.client.bootstrap_servers[0]
+    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write_id]
+    assert main(["history", *where, "--history-topic", given.history_topic, *more]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def records_of(given: session.WriteSettings, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(shown(given, capsys, "--json", *more))
+    return found
+
+
+def topic_exists(kafka: EmbeddedKafka, topic: str) -> bool:
+    with connected(kafka.bootstrap_servers) as admin:
+        return admin.topic(topic, admin.client.clock() + TIMEOUT_MS) is not None
+
+
+def test_commit_leaves_a_line_and_a_record(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    given = settings_of(any_kafka, user_metadata="ticket 7")
+    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
+        write_all(given, 3)
+    (line,) = [record for record in caplog.records if "written version 3" in record.getMessage()]
+    assert (line.__dict__["rows"], line.__dict__["transactions"]) == (3 * ROWS, 3)
+
+    (found,) = records_of(given, capsys)
+    assert (found["version"], found["rows"], found["transactions"]) == (3, 3 * ROWS, 3)
+    assert (found["format"], found["user_metadata"], found["recovered"]) == (1, "ticket 7", False)
+    assert (found["parts_copied"], found["attempts_ended"]) == (0, 0)
+    assert found["written_bytes"] > 3 * ROWS
+    assert 0 < found["headroom_ms"] < 900_000
+    assert all(found[f"{phase}_ms"] >= 0 for phase in ("plan", "write", "check", "decide", "end", "verify"))
+    assert found["plan_ms"] > 0
+    read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
+    for part in found["offsets"]:
+        offsets = [record.offset for record in read if record.partition == part["partition"]]
+        assert (part["topic"], part["first_offset"], part["last_offset"]) == (given.topic, min(offsets), max(offsets))
+
+
+def test_history_shows_the_newest_batches_first(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_eos_sink.runtime.history.WINDOW", 2)
+    given = settings_of(kafka)
+    for version in (3, 4, 5):
+        write_all(replace(given, version=version), 1)
+        write_all(replace(settings_of(kafka), history_topic=given.history_topic), 1)  # another write between
+    # Records that the sink did not write, also under its key.
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in (b"x", b'{"format": 1}', b"\x1b[31m"):
+        producer.produce(given.history_topic, key=given.write_id.encode(), value=value)
+    producer.flush(30)
+    assert [each["version"] for each in records_of(given, capsys)] == [5, 4, 3]
+    assert [each["version"] for each in records_of(given, capsys, "--limit", "2")] == [5, 4]
+    table = shown(given, capsys)
+    assert "\x1b[31m" not in table
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["5", "4", "3"]
+
+
+def test_history_topic_is_created_with_retention(kafka: EmbeddedKafka) -> None:
+    given = settings_of(kafka)
+    write_all(given, 1)
+    with connected(kafka.bootstrap_servers) as admin:
+        deadline = admin.client.clock() + TIMEOUT_MS
+        names = ("cleanup.policy", "retention.ms")
+        configs = admin.describe_configs("topic", given.history_topic, names, deadline)
+    assert configs == {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3_600_000)}
+
+
+def test_next_run_records_the_batch_that_it_recovers(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings_of(any_kafka)
+    plan = session.plan(given)
+    messages = tasks(given, plan, 2)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages)
+    write_all(given, 2)  # which skips: the version is recovered by its plan
+    (found,) = records_of(given, capsys)
+    assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 2, 2 * ROWS)
+    read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
+    assert {part["last_offset"] for part in found["offsets"]} <= {record.offset for record in read}
+    assert "2 parts copied" in shown(given, capsys)
+
+
+def test_empty_history_topic_leaves_no_record(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    given = settings_of(kafka, history_topic="")
+    write_all(given, 1)
+    write_all(replace(given, history_topic=DEFAULT_HISTORY_TOPIC, version=4), 1)
+    in_default_topic = records_of(replace(given, history_topic=DEFAULT_HISTORY_TOPIC), capsys)
+    assert [record["version"] for record in in_default_topic] == [4]
+
+
+def test_full_history_record_warns_once_and_commits(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafka_eos_sink.runtime.history.AGAIN_AFTER_S", 0.0)
+    given = settings_of(kafka, user_metadata="x" * 2_000_000)
+    for version in (3, 4):
+        write_all(replace(given, version=version), 1)
+    (warning,) = [record.getMessage() for record in caplog.records if "history" in record.getMessage()]
+    assert given.history_topic in warning
+    assert len(read_committed(kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
+
+
+def test_history_command_without_topic_names_the_option(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", "w"]
+    assert main(["history", *where, "--history-topic", unique_topic("none")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
+    assert "--history-topic" in line
+
+
+def test_status_and_commits_show_the_same(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    given = settings_of(kafka)
+    write_all(given, 1)
+    found = []
+    for command in ("status", "commits"):
+        assert (
+            main([command, "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--json"]) == 0
+        )
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert [each["state"] for each in found[0]] == ["finished"]

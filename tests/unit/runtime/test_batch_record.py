@@ -1,0 +1,195 @@
+"""The figures of a batch: its phases, the line of the log, and the record of the history."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import barrier_record, done_record
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    OffsetRange,
+    Plan,
+    PreparedTransaction,
+    TaskIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime import batch_record
+from kafka_eos_sink.runtime.batch_record import BatchRecord, Stopwatch, parse_record, record_of_commit
+
+DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=2, transaction_version=2)
+PLAN = Plan(
+    write_id="w",
+    nonce="n",
+    driver=DRIVER,
+    started_ms=1_000,
+    transaction_timeout_ms=60_000,
+    log_offset=0,
+    decisions=(),
+    plan_ms=11,
+    attempts_ended=2,
+)
+
+
+def part(first: int, last: int) -> OffsetRange:
+    return OffsetRange(topic="t", partition=0, first_offset=first, last_offset=last)
+
+
+def entry(partition: int, *offsets: OffsetRange) -> PreparedTransaction:
+    identity = replace(DRIVER, transactional_id=f"w.{partition}.0", producer_id=10 + partition)
+    return PreparedTransaction(partition=partition, identity=identity, part_offset=5, rows=100, offsets=offsets)
+
+
+DECISION = Decision(
+    write_id="w",
+    query_id="batch",
+    version=3,
+    nonce="n",
+    driver=DRIVER,
+    topic="t",
+    schema="",
+    offsets_hash=None,
+    transactions=(entry(0, part(0, 99)), entry(1, part(101, 200))),
+)
+
+
+def message(partition: int, write_ms: int) -> TaskMessage:
+    return TaskMessage(
+        plan=PLAN,
+        query_id="batch",
+        version=3,
+        task=TaskIdentity(partition=partition, attempt_number=0, task_attempt_id=partition),
+        outcome=TaskOutcome.PREPARED,
+        written_bytes=1_000,
+        write_ms=write_ms,
+        application_id="app-1",
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Seconds of the stopwatch, and of the wall."""
+    found = SimpleNamespace(s=0.0)
+    fake = SimpleNamespace(perf_counter=lambda: found.s, time_ns=lambda: round(1_000 * (1 + found.s)) * 1_000_000)
+    monkeypatch.setattr(batch_record, "time", fake)
+    return found
+
+
+def watched(clock: SimpleNamespace, *taken: tuple[float, steps.Step, Any]) -> Stopwatch:
+    watch = Stopwatch()
+    for seconds, step, result in taken:
+        clock.s += seconds
+        watch.saw(step, result)
+    return watch
+
+
+END = steps.EndTransactions((steps.End(identity=DRIVER, commit=True),))
+COMMIT: tuple[tuple[float, steps.Step, Any], ...] = (
+    (9.0, steps.Reached("commit.check"), None),
+    (0.1, steps.Now(), 0),
+    (0.0, steps.Reached("commit.before_decision"), None),
+    (0.2, END, ()),
+    (0.1, steps.Reached("commit.decided"), None),
+    (0.4, END, ()),
+    (0.5, steps.Now(), 0),
+    (0.1, steps.Reached("commit.finished"), None),
+    (7.0, steps.Append((done_record(DECISION, 1),)), 8),
+)
+
+
+def test_phases_are_measured_between_the_points(clock: SimpleNamespace) -> None:
+    watch = watched(clock, *COMMIT)
+    assert [watch.ms(phase) for phase in ("check", "decide", "end", "verify")] == [100, 300, 400, 600]
+    # The last EndTxn returned 9.8 s after a plan that began at 1 s of the wall clock.
+    record = record_of_commit(DECISION, PLAN, [message(0, 20), message(1, 30)], watch, 1)
+    assert (record.headroom_ms, record.attempts_ended) == (60_000 - 9_800, 3)
+    assert (record.rows, record.transactions, record.written_bytes) == (200, 2, 2_000)
+    assert (record.plan_ms, record.write_ms, record.application_id) == (11, 30, "app-1")
+    assert record.offsets == (part(0, 200),)
+    assert record.producers == ((10, 2), (11, 2))
+
+
+def test_copies_count_as_time_of_the_proofs(clock: SimpleNamespace) -> None:
+    written = steps.Written(rows=1, offsets=())
+    copied = (steps.Copied(written=written, part_offset=1), steps.Gone("deleted"))
+    copying: tuple[tuple[float, steps.Step, Any], ...] = (
+        (0.3, steps.CopyRecords(()), copied),
+        (0.1, steps.Reached("commit.before_decision"), None),
+    )
+    watch = watched(clock, *COMMIT[:6], *copying, *COMMIT[7:])
+    assert [watch.ms(phase) for phase in ("check", "decide", "end", "verify")] == [100, 300, 400, 500]
+    assert (watch.parts_copied, watch.finished) == (1, {"batch": 1})
+
+
+def test_only_an_appended_done_record_finishes_a_query(clock: SimpleNamespace) -> None:
+    done = steps.Append((done_record(DECISION, 1),))
+    assert watched(clock, (0.0, done, None)).finished == {}
+    assert watched(clock, (0.0, steps.Append((barrier_record("w", "n"),)), 4)).finished == {}
+    assert watched(clock, (0.0, done, 4)).finished == {"batch": 0}
+
+
+def test_headroom_is_unknown_without_a_timeout(clock: SimpleNamespace) -> None:
+    watch = watched(clock, *COMMIT)
+    forever = replace(PLAN, transaction_timeout_ms=2**31 - 1)
+    assert record_of_commit(DECISION, forever, [], watch, 0).headroom_ms is None
+    assert record_of_commit(DECISION, replace(PLAN, transaction_timeout_ms=1), [], watch, 0).headroom_ms == 0
+
+
+def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
+    record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
+    assert record.line() == (
+        "written version 3 of write id 'w': 200 rows; 1000 bytes; 2 transactions; "
+        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts ended; 0 parts copied; "
+        "50200 ms to the transaction timeout"
+    )
+    # A field that hides one of the logger's own raises.
+    made = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, "m", (), None, extra=record.figures())
+    assert (made.__dict__["write_id"], made.__dict__["decide_ms"]) == ("w", 300)
+
+
+def test_line_shows_no_control_characters() -> None:
+    record = BatchRecord(write_id="a\n\x1b[31m", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
+    assert record.line().isprintable()
+    assert "recovered version" in replace(record, recovered=True).line()
+
+
+def test_record_survives_json(clock: SimpleNamespace) -> None:
+    record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
+    record = replace(record, user_metadata="ticket 7 \N{SNOWMAN}")
+    assert parse_record(b"w", record.encoded()) == record
+    assert json.loads(record.encoded())["format"] == 1
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "format": {"format": 2},
+    "format of a bool": {"format": True},
+    "rows": {"rows": "many"},
+    "negative rows": {"rows": -2},
+    "bool": {"rows": True},
+    "time": {"finished_ms": 10**18},
+    "negative time": {"finished_ms": -1},
+    "offsets": {"offsets": [[1, 2]]},
+    "producers": {"producers": 7},
+    "surrogate": {"user_metadata": "\ud800"},
+    "other write": {"write_id": "v"},
+}
+
+
+@pytest.mark.parametrize("changed", HOSTILE.values(), ids=HOSTILE)
+def test_record_of_another_program_is_skipped(changed: dict[str, Any]) -> None:
+    record = BatchRecord(write_id="w", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
+    assert parse_record(b"w", json.dumps(record.as_json()).encode()) == record
+    assert parse_record(b"w", json.dumps(record.as_json() | changed).encode()) is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, b'{"format": 1}'])
+def test_value_that_is_no_record_is_skipped(value: bytes | None) -> None:
+    assert parse_record(b"w", value) is None
