@@ -177,9 +177,12 @@ def parse_key(key: bytes) -> LogKey | None:
         match fields:
             case ["barrier", str(write_id)]:
                 return LogKey("barrier", write_id, "", ())
-            case ["done", str(write_id), str(query_id)]:
+            # Spark's query ids are printable. Others could change the look of the commands that errors print.
+            case ["done", str(write_id), str(query_id)] if query_id.isprintable():
                 return LogKey("done", write_id, query_id, ())
-            case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if number >= 0:
+            case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if (
+                number >= 0 and query_id.isprintable()
+            ):
                 return LogKey(kind, write_id, query_id, (_plain(int, number, "partition"),))
     except UNREADABLE:
         pass

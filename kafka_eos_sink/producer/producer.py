@@ -336,7 +336,7 @@ class Producer:
         topic = self._topics.resolve([name])[name]
         if not isinstance(topic, TopicPartitions):
             raise topic.error(name)
-        letters = dead_letters(name, bad)
+        letters = dead_letters(name, bad, self._config)
         numbers = np.full(letters.num_rows, -1)
         self._batcher.add(
             TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)

@@ -14,7 +14,7 @@ Without a dead letter topic, the first such row fails the task. With one, the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,8 @@ LONGEST_KEPT_BYTES: Final = 65_536
 """The longest key that a too large row keeps as a dead letter."""
 LONGEST_KEPT_TOPIC: Final = 1_000
 """Characters."""
+LENGTH_BYTES: Final = 10
+"""At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,10 @@ def checked_rows(
     return good, bad
 
 
+def _largest_record(config: ProducerConfig) -> int:
+    return min(config.max_request_size, config.buffer_memory) - BATCH_OVERHEAD
+
+
 def _check_topic(
     topic: TopicPartitions,
     rows: Rows,
@@ -127,12 +133,12 @@ def _check_topic(
             bad.append(BadRows(code, reason, topic.topic, *_picked(rows, numbers, which)))
             np.logical_or(unfit, which, out=unfit)
 
-    limit = min(config.max_request_size, config.buffer_memory)
-    too_large = sizes > limit - BATCH_OVERHEAD
+    limit = _largest_record(config)
+    too_large = sizes > limit
     if too_large.any():
         largest = int(sizes[too_large].max())
         reason = (
-            f"takes up to {largest} bytes as a record, more than the {limit - BATCH_OVERHEAD} that max.request.size "
+            f"takes up to {largest} bytes as a record, more than the {limit} that max.request.size "
             f"({config.max_request_size}) and buffer.memory ({config.buffer_memory}) leave"
         )
         refuse(too_large, "RECORD_TOO_LARGE", reason)
@@ -187,8 +193,8 @@ def _picked(
     return rows.take(at), numbers[at]
 
 
-def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
-    """Build the dead letters, with the reason in their headers.
+def dead_letters(topic: str, bad: Sequence[BadRows], config: ProducerConfig) -> Rows:
+    """Build the dead letters, with the reason in their headers. A letter that would be too large keeps neither value nor own headers.
 
     Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
     """
@@ -209,7 +215,9 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
                 why["partition"] = group.rows.partition[at].as_py()
             why["timestamp"] = None if columns.timestamp is None else columns.timestamp[at].as_py()
             why["row"] = number
-            if group.code == "RECORD_TOO_LARGE":
+            parts = [key, value, *(part for header in (*own, *_reason_headers(why)) for part in header)]
+            size = sum(len(part) + LENGTH_BYTES for part in parts if part is not None)
+            if group.code == "RECORD_TOO_LARGE" or size > _largest_record(config):
                 # The dead letter topic may have the same limit. Key, topic, row number and size still identify the row.
                 own = []
                 why["value.bytes"] = None if value is None else len(value)
@@ -219,8 +227,7 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
                     key = None
             keys.append(key)
             values.append(value)
-            reasons = {f"kafka-eos.{name}": reason for name, reason in why.items() if reason is not None}
-            headers.append([*own, *((name.encode(), str(reason).encode()) for name, reason in reasons.items())])
+            headers.append([*own, *_reason_headers(why)])
     return Rows(
         topic=topic,
         partition=None,
@@ -230,3 +237,7 @@ def dead_letters(topic: str, bad: Sequence[BadRows]) -> Rows:
             headers=headers_array(headers),
         ),
     )
+
+
+def _reason_headers(why: Mapping[str, object]) -> list[tuple[bytes, bytes]]:
+    return [(f"kafka-eos.{name}".encode(), str(reason).encode()) for name, reason in why.items() if reason is not None]

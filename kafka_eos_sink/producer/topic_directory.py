@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import InvalidRowError, peer_text
+from kafka_eos_sink.errors import BrokerUnavailableError, InvalidRowError, peer_text
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -17,6 +17,8 @@ from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
 
 WAIT_MS = 50
+LEAST_WAIT_MS = 1_000
+"""For a missing topic, after a task has waited ``max.block.ms`` for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,17 @@ class TopicDirectory:
         self._sender = sender
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
+        self._waited_ms = 0
 
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        The directory waits only once for a missing topic.
+        The directory waits only once for a missing topic, and only briefly once it has waited max.block.ms for missing ones in all:
+        the transaction must not time out behind many wrong names.
 
         Raises:
             AuthorizationError: The principal may not describe a topic.
+            BrokerUnavailableError: REQUEST_DEADLINE if no broker has responded about a topic.
         """
         # One Metadata request names all topics. A broker closes the connection if it cannot parse one of them.
         invalid = {name: INVALID_NAME for name in topics if not is_topic_name(name)}
@@ -56,15 +61,24 @@ class TopicDirectory:
         # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
-        deadline = self._client.clock() + self._max_block_ms
+        started, least_ms = self._client.clock(), min(LEAST_WAIT_MS, self._max_block_ms)
+        deadline = started + max(least_ms, self._max_block_ms - self._waited_ms)
         while True:
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:
                 return found | invalid
             if self._client.clock() >= deadline:
-                waited = f"within {self._max_block_ms} ms (max.block.ms)"
-                reason = f"did not appear in the cluster's metadata {waited}; create it, or correct the name"
+                waited_ms = self._client.clock() - started
+                # Rows must not become dead letters because the brokers are away.
+                if silent := [name for name in missing if name not in self._client.metadata.topics]:
+                    raise BrokerUnavailableError(
+                        "REQUEST_DEADLINE",
+                        f"no broker has responded about topic {peer_text(silent[0])} in {waited_ms} ms (kafka.max.block.ms is "
+                        f"{self._max_block_ms}); check that the brokers can be reached",
+                    )
+                self._waited_ms += waited_ms
+                reason = f"did not appear in the cluster's metadata in {waited_ms} ms; create it, or correct the name"
                 return found | invalid | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
             self._await_metadata(deadline)
 

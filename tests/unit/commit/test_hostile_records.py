@@ -251,6 +251,8 @@ KEYS = [
     b'["done","\\ud800","batch"]',
     b'["done","w"]',
     b'["done",["w"],"batch"]',
+    b'["done","w","a\\n[KAFKA_EOS.X] b"]',
+    b'["part","w","a\\u001b[2J",0]',
     b'["decision","w","batch",0]\n',
     b"\xff\xfe",
     b"",

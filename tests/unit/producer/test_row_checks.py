@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
     given = rows([b"good", b"null", b"x" * 500, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
     (good,), bad = check(given, max_request_size=300, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad)
+    letters = dead_letters("dlq", bad, ProducerConfig())
     assert letters.topic == "dlq"
     headers = [{h["key"]: h["value"] for h in row} for row in letters.columns.headers.to_pylist()]
     by_code = {row["kafka-eos.error"]: row for row in headers}
@@ -137,7 +138,7 @@ def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
     (good,), (bad,) = check(Rows(topic=topics, partition=None, columns=columns), dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
     assert (bad.code, bad.topic) == ("UNKNOWN_TOPIC", "\ufffdx")
-    letters = dead_letters("dlq", [bad])
+    letters = dead_letters("dlq", [bad], ProducerConfig())
     assert header_bytes(letters.columns.headers, 0)[0] == (b"\xff", b"1")
 
 
@@ -152,7 +153,7 @@ def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
     )
     (good,), bad = check(given, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad)
+    letters = dead_letters("dlq", bad, ProducerConfig())
     assert letters.columns.timestamp is None
     found = {
         value: [(header["key"], header["value"]) for header in row if header["key"] not in REASONS]
@@ -164,6 +165,22 @@ def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
         b"both": [("kafka-eos.error", b"INVALID_TIMESTAMP"), ("kafka-eos.timestamp", b"-2")],
         b"no topic": [("kafka-eos.error", b"NULL_TOPIC"), ("kafka-eos.timestamp", b"-3")],
     }
+
+
+@pytest.mark.parametrize("part", ["value", "key", "header"])
+def test_row_that_is_too_large_as_a_letter_keeps_no_value_and_headers(part: str) -> None:
+    """Rows with another fault are never compared with the largest record, and the reasons take space, too."""
+    large = b"x" * 1_048_400
+    value, key, header = (large if part == name else b"small" for name in ("value", "key", "header"))
+    given = rows([value], [None], headers=[[{"key": "h", "value": header}]])
+    given = dataclasses.replace(given, columns=dataclasses.replace(given.columns, key=pa.array([key], pa.binary())))
+    _, bad = check(given, dead_letter_topic="dlq")
+    letters = dead_letters("dlq", bad, ProducerConfig())
+    assert record_sizes(letters.columns)[0] < 1_000
+    assert letters.columns.key.to_pylist() == [None if part == "key" else b"small"]
+    headers = {each["key"]: each["value"] for each in letters.columns.headers.to_pylist()[0]}
+    assert headers["kafka-eos.error"] == b"NULL_TOPIC"
+    assert headers["kafka-eos.value.bytes"] == str(len(value)).encode()
 
 
 def test_a_row_exactly_as_large_as_allowed_is_taken() -> None:
