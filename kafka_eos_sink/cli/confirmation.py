@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.cli.transactions import transactions_table
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def demo(
 
 
 def _show(terminal: Console, run: DemoRun) -> None:
-    from kafka_eos_sink.cli.commits import commits_table
+    from kafka_eos_sink.cli.status import commits_table
     from kafka_eos_sink.demo.report import census_table, chart
 
     writes = (run.exactly_once, run.at_least_once)

@@ -1,5 +1,90 @@
-"""``kafka-eos status``: the newest version of each write. ``kafka-eos commits`` is its older name."""
+"""``kafka-eos status``: the newest version of each write, from the commit log, as a table or as JSON."""
 
-from kafka_eos_sink.cli.commits import commits as status
+from __future__ import annotations
 
-__all__ = ["status"]
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.client.admin import connected
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kafka_eos_sink.runtime.commit_history import CommittedWrite
+
+_SHOWN_RANGES = 12
+_PROBLEM_WIDTH = 48
+_STYLES = {
+    "finished": "green",
+    "decided": "bold yellow",
+    "undecided": "bold yellow",
+    "prepared": "yellow",
+    "unreadable": "bold red",
+}
+
+
+def status(
+    bootstrap_servers: console.BootstrapServers = None,
+    write_id: Annotated[str | None, typer.Option(metavar="W", help="Only this write id.")] = None,
+    as_json: console.AsJson = False,
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Show the commit log: versions, rows, times and offsets.
+
+    The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
+    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: somebody else wrote into its
+    records, or a piece is gone. Writes without txnAppId leave no entry.
+
+    Example: kafka-eos status --write-id kafka-eos/nightly/orders
+
+    To see what is open now, with its age: kafka-eos transactions
+    """
+    # Imported here because it is slow, and other commands do not need it.
+    from kafka_eos_sink.runtime.commit_history import read_commit_history
+
+    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        writes = read_commit_history(
+            admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
+        )
+    if as_json:
+        console.print_json(writes)
+    elif writes:
+        console.output_console().print(commits_table(writes))
+    else:
+        console.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
+
+
+def commits_table(writes: Sequence[CommittedWrite]) -> Table:
+    """Build a table with one row per write; offsets are inclusive, one line per topic-partition."""
+    columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
+    right = ("version", "rows", "transactions")
+    return console.table(columns, map(_row, writes), right=right, unwrapped=columns[-1:])
+
+
+def _row(write: CommittedWrite) -> console.Row:
+    transactions = str(write.transactions)
+    if write.state == "decided":
+        aborted = f", {write.aborted} aborted" if write.aborted else ""
+        transactions = f"{write.committed} of {write.transactions} committed{aborted}"
+    state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
+    return (
+        [write.write_id, *([] if write.query_id in ("", "batch") else [f"query {write.query_id}"])],
+        "" if write.version is None else str(write.version),
+        Text(state, style=_STYLES.get(write.state, "")),
+        "" if write.finished_at is None else write.finished_at[:19].replace("T", " "),
+        "" if write.rows is None else f"{write.rows:,}",
+        transactions,
+        textwrap.wrap(write.problem, _PROBLEM_WIDTH) if write.problem else _offsets(write),
+    )
+
+
+def _offsets(write: CommittedWrite) -> list[str]:
+    lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
+    more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
+    return [*lines[:_SHOWN_RANGES], *more]

@@ -31,7 +31,7 @@ from typing import Any
 from crc32c import crc32c
 from rich.console import Console
 
-from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.client.topics_admin import FetchedPartition
 from kafka_eos_sink.commit import commit_log, steps
 from kafka_eos_sink.commit.log_reading import read_to_end

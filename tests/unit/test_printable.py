@@ -13,7 +13,7 @@ from rich.console import Console
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
 from kafka_eos_sink.cli.cluster_check import Finding
-from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.client.metadata import Broker
 from kafka_eos_sink.errors import KafkaEosError, one_sentence
 from kafka_eos_sink.logs import warn_once

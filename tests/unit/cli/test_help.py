@@ -9,6 +9,9 @@ import pytest
 
 from kafka_eos_sink.cli.main import _COMMANDS, main
 
+OTHER_NAMES = {"commits": "status"}
+"""Older names, whose help is that of the command."""
+
 
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_help_ends_with_an_example_and_a_neighbouring_command(
@@ -17,6 +20,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     monkeypatch.setenv("COLUMNS", "200")
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
+    command = OTHER_NAMES.get(command, command)
     options, _, end = text.partition("Example:")
     example, *_, neighbour = [line.strip() for line in end.splitlines() if line.strip()]
     assert f"kafka-eos {command}" in example
@@ -26,7 +30,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
-READING = ("topics", "consume", "check", "commits", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "status", "history", "transactions", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -48,13 +52,17 @@ def test_completion_lists_commands_that_begin_with_the_word(
     assert capsys.readouterr().out.split() == ["consume", "commits"]
 
 
-CONNECTING = ("topics", "consume", "check", "commits", "transactions", "recover", "repair", "resolve", "forget")
+CONNECTING = (
+    *("topics", "consume", "check", "status", "history", "transactions"),
+    *("recover", "repair", "resolve", "forget"),
+)
 REQUIRED = {
     "consume": ("--topic", "orders"),
     "recover": ("--write-id", "w"),
     "repair": ("--write-id", "w"),
     "resolve": ("--write-id", "w", "--version", "0", "--as", "rewrite"),
     "forget": ("--write-id", "w"),
+    "history": ("--write-id", "w"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.cli.commits import commits_table
+from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
