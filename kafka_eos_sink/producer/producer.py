@@ -90,7 +90,7 @@ class Producer:
             backoff=backoff,
         )
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
-        self._topics = TopicDirectory(client, self._sender, config.max_block_ms)
+        self._topics = TopicDirectory(client, self._sender, config.max_block_ms, config.transaction_timeout_ms)
         self._batcher = Batcher(client, config, self._accumulator, self._sender, wall_clock)
         self._slab: list[Rows] = []
         self._slab_bytes = 0

@@ -17,8 +17,6 @@ from kafka_eos_sink.protocol.messages import MetadataRequest
 from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
 
 WAIT_MS = 50
-LEAST_WAIT_MS = 1_000
-"""For a missing topic, after a task has waited ``max.block.ms`` for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +36,18 @@ INVALID_NAME = TopicProblem(code="INVALID_TOPIC", reason=f"has an invalid name; 
 class TopicDirectory:
     """The topics' partitions, or the reasons against writing to them."""
 
-    def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int) -> None:
+    def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int, timeout_ms: int | None = None) -> None:
         self._client = client
         self._sender = sender
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
-        self._waited_ms = 0
+        self._patience_ms = min(max_block_ms, max_block_ms if timeout_ms is None else timeout_ms // 10)
 
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        The directory waits only once for a missing topic, and only briefly once it has waited max.block.ms for missing ones in all:
-        the transaction must not time out behind many wrong names.
+        A task waits for topics that a broker has called unknown for max.block.ms in all, and at most for a tenth of its transaction
+        timeout: the transaction must not time out behind wrong names.
 
         Raises:
             AuthorizationError: The principal may not describe a topic.
@@ -61,26 +59,26 @@ class TopicDirectory:
         # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
-        started, least_ms = self._client.clock(), min(LEAST_WAIT_MS, self._max_block_ms)
-        deadline = started + max(least_ms, self._max_block_ms - self._waited_ms)
+        started = self._client.clock()
         while True:
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:
                 return found | invalid
-            if self._client.clock() >= deadline:
-                waited_ms = self._client.clock() - started
+            waited_ms = self._client.clock() - started
+            silent = [name for name in missing if name not in self._client.metadata.topics]
+            if silent and waited_ms >= self._max_block_ms:
                 # Rows must not become dead letters because the brokers are away.
-                if silent := [name for name in missing if name not in self._client.metadata.topics]:
-                    raise BrokerUnavailableError(
-                        "REQUEST_DEADLINE",
-                        f"no broker has responded about topic {peer_text(silent[0])} in {waited_ms} ms (kafka.max.block.ms is "
-                        f"{self._max_block_ms}); check that the brokers can be reached",
-                    )
-                self._waited_ms += waited_ms
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE",
+                    f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms); check "
+                    "that the brokers can be reached",
+                )
+            if not silent and waited_ms >= self._patience_ms:
+                self._patience_ms -= waited_ms
                 reason = f"did not appear in the cluster's metadata in {waited_ms} ms; create it, or correct the name"
                 return found | invalid | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
-            self._await_metadata(deadline)
+            self._await_metadata(started + self._max_block_ms)
 
     def refreshed(self, topic: str) -> TopicPartitions | TopicProblem:
         """Look up a topic after a metadata refresh, if one arrives within max.block.ms."""

@@ -106,15 +106,14 @@ def read_history(admin: Admin, topic: str, write_id: str, *, limit: int, timeout
         # From the end, because the topic may hold the batches of a month.
         while end > starts[each] and len(newest) < limit:
             begin = max(starts[each], end - WINDOW)
-            records = _between(admin, each, begin, end, deadline)
-            newest.extendleft(record for record in records if record.write_id == write_id)
+            newest.extendleft(_between(admin, each, begin, end, write_id.encode(), deadline))
             end = begin
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
 
 
-def _between(admin: Admin, where: TopicPartition, first: int, end: int, deadline: int) -> list[BatchRecord]:
-    """Return the records of a range of offsets, the newest first."""
+def _between(admin: Admin, where: TopicPartition, first: int, end: int, key: bytes, deadline: int) -> list[BatchRecord]:
+    """Return the records with a key in a range of offsets, the newest first."""
     found: list[BatchRecord] = []
     while first < end:
         if admin.client.clock() > deadline:
@@ -129,7 +128,8 @@ def _between(admin: Admin, where: TopicPartition, first: int, end: int, deadline
             first = max(first, header.last_offset + 1)
             if isinstance(batch, ProtocolError) or batch.control:
                 continue
+            # Others may write to the topic. Their records are neither parsed nor kept.
             for one in batch.records:
-                record = parse_record(one.key, one.value) if one.offset < end else None
+                record = parse_record(key, one.value) if one.offset < end and one.key == key else None
                 found += [] if record is None else [record]
     return found[::-1]

@@ -44,8 +44,8 @@ class Cluster:
         self.now += ms
 
 
-def directory(cluster: Any) -> TopicDirectory:
-    return TopicDirectory(cluster, cluster, MAX_BLOCK_MS)
+def directory(cluster: Any, timeout_ms: int | None = None) -> TopicDirectory:
+    return TopicDirectory(cluster, cluster, MAX_BLOCK_MS, timeout_ms)
 
 
 def code_of(found: Any) -> str:
@@ -73,6 +73,25 @@ def test_many_missing_topics_wait_max_block_ms_once() -> None:
     for number in range(15):
         assert code_of(topics.resolve([f"missing-{number}"])[f"missing-{number}"]) == "UNKNOWN_TOPIC"
     assert MAX_BLOCK_MS <= cluster.now < 2 * MAX_BLOCK_MS
+
+
+def test_wait_for_missing_topics_fits_a_short_transaction_timeout() -> None:
+    cluster = Cluster(responds=True)
+    topics = directory(cluster, timeout_ms=60_000)
+    for number in range(15):
+        topics.resolve([f"missing-{number}"])
+    assert 6_000 <= cluster.now < 12_000
+
+
+def test_brokers_get_max_block_ms_to_respond_after_many_missing_topics() -> None:
+    cluster = Cluster(responds=True)
+    topics = directory(cluster)
+    topics.resolve(["missing"])
+    cluster.responds = False
+    before = cluster.now
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        topics.resolve(["orders"])
+    assert cluster.now - before >= MAX_BLOCK_MS
 
 
 def test_invalid_names_are_never_requested() -> None:
