@@ -26,7 +26,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
-READING = ("topics", "consume", "check", "commits", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "commits", "audit", "transactions", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -48,9 +48,21 @@ def test_completion_lists_commands_that_begin_with_the_word(
     assert capsys.readouterr().out.split() == ["consume", "commits"]
 
 
-CONNECTING = ("topics", "consume", "check", "commits", "transactions", "recover", "repair", "resolve", "forget")
+CONNECTING = (
+    "topics",
+    "consume",
+    "check",
+    "commits",
+    "audit",
+    "transactions",
+    "recover",
+    "repair",
+    "resolve",
+    "forget",
+)
 REQUIRED = {
     "consume": ("--topic", "orders"),
+    "audit": ("--write-id", "w"),
     "recover": ("--write-id", "w"),
     "repair": ("--write-id", "w"),
     "resolve": ("--write-id", "w", "--version", "0", "--as", "rewrite"),
