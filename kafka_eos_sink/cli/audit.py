@@ -55,13 +55,13 @@ def audit(
             batch = "batch" if version is None else f"version {version}"
             raise BrokerRefusedError("NO_HISTORY", f"the history {history_topic} holds no {batch} of {write_id!r}")
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
-    if html is not None:
-        _write(html, page(write_id, audits))
     if as_json:
         console.print_json(audits)
     else:
         rows = [row for each in audits for row in _rows(each)]
         console.output_console().print(console.table(_COLUMNS, rows, right=_RIGHT))
+    if html is not None:
+        _write(html, page(write_id, audits))
     if wrong := [each for each in audits if not each.is_as_decided]:
         raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
 

@@ -57,7 +57,8 @@ def page(write_id: str, audits: Sequence[BatchAudit]) -> str:
     """Build the page. Every text is escaped, because names come from Kafka."""
     wrong = sum(not each.is_as_decided for each in audits)
     hidden = sum(each.verdict == "not readable" for each in audits)
-    summary = f"{len(audits)} batches: {len(audits) - wrong - hidden} complete, {hidden} not fully readable, {wrong} not as decided."
+    complete = len(audits) - wrong - hidden
+    summary = f"Batches: {len(audits)}. Complete: {complete}. Not fully readable: {hidden}. Not as decided: {wrong}."
     return _PAGE.format(
         title=_text(f"Audit of {write_id}"),
         summary=_text(summary),
@@ -89,7 +90,7 @@ def _chart(bars: Iterable[tuple[str, dict[str, int]]]) -> str:
             y, width = top + 20 + below * (_BAR + 2), round((_WIDTH - _ROOM) * rows / longest, 1)
             lines.append(f'<rect class="{kind}" x="0" y="{y}" width="{width}" height="{_BAR}" rx="2"/>')
             lines.append(f'<text x="{width + 6}" y="{y + 12}">{rows:,}</text>')
-    return f'<svg role="img" viewBox="0 0 {_WIDTH} {len(shown) * _LINE}">{"".join(lines)}</svg>'
+    return f'<svg role="img" aria-label="Rows decided and found" viewBox="0 0 {_WIDTH} {len(shown) * _LINE}">{"".join(lines)}</svg>'
 
 
 def _rows(audit: BatchAudit) -> Iterator[str]:

@@ -26,10 +26,10 @@ LINES = {
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
-    # audit and its web page: 211
-    "cli": 2_138,
+    # audit and its web page: 212
+    "cli": 2_139,
 }
-ALL_LINES = 26_800  # commit/, 4,343 of them, is to be 3,500
+ALL_LINES = 26_801  # commit/, 4,343 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
