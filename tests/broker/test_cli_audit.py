@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, prepared_by, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -86,6 +87,13 @@ def write_beside(kafka: EmbeddedKafka, topic: str, *, commit: bool) -> None:
     (producer.commit_transaction if commit else producer.abort_transaction)(60)
 
 
+def delete_before(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
+    """Delete the records of the first partition, as retention does."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for deleted in admin.delete_records([confluent_kafka.TopicPartition(topic, 0, offset)]).values():
+        deleted.result(30)
+
+
 def test_finished_batch_is_complete(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -158,7 +166,13 @@ def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pyte
     plan = session.plan(given)
     first = attempt(given, plan, 0)
     session.commit(given, plan, [first, attempt(given, plan, 1)])
-    delete_rows(any_kafka, [first])
+    # Within a batch: a Fetch returns it whole all the same.
+    ((written,),) = [prepared.offsets for prepared in prepared_by([first])]
+    delete_before(any_kafka, written.topic, written.first_offset + 3)
+    (found,) = audited(given, capsys)
+    assert figures(found) == (2 * ROWS, 2 * ROWS - 3, 0, 3, "not readable")
+
+    delete_before(any_kafka, written.topic, written.last_offset + 1)
     (found,) = audited(given, capsys)
     assert figures(found) == (2 * ROWS, ROWS, 0, ROWS, "not readable")
     (part,) = found["partitions"]
