@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, rows_of, tasks, write_all, write_settings
@@ -73,12 +74,14 @@ def claim(given: session.WriteSettings, **changed: Any) -> None:
 
 
 def attempt(
-    given: session.WriteSettings, plan: session.Plan, task: int, attempt_number: int = 0
+    given: session.WriteSettings, plan: session.Plan, task: int, attempt_number: int = 0, *, partitions: int = 1
 ) -> session.TaskMessage:
+    """A task's rows, spread over the first partitions."""
     identity = session.TaskIdentity(
         partition=task, attempt_number=attempt_number, task_attempt_id=10 * attempt_number + task
     )
-    return session.write_task(given, plan, identity, iter([rows_of(given.topic or "", task)]))
+    where = pa.array([row % partitions for row in range(ROWS)], pa.int32())
+    return session.write_task(given, plan, identity, iter([replace(rows_of(given.topic or "", task), partition=where)]))
 
 
 def write_beside(kafka: EmbeddedKafka, topic: str, *, commit: bool) -> None:
@@ -99,7 +102,9 @@ def test_finished_batch_is_complete(
 ) -> None:
     given = settings_of(any_kafka)
     for version in (3, 4, 5):
-        write_all(replace(given, version=version), 3)
+        one = replace(given, version=version)
+        plan = session.plan(one)
+        session.commit(one, plan, [attempt(one, plan, task, partitions=2) for task in range(3)])
     (found,) = audited(given, capsys)
     assert (found["version"], *figures(found)) == (5, 3 * ROWS, 3 * ROWS, 0, 0, "complete")
     (older,) = audited(given, capsys, "--version", "3")
@@ -120,10 +125,12 @@ def test_finished_batch_is_complete(
         (part["partition"], each["version"]): part["found"] for each in (*both, older) for part in each["partitions"]
     }
 
+    assert len(rows) == 6  # two partitions of three batches
+
     report = tmp_path / "report.html"
     table, _ = shown(given, capsys, "--html", str(report))
     assert "complete" in table
-    assert f"{given.topic}-0" in table
+    assert all(f"{given.topic}-{partition}" in table for partition in (0, 1))
     assert given.write_id in report.read_text("utf-8")
 
 
