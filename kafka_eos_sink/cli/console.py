@@ -65,11 +65,11 @@ PropertiesFile = Annotated[
 WriteId = Annotated[
     str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `commits` show it.")
 ]
-HistoryTopic = Annotated[
-    str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
-]
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
+]
+HistoryTopic = Annotated[
+    str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
