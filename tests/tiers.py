@@ -251,6 +251,8 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_commit_log_creation.py", ALL),
     Rule("broker/test_history.py::test_history_topic_is_created_with_retention", ALL),
     Rule("broker/test_history.py::test_status_and_commits_show_the_same", ALL),
+    Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),
+    Rule("broker/test_cli_audit.py::test_missing_rows_of_compacted_topic_are_not_readable", ALL),
     Rule("broker/test_verified_appends.py", ALL),
     Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(

@@ -78,10 +78,13 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
     return "no response" if appended.error is None else ErrorCode.of(appended.error).name
 
 
-def read_history(admin: Admin, topic: str, write_id: str, *, limit: int, timeout_ms: int) -> tuple[BatchRecord, ...]:
+def read_history(
+    admin: Admin, topic: str, write_id: str, *, limit: int, timeout_ms: int, version: int | None = None
+) -> tuple[BatchRecord, ...]:
     """Return the newest records of a write id, the newest first. Records that the sink did not write are skipped.
 
     Args:
+        version: Only of this version; None for all.
         timeout_ms: Bounds the whole reading.
 
     Raises:
@@ -106,7 +109,8 @@ def read_history(admin: Admin, topic: str, write_id: str, *, limit: int, timeout
         # From the end, because the topic may hold the batches of a month.
         while end > starts[each] and len(newest) < limit:
             begin = max(starts[each], end - WINDOW)
-            newest.extendleft(_between(admin, each, begin, end, write_id.encode(), deadline))
+            records = _between(admin, each, begin, end, write_id.encode(), deadline)
+            newest.extendleft(record for record in records if version in (None, record.version))
             end = begin
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])

@@ -30,7 +30,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
-READING = ("topics", "consume", "check", "status", "history", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "status", "history", "audit", "transactions", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -53,11 +53,12 @@ def test_completion_lists_commands_that_begin_with_the_word(
 
 
 CONNECTING = (
-    *("topics", "consume", "check", "status", "history", "transactions"),
+    *("topics", "consume", "check", "status", "history", "audit", "transactions"),
     *("recover", "repair", "resolve", "forget"),
 )
 REQUIRED = {
     "consume": ("--topic", "orders"),
+    "audit": ("--write-id", "w"),
     "recover": ("--write-id", "w"),
     "repair": ("--write-id", "w"),
     "resolve": ("--write-id", "w", "--version", "0", "--as", "rewrite"),

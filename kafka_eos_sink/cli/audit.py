@@ -1,0 +1,99 @@
+"""``kafka-eos audit``: compare what the history names of a write with what its topics hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, KafkaEosError
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.runtime.audit import BatchAudit
+
+_RIGHT = ("version", "decided", "found", "missing", "not readable")
+_COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "verdict")
+
+
+def audit(
+    write_id: console.WriteId,
+    version: Annotated[int | None, typer.Option("--version", metavar="V", min=0, help="Only this version.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 1,
+    as_json: console.AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", dir_okay=False, help="Also write the report as a web page.")
+    ] = None,
+    bootstrap_servers: console.BootstrapServers = None,
+    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Count the rows of the newest batches in their topics, and compare them with what was decided.
+
+    The command takes the offsets and producers of each batch from the history and reads these offsets with
+    isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an
+    open transaction blocks, are named as not readable. Exit status 1 if rows are missing, or more than decided.
+
+    Example: kafka-eos audit --write-id kafka-eos/nightly/orders --limit 5 --html report.html
+
+    To see when each batch was written, and how long it took: kafka-eos history
+    """
+    # Imported here because reading records is slow to import, and --help does not need it.
+    from kafka_eos_sink.cli.audit_page import page
+    from kafka_eos_sink.runtime.audit import audit_batch
+    from kafka_eos_sink.runtime.history import read_history
+
+    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        records = read_history(
+            admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
+        )
+        if not records:
+            batch = "batch" if version is None else f"version {version}"
+            raise BrokerRefusedError("NO_HISTORY", f"the history {history_topic} holds no {batch} of {write_id!r}")
+        audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
+    if as_json:
+        console.print_json(audits)
+    else:
+        rows = [row for each in audits for row in _rows(each)]
+        console.output_console().print(console.table(_COLUMNS, rows, right=_RIGHT))
+    if html is not None:
+        _write(html, page(write_id, audits))
+    if wrong := [each for each in audits if not each.is_as_decided]:
+        raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
+
+
+def _write(html: Path, text: str) -> None:
+    try:
+        # Names come from Kafka and need not be valid text.
+        html.write_bytes(text.encode("utf-8", "replace"))
+    except OSError as failure:
+        raise ConfigurationError("INVALID_OPTIONS", f"--html {html}: {failure.strerror}") from failure
+
+
+def _rows(audit: BatchAudit) -> Iterator[console.Row]:
+    figures = (audit.record.rows, audit.found, audit.missing, audit.not_readable)
+    style = "green" if audit.verdict == "complete" else "yellow" if audit.is_as_decided else "bold red"
+    yield (
+        str(audit.record.version),
+        "",
+        "",
+        *(f"{each:,}" for each in figures),
+        Text(audit.verdict, style=style),
+    )
+    for part in audit.partitions:
+        offsets = f"{part.first_offset}..{part.last_offset}"
+        hidden = f"{part.hidden:,} offsets: {part.reason}" if part.reason else ""
+        yield "", f"{part.topic}-{part.partition}", offsets, "", f"{part.found:,}", "", "", hidden
+
+
+def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:
+    versions = "; ".join(
+        f"version {each.record.version} has {each.found} of {each.record.rows} rows, {each.missing} missing"
+        for each in wrong[:3]
+    )
+    more = f" and {len(wrong) - 3} more versions" if len(wrong) > 3 else ""
+    return f"the topics do not hold what write id {write_id!r} decided: {versions}{more}; compare the rows with verify_exactly_once.py"

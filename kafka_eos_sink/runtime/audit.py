@@ -1,0 +1,174 @@
+"""Compares what the history names of a batch with the rows that a ``read_committed`` consumer sees.
+
+The record holds the rows of the whole batch and the offsets of each partition. So rows are compared per batch, and found per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.committed_records import read_committed
+from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.errors import AuthorizationError
+from kafka_eos_sink.runtime.batch_record import BatchRecord
+
+Verdict = Literal["complete", "not readable", "missing", "too many"]
+"""complete      as many rows as decided
+not readable  fewer, and the offsets that nobody can read explain it
+missing       fewer than that
+too many      more rows than decided"""
+
+REMOVED = "removed by retention or DeleteRecords"
+BLOCKED = "blocked by an open transaction; kafka-eos transactions shows it"
+NO_PARTITION = "the topic or the partition does not exist, or Describe is missing"
+COMPACTED = "the topic is compacted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCount:
+    """The rows of a batch in one topic-partition.
+
+    hidden  offsets of the range that a consumer cannot read; ``reason`` names why. Each may have held a row of the batch.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    found: int = 0
+    hidden: int = 0
+    reason: str | None = None
+
+    @property
+    def offsets(self) -> int:
+        return max(0, self.last_offset + 1 - self.first_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAudit:
+    """A batch as its record names it, and what is found of it."""
+
+    record: BatchRecord
+    partitions: tuple[PartitionCount, ...]
+
+    @property
+    def found(self) -> int:
+        return sum(part.found for part in self.partitions)
+
+    @property
+    def missing(self) -> int:
+        """Rows that are missing even if each hidden offset held one."""
+        return max(0, self.record.rows - self.found - sum(part.hidden for part in self.partitions))
+
+    @property
+    def not_readable(self) -> int:
+        """Rows that hidden offsets held."""
+        return max(0, self.record.rows - self.found - self.missing)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.missing:
+            return "missing"
+        if self.found > self.record.rows:
+            return "too many"
+        return "not readable" if self.not_readable else "complete"
+
+    @property
+    def is_as_decided(self) -> bool:
+        """Whether everything that can be read is there, once."""
+        return self.verdict in ("complete", "not readable")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "write_id": self.record.write_id,
+            "query_id": self.record.query_id,
+            "version": self.record.version,
+            "finished_at": self.record.finished_at,
+            "application_id": self.record.application_id,
+            "expected": self.record.rows,
+            "found": self.found,
+            "missing": self.missing,
+            "not_readable": self.not_readable,
+            "verdict": self.verdict,
+            "partitions": [asdict(part) for part in self.partitions],
+        }
+
+
+def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchAudit:
+    """Count the rows of a batch, one Fetch response in memory at a time.
+
+    Args:
+        timeout_ms: Bounds the look-up of the offsets. Reading fails after a minute without a record.
+
+    Raises:
+        KafkaEosError: TOPIC_NOT_READ if records are deleted while they are read, or none arrives.
+        AuthorizationError, BrokerRefusedError, BrokerUnavailableError, ProtocolError.
+    """
+    deadline = admin.client.clock() + timeout_ms
+    topics = {name: admin.topic(name, deadline) for name in {part.topic for part in record.offsets}}
+    present = {
+        (name, part.partition_index) for name, topic in topics.items() if topic is not None for part in topic.partitions
+    }
+    where = present & {(part.topic, part.partition) for part in record.offsets}
+    producers = frozenset(record.producers)
+    starts = admin.list_offsets(where, deadline, timestamp=EARLIEST)
+    stable = admin.list_offsets(where, deadline)
+    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
+    counts = []
+    for part in record.offsets:
+        counted, place = PartitionCount(**asdict(part)), (part.topic, part.partition)
+        if place in starts:
+            counted = _visible(counted, starts[place], stable[place], ends[place])
+            counted = replace(counted, found=_rows(admin, part, producers, starts[place], stable[place]))
+        else:
+            counted = replace(counted, hidden=counted.offsets, reason=NO_PARTITION)
+        counts.append(counted)
+    found = BatchAudit(record=record, partitions=tuple(counts))
+    return _without_compacted(admin, found, deadline) if found.missing else found
+
+
+def _visible(part: PartitionCount, start: int, stable: int, end: int) -> PartitionCount:
+    """Count the offsets before the log start, and between the last stable offset and the end of the log."""
+    past = part.last_offset + 1
+    removed = max(0, min(past, start) - part.first_offset)
+    # Behind the end of the log nothing is hidden: those records were lost.
+    blocked = max(0, min(past, end) - max(part.first_offset, stable))
+    reasons = [reason for count, reason in ((removed, REMOVED), (blocked, BLOCKED)) if count]
+    return replace(part, hidden=removed + blocked, reason="; ".join(reasons) or None)
+
+
+def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]], start: int, stable: int) -> int:
+    """Count the rows of these producers; rows of others, and of other transactions of the same ids, lie between."""
+    first, end = max(part.first_offset, start), min(part.last_offset + 1, stable)
+    return sum(
+        # DeleteRecords can end within a batch, which the broker then returns whole.
+        sum(first <= record.offset < end for record in batch.records)
+        for batch in read_committed(admin, part.topic, part.partition, first, end)
+        if (batch.producer_id, batch.producer_epoch) in producers
+    )
+
+
+def _without_compacted(admin: Admin, found: BatchAudit, deadline: int) -> BatchAudit:
+    """Count every other offset of a compacted topic as hidden: a later row with the same key may have replaced a row."""
+    compacted = {topic for topic in {part.topic for part in found.partitions} if _is_compacted(admin, topic, deadline)}
+    return replace(
+        found,
+        partitions=tuple(
+            replace(part, hidden=part.offsets - part.found, reason="; ".join(filter(None, (part.reason, COMPACTED))))
+            if part.topic in compacted and part.reason != NO_PARTITION
+            else part
+            for part in found.partitions
+        ),
+    )
+
+
+def _is_compacted(admin: Admin, topic: str, deadline: int) -> bool:
+    try:
+        policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy", "")
+    except AuthorizationError:
+        return False
+    return "compact" in policy
