@@ -68,6 +68,9 @@ WriteId = Annotated[
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
 ]
+HistoryTopic = Annotated[
+    str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 

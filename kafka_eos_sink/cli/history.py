@@ -20,9 +20,7 @@ def history(
     bootstrap_servers: console.BootstrapServers = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 20,
     as_json: console.AsJson = False,
-    history_topic: Annotated[
-        str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
-    ] = "__kafka_eos_history",
+    history_topic: console.HistoryTopic = "__kafka_eos_history",
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the newest batches of a write, the newest first.

@@ -19,16 +19,18 @@ LINES = {
     "client": 4_359,
     "producer": 3_019,  # with what hostile rows must not do, and turns for several producers of one client
     # with figures and history of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer; to be 1,300
-    "runtime": 3_100,
+    # with readers of commit log and history that continue where they stopped, for `top`
+    "runtime": 3_170,
     "settings": 1_627,  # history.topic and userMetadata: 26; the table is also the text of docs/configuration.md
     "spark": 1_208,  # with the figures that only tasks know
     "jobs": 707,  # with kafka.properties.file in place of --bootstrap-servers
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
-    # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters
-    "cli": 1_927,
+    # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
+    # with `top`: 350
+    "cli": 2_290,
 }
-ALL_LINES = 26_412  # commit/, 4,343 of them, is to be 3,500
+ALL_LINES = 26_850  # commit/, 4,343 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
@@ -43,6 +45,7 @@ MANY_PARAMETERS = {
     "finish": "a decision, its driver, and how the two callers finish it",
     "recover": "the options of a command",
     "resolve": "the options of a command",
+    "top": "the options of a command",
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -26,7 +26,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
-READING = ("topics", "consume", "check", "commits", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "commits", "top", "transactions", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -48,7 +48,7 @@ def test_completion_lists_commands_that_begin_with_the_word(
     assert capsys.readouterr().out.split() == ["consume", "commits"]
 
 
-CONNECTING = ("topics", "consume", "check", "commits", "transactions", "recover", "repair", "resolve", "forget")
+CONNECTING = ("topics", "consume", "check", "commits", "top", "transactions", "recover", "repair", "resolve", "forget")
 REQUIRED = {
     "consume": ("--topic", "orders"),
     "recover": ("--write-id", "w"),
