@@ -15,7 +15,8 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.cli.cluster_view import ClusterWatch
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
@@ -25,7 +26,7 @@ from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, Decisi
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, read_committed, wait_until
+from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -309,6 +310,24 @@ def test_missing_right_on_history_topic_warns_once_and_commits(
     assert "'log-everything'" in warning
     assert "Grant Write on the topic, and Create" in warning
     assert len(read_committed(guarded.plaintext_servers, "data-history")) == 4 * ROWS
+
+
+def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> None:
+    user = "commit-log-write"
+    transactional_id = "kafka-eos/top/data.0.0"
+    producer = open_transaction(guarded.plaintext_servers, transactional_id, f"data-{user}", partitions=1)
+    try:
+        with connected(client_of(guarded, user)) as admin:
+            watch = ClusterWatch(admin, f"log-{user}", f"log-{user}", transactional_id)
+            views = [watch.look(), watch.look()]
+    finally:
+        producer.abort_transaction(60)
+    for found in views:
+        assert [line.split(":")[0] for line in found.not_read] == ["writes", "rates and copies"]
+        assert all("TOPIC_AUTHORIZATION_FAILED" in line and f"log-{user}" in line for line in found.not_read)
+        assert all(": Read" in line for line in found.not_read)
+        (blocked,) = found.blocked
+        assert (blocked.topic, blocked.hidden_offsets, blocked.blocked_by) == (f"data-{user}", 1, (transactional_id,))
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:
