@@ -130,8 +130,10 @@ def _blocked(each: BlockedPartition) -> console.Row:
 
 def _write(line: WriteLine, now_ms: int) -> console.Row:
     write = line.write
+    # A streaming query without a prefix has its query id in the write id.
+    has_query = write.query_id != "batch" and write.query_id not in write.write_id
     return (
-        [write.write_id, *([] if write.query_id in ("", "batch") else [f"query {write.query_id}"])],
+        [write.write_id, *([f"query {write.query_id}"] if has_query else [])],
         "" if write.version is None else str(write.version),
         Text(write.state, style=STATE_STYLES.get(write.state, "")),
         "" if write.finished_ms is None else f"{duration(max(0, now_ms - write.finished_ms))} ago",

@@ -188,7 +188,10 @@ class CommitLogWatch:
         self._views = {(topic, partition): LogView(write_id) for partition in partitions}
 
     def writes(self) -> tuple[CommittedWrite, ...]:
-        """Return the writes in the commit log, the last finished ones last."""
+        """Return the writes in the commit log, the last finished ones last.
+
+        A later reading may count fewer ``committed`` and ``aborted`` transactions of a write that has ended.
+        """
         deadline = self._admin.client.clock() + self._timeout_ms
         if self._admin.topic(self._topic, deadline) is None:
             raise BrokerRefusedError(

@@ -107,7 +107,7 @@ def test_long_ids_are_folded_into_80_columns_and_whole() -> None:
 def test_hostile_texts_are_printable_and_add_no_line() -> None:
     found = ClusterView(
         now_ms=NOW,
-        writes=write_lines([write(EVIL, query_id=EVIL)], []),
+        writes=write_lines([write(EVIL, query_id=f"{EVIL}2")], []),
         transactions=(transaction(EVIL),),
         blocked=(blocked(EVIL, topic=EVIL),),
         not_read=(EVIL,),
@@ -116,6 +116,13 @@ def test_hostile_texts_are_printable_and_add_no_line() -> None:
     assert not set("\x1b\x07\x9b\u202e") & set(text)
     assert text.count("evil") == 6
     assert len([line for line in text.splitlines() if line]) == 1 + 1 + 2 + 2 + 3
+
+
+def test_query_id_stands_below_a_write_id_without_it() -> None:
+    lines = write_lines([write("kafka-eos-1f", query_id="1f"), write("orders", query_id="2e")], [])
+    text = shown(ClusterView(now_ms=NOW, writes=lines))
+    assert "query 2e" in text
+    assert "query 1f" not in text
 
 
 def test_many_rows_end_with_their_number() -> None:
