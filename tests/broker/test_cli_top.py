@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import select
 import signal
 import subprocess
@@ -174,6 +173,28 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
             assert 0 not in offsets
 
 
+def test_one_watch_follows_a_write_through_its_states(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = new_write(any_kafka)
+    later = replace(given, version=4)
+    write_all(given, 2)
+    with connected(any_kafka.bootstrap_servers) as admin:
+        log = CommitLogWatch(admin, given.commit_log_topic, timeout_ms=TIMEOUT_MS)
+
+        def states() -> set[tuple[str, int | None, int]]:
+            return {(write.state, write.version, write.transactions) for write in log.writes()}
+
+        assert states() == {("finished", 3, 2)}
+        plan = session.plan(later)
+        messages = tasks(later, plan, 3)
+        assert states() == {("finished", 3, 2), ("prepared", 4, 3)}
+        die_at("commit.decided", later, plan, messages, monkeypatch)
+        assert states() == {("decided", 4, 3)}
+        session.plan(replace(given, version=5))
+        assert states() == {("finished", 4, 3)}
+
+
 def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None:
     servers, given = kafka.bootstrap_servers, new_write(kafka)
     for version in (3, 4):
@@ -229,7 +250,7 @@ def test_live_view_changes_and_ends_with_ctrl_c(stuck: tuple[session.WriteSettin
     try:
         wait_until(lambda: look("2 blocked partitions"), lambda: f"the first view in {seen[-2000:]!r}")
         write_all(replace(given, version=17), 1)
-        wait_until(lambda: look(" 17  "), lambda: f"version 17 in {seen[-2000:]!r}")
+        wait_until(lambda: look(" 17  \x1b[32mfinished"), lambda: f"version 17 in {seen[-2000:]!r}")
         process.send_signal(signal.SIGINT)
         # Read on, because a full terminal would block the last view.
         wait_until(lambda: look("nothing") or process.poll() is not None, "the end of the command")
@@ -238,4 +259,3 @@ def test_live_view_changes_and_ends_with_ctrl_c(stuck: tuple[session.WriteSettin
         process.kill()
         process.wait()
         os.close(ours)
-    assert re.search(r"finished +\d", seen)
