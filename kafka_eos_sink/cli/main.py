@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import typer
 
 _COMMANDS = (
-    *("broker", "topics", "consume", "demo", "check", "status", "commits", "history", "transactions"),
-    *("audit", "recover", "repair", "resolve", "forget", "jars"),
+    *("broker", "topics", "consume", "demo", "check", "status", "commits", "history", "audit", "top"),
+    *("transactions", "recover", "repair", "resolve", "forget", "jars"),
 )
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN_RANGES = 12
 _PROBLEM_WIDTH = 48
-_STYLES = {
+STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
     "undecided": "bold yellow",
@@ -76,7 +76,7 @@ def _row(write: CommittedWrite) -> console.Row:
     return (
         [write.write_id, *([] if write.query_id in ("", "batch") else [f"query {write.query_id}"])],
         "" if write.version is None else str(write.version),
-        Text(state, style=_STYLES.get(write.state, "")),
+        Text(state, style=STATE_STYLES.get(write.state, "")),
         "" if write.finished_at is None else write.finished_at[:19].replace("T", " "),
         "" if write.rows is None else f"{write.rows:,}",
         transactions,

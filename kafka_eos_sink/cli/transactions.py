@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,8 @@ from kafka_eos_sink.protocol.messages import TransactionState
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from kafka_eos_sink.protocol.identity import TopicPartition
 
 _NEVER_MS = 2**31 - 1
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -44,7 +46,7 @@ def transactions(
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = open_transactions(admin, prefix, console.TIMEOUT_MS)
     if as_json:
-        console.print_json([_as_json(state) for state in found])
+        console.print_json([transaction_json(state) for state in found])
     elif found:
         console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
     else:
@@ -74,29 +76,43 @@ def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table
 
 
 def _row(state: TransactionState, now_ms: int) -> console.Row:
-    age = time_left = ""
-    if state.transaction_start_time_ms >= 0:
-        # The coordinator's clock can be ahead of this machine's.
-        age_ms = max(0, now_ms - state.transaction_start_time_ms)
-        age = duration(age_ms)
-        # The timeout no longer applies to a transaction whose end is decided.
-        if state.transaction_state == "Ongoing":
-            never = state.transaction_timeout_ms == _NEVER_MS
-            time_left = "never" if never else duration(max(0, state.transaction_timeout_ms - age_ms))
     numbers = str(state.producer_id), str(state.producer_epoch)
-    return state.transactional_id, state.transaction_state, age, time_left, *numbers, _partitions(state)
+    partitions = partition_lines(state.partitions)
+    return state.transactional_id, state.transaction_state, *age_and_time_left(state, now_ms), *numbers, partitions
 
 
-def _as_json(state: TransactionState) -> dict[str, Any]:
+def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
+    """Return a transaction's age and the time left to its timeout, empty for what is unknown or no longer applies."""
+    age, left = times_ms(state, now_ms)
+    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == _NEVER_MS
+    if age is None:
+        return "", ""
+    return duration(age), "never" if never else "" if left is None else duration(left)
+
+
+def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | None]:
+    """Return a transaction's age and the time left to its timeout, None for what is unknown or does not apply."""
+    if state.transaction_start_time_ms < 0:
+        return None, None
+    # The coordinator's clock can be ahead of this machine's.
+    age = max(0, now_ms - state.transaction_start_time_ms)
+    # The timeout no longer applies to a transaction whose end is decided.
+    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == _NEVER_MS:
+        return age, None
+    return age, max(0, state.transaction_timeout_ms - age)
+
+
+def transaction_json(state: TransactionState) -> dict[str, Any]:
+    """Return a transaction for ``--json``."""
     names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
     partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
     return console.fields(state, *names) | {"state": state.transaction_state, "partitions": partitions}
 
 
-def _partitions(state: TransactionState) -> list[str]:
+def partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
     """List each topic with its partitions, or with their number if there are many."""
     lines = []
-    for topic, group in groupby(sorted(state.partitions), itemgetter(0)):
+    for topic, group in groupby(sorted(partitions), itemgetter(0)):
         numbers = [str(number) for _, number in group]
         many = len(numbers) > _SHOWN_PARTITIONS
         lines.append(f"{topic} ({len(numbers)} partitions)" if many else f"{topic} {','.join(numbers)}")

@@ -15,6 +15,7 @@ from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.batch_record import merged
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
@@ -26,6 +27,8 @@ undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 resolved   an operator has decided it (`kafka-eos resolve`)
 unreadable records of it were not written by the sink, or are gone; ``problem`` says which"""
+ENDED: tuple[WriteState, ...] = ("finished", "void", "resolved")
+"""The states in which nothing of a write is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,29 +171,58 @@ def read_commit_history(
         BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
         BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
     """
-    deadline = admin.client.clock() + timeout_ms
-    if admin.topic(commit_log_topic, deadline) is None:
-        raise BrokerRefusedError(
-            "NO_COMMIT_LOG",
-            f"there is no commit log topic {commit_log_topic!r}: no write has run on this cluster yet, or the writes use another "
-            "commit.log.topic; name it with --commit-log-topic",
+    return CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id).writes()
+
+
+class CommitLogWatch:
+    """Reads the commit log once, and from then on only what was appended to it.
+
+    Args and errors are those of `read_commit_history`; ``timeout_ms`` bounds each reading.
+    """
+
+    def __init__(self, admin: Admin, topic: str, *, timeout_ms: int, write_id: str | None = None) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._timeout_ms = timeout_ms
+        partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
+        self._views = {(topic, partition): LogView(write_id) for partition in partitions}
+
+    def writes(self) -> tuple[CommittedWrite, ...]:
+        """Return the writes in the commit log, the last finished ones last.
+
+        A later reading may count fewer ``committed`` and ``aborted`` transactions of a write that has ended.
+        """
+        deadline = self._admin.client.clock() + self._timeout_ms
+        if self._admin.topic(self._topic, deadline) is None:
+            raise BrokerRefusedError(
+                "NO_COMMIT_LOG",
+                f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, or the writes use another "
+                "commit.log.topic; name it with --commit-log-topic",
+            )
+        # The ends are fixed now: a log that other writes extend would never be read to its end.
+        ends = self._admin.list_offsets(self._views, deadline, isolation="read_uncommitted")
+        found: list[CommittedWrite] = []
+        for where, view in self._views.items():
+            self._read_to(where, view, ends[where], deadline)
+            writes = writes_in(view)
+            found += writes
+            # Somebody may watch for weeks. The parts of a write that is under way are needed until it has ended.
+            if all(write.state in ENDED for write in writes):
+                view.forget_superseded()
+        return tuple(
+            sorted(found, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id))
         )
-    partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
-    where = [(commit_log_topic, partition) for partition in partitions]
-    # The ends are fixed now: a log that other writes extend would never be read to its end.
-    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
-    writes: list[CommittedWrite] = []
-    for topic, partition in where:
-        executor = Executor(admin, (topic, partition), ProducerConfig(delivery_timeout_ms=timeout_ms))
-        view = LogView(write_id)
-        end = ends[(topic, partition)]
+
+    def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
+        # A log that was deleted and created again may still be shorter than what was read of the old one.
+        if end < view.next_offset:
+            view.restart()
+        executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))
         while view.next_offset < end:
             before = view.next_offset
             executor.run(read_on(view))
-            if view.next_offset == before and admin.client.clock() > deadline:
+            if view.next_offset == before and self._admin.client.clock() > deadline:
                 raise BrokerUnavailableError(
                     "COMMIT_LOG_UNAVAILABLE",
-                    f"{topic}-{partition} could not be read from offset {before} to its end {end} in {timeout_ms} ms",
+                    f"{where[0]}-{where[1]} could not be read from offset {before} to its end {end} in {self._timeout_ms} ms",
                 )
-        writes.extend(writes_in(view))
-    return tuple(sorted(writes, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id)))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
@@ -19,6 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.record_batch import read_each_batch
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record
 from kafka_eos_sink.runtime.topics import create_history
@@ -99,16 +102,12 @@ def read_history(
             f"there is no history topic {topic!r}: no write with a history has run on this cluster, or the writes use another "
             "history.topic; name it with --history-topic",
         )
-    where = [(topic, part.partition_index) for part in topic_found.partitions]
-    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
-    starts = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     found: list[BatchRecord] = []
-    for each in where:
+    for each, (start, end) in _bounds(admin, topic_found, deadline).items():
         newest: deque[BatchRecord] = deque()
-        end = ends[each]
         # From the end, because the topic may hold the batches of a month.
-        while end > starts[each] and len(newest) < limit:
-            begin = max(starts[each], end - WINDOW)
+        while end > start and len(newest) < limit:
+            begin = max(start, end - WINDOW)
             records = _between(admin, each, begin, end, write_id.encode(), deadline)
             newest.extendleft(record for record in records if version in (None, record.version))
             end = begin
@@ -116,8 +115,47 @@ def read_history(
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
 
 
-def _between(admin: Admin, where: TopicPartition, first: int, end: int, key: bytes, deadline: int) -> list[BatchRecord]:
-    """Return the records with a key in a range of offsets, the newest first."""
+class HistoryTail:
+    """The newest records of the history, of all write ids: at most `WINDOW` of them. Each reading takes only what was appended."""
+
+    def __init__(self, admin: Admin, topic: str, *, timeout_ms: int) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._timeout_ms = timeout_ms
+        self._topic_id = ZERO_UUID
+        self._next: dict[TopicPartition, int] = {}
+        self._records: deque[BatchRecord] = deque(maxlen=WINDOW)
+
+    def read(self) -> tuple[BatchRecord, ...]:
+        """Return the records without their offsets and producers, the newest first; none if the topic does not exist."""
+        deadline = self._admin.client.clock() + self._timeout_ms
+        topic = self._admin.topic(self._topic, deadline)
+        if topic is None or topic.topic_id != self._topic_id:
+            self._next.clear()
+            self._records.clear()
+        if topic is None:
+            return ()
+        self._topic_id = topic.topic_id
+        for where, (start, end) in _bounds(self._admin, topic, deadline).items():
+            begin = max(start, self._next.get(where, end - WINDOW))
+            for record in reversed(_between(self._admin, where, begin, end, None, deadline)):
+                self._records.append(replace(record, offsets=(), producers=(), user_metadata=None))
+            self._next[where] = end
+        return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
+
+
+def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPartition, tuple[int, int]]:
+    """Return each partition's first offset and its end."""
+    where = [(str(topic.name), part.partition_index) for part in topic.partitions]
+    ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
+    starts = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+    return {each: (starts[each], ends[each]) for each in where}
+
+
+def _between(
+    admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, deadline: int
+) -> list[BatchRecord]:
+    """Return the records with a key, or with any, in a range of offsets, the newest first."""
     found: list[BatchRecord] = []
     while first < end:
         if admin.client.clock() > deadline:
@@ -134,6 +172,6 @@ def _between(admin: Admin, where: TopicPartition, first: int, end: int, key: byt
                 continue
             # Others may write to the topic. Their records are neither parsed nor kept.
             for one in batch.records:
-                record = parse_record(key, one.value) if one.offset < end and one.key == key else None
+                record = parse_record(one.key, one.value) if one.offset < end and key in (None, one.key) else None
                 found += [] if record is None else [record]
     return found[::-1]

@@ -6,6 +6,7 @@ Each case has a user of its own, who may do what a write needs but for one thing
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.cli.cluster_view import ClusterWatch
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
@@ -25,7 +27,7 @@ from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, Decisi
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, read_committed, wait_until
+from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -130,6 +132,7 @@ USERS: dict[str, tuple[Right, ...]] = {
     **{user: without("topic", "READ") for user in NO_TOPIC_READ.values()},
     NO_LOG_YET: EVERYTHING,
     "history": EVERYTHING,
+    "top": without("commit-log", "READ"),
     "topic-write": (Right("topic", "WRITE"),),
     NOTHING: (),
 }
@@ -309,6 +312,25 @@ def test_missing_right_on_history_topic_warns_once_and_commits(
     assert "'log-everything'" in warning
     assert "Grant Write on the topic, and Create" in warning
     assert len(read_committed(guarded.plaintext_servers, "data-history")) == 4 * ROWS
+
+
+def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> None:
+    transactional_id = "kafka-eos/top/data.0.0"
+    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    write_all(replace(write_settings(guarded, "data-top"), client=super_user, commit_log_topic="log-top"))
+    producer = open_transaction(guarded.plaintext_servers, transactional_id, "data-top", partitions=1)
+    try:
+        with connected(client_of(guarded, "top")) as admin:
+            watch = ClusterWatch(admin, "log-top", "data-everything", transactional_id)
+            views = [watch.look(), watch.look()]
+    finally:
+        producer.abort_transaction(60)
+    for found in views:
+        writes, rates = found.not_read
+        assert re.match(r"writes: .*TOPIC_AUTHORIZATION_FAILED.*log-top.*Read", writes)
+        assert re.match(r"rates and copies: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", rates)
+        (blocked,) = found.blocked
+        assert (blocked.topic, blocked.hidden_offsets, blocked.blocked_by) == ("data-top", 1, (transactional_id,))
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:

@@ -30,7 +30,7 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
-READING = ("topics", "consume", "check", "status", "history", "audit", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "status", "history", "audit", "top", "transactions", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -53,7 +53,7 @@ def test_completion_lists_commands_that_begin_with_the_word(
 
 
 CONNECTING = (
-    *("topics", "consume", "check", "status", "history", "audit", "transactions"),
+    *("topics", "consume", "check", "status", "history", "audit", "top", "transactions"),
     *("recover", "repair", "resolve", "forget"),
 )
 REQUIRED = {

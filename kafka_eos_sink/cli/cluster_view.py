@@ -1,0 +1,192 @@
+"""What ``kafka-eos top`` shows, read from Kafka: writes, open transactions, and the partitions that they block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.transactions import open_transactions, times_ms, transaction_json
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, one_line
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.messages import TransactionState
+from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
+from kafka_eos_sink.runtime.commit_history import ENDED, CommitLogWatch, CommittedWrite
+from kafka_eos_sink.runtime.history import HistoryTail
+
+RATE_BATCHES = 10
+"""Newest batches of a write that its rate is about."""
+_LARGEST = 2**63
+_GROUP_OFFSETS = "__consumer_offsets"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteLine:
+    """A version of a write.
+
+    rows_per_second  over its newest batches, from plan to verify; None without a batch whose time was measured
+    parts_copied     of this version; None if the history does not hold it
+    """
+
+    write: CommittedWrite
+    rows_per_second: int | None
+    parts_copied: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        named = ("write_id", "query_id", "version", "state", "finished_at", "rows", "problem")
+        return console.fields(self.write, *named[:4]) | {
+            **{name: getattr(self.write, name) for name in named[4:]},
+            "rows_per_second": self.rows_per_second,
+            "parts_copied": self.parts_copied,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedPartition:
+    """A partition with open transactions.
+
+    hidden_offsets  from the last stable offset to the high watermark: read_committed consumers do not see them; None if unknown
+    blocked_by      transactional ids, the oldest transaction first
+    """
+
+    topic: str
+    partition: int
+    hidden_offsets: int | None
+    blocked_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """What was read at one time; ``not_read`` has a line for each part that the cluster refused."""
+
+    now_ms: int
+    writes: tuple[WriteLine, ...] = ()
+    transactions: tuple[TransactionState, ...] = ()
+    blocked: tuple[BlockedPartition, ...] = ()
+    not_read: tuple[str, ...] = ()
+
+    @property
+    def read_at(self) -> str:
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="seconds")
+
+    def as_json(self) -> dict[str, Any]:
+        transactions = []
+        for state in self.transactions:
+            age, left = times_ms(state, self.now_ms)
+            transactions.append(transaction_json(state) | {"age_ms": age, "time_left_ms": left})
+        rest = console.fields(self, "blocked", "writes", "not_read")
+        return {"read_at": self.read_at, "transactions": transactions, **rest}
+
+
+class ClusterWatch:
+    """Reads the view again and again; the commit log and the history only as far as they have grown."""
+
+    def __init__(self, admin: Admin, commit_log_topic: str, history_topic: str, prefix: str | None) -> None:
+        self._admin = admin
+        self._internal = {commit_log_topic, _GROUP_OFFSETS}
+        self._prefix = prefix or ""
+        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS)
+        self._history = HistoryTail(admin, history_topic, timeout_ms=console.TIMEOUT_MS)
+
+    def look(self) -> ClusterView:
+        """Read everything; what a missing right hides is in ``not_read``.
+
+        Raises:
+            BrokerUnavailableError, AuthenticationError.
+        """
+        not_read: list[str] = []
+
+        def part(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+            try:
+                return read()
+            except (AuthorizationError, BrokerRefusedError) as refused:
+                not_read.append(one_line(f"{name}: {refused}"))
+                return ()
+
+        writes = part("writes", self._log.writes)
+        records = part("rates and copies", self._history.read)
+        # All of them: another program may block the same partitions.
+        states = part("transactions", lambda: open_transactions(self._admin, None, console.TIMEOUT_MS))
+        ours = tuple(state for state in states if state.transactional_id.startswith(self._prefix))
+        blockers = {where: blocking(states, where) for where in self._partitions(ours)}
+        hidden: dict[TopicPartition, int] = {}
+        for topic in sorted({name for name, _ in blockers}):
+            where = [each for each in blockers if each[0] == topic]
+            hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, where))
+        blocked = tuple(
+            BlockedPartition(topic=each[0], partition=each[1], hidden_offsets=hidden.get(each), blocked_by=ids)
+            for each, ids in blockers.items()
+        )
+        shown = [write for write in writes if write.write_id.startswith(self._prefix)]
+        return ClusterView(
+            now_ms=time.time_ns() // 1_000_000,
+            writes=write_lines(shown, records),
+            transactions=ours,
+            blocked=blocked,
+            not_read=tuple(not_read),
+        )
+
+    def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
+        """Return the partitions of the transactions that have consumers, those of the oldest transaction first."""
+        # The sink reads its commit log with read_uncommitted.
+        found = (where for state in states for where in sorted(state.partitions) if where[0] not in self._internal)
+        return list(dict.fromkeys(found))
+
+    def _hidden(self, where: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
+        deadline = self._admin.client.clock() + console.TIMEOUT_MS
+        stable = self._admin.list_offsets(where, deadline, isolation="read_committed")
+        ends = self._admin.list_offsets(where, deadline, isolation="read_uncommitted")
+        return [(each, max(0, ends[each] - stable[each])) for each in where]
+
+
+def blocking(states: Iterable[TransactionState], where: TopicPartition) -> tuple[str, ...]:
+    """Return the transactional ids with rows in a partition, in the order of ``states``."""
+    return tuple(state.transactional_id for state in states if where in state.partitions)
+
+
+def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]) -> tuple[WriteLine, ...]:
+    """Join writes and history: writes that have not ended first, then the last finished ones.
+
+    Args:
+        records: The newest first.
+    """
+    by_query: dict[tuple[str, str], list[BatchRecord]] = {}
+    for record in records:
+        # Anybody with Write on the topic can write false records.
+        if plausible(record):
+            by_query.setdefault((record.write_id, record.query_id), []).append(record)
+
+    def line(write: CommittedWrite) -> WriteLine:
+        batches = by_query.get((write.write_id, write.query_id), [])
+        copied = next((each.parts_copied for each in batches if each.version == write.version), None)
+        rate = rows_per_second(batches[:RATE_BATCHES]) if write.rows is not None else None
+        return WriteLine(write=write, rows_per_second=rate, parts_copied=copied)
+
+    def order(write: CommittedWrite) -> tuple[bool, int, str]:
+        return write.state in ENDED, -(write.finished_ms or 0), write.write_id
+
+    return tuple(map(line, sorted(writes, key=order)))
+
+
+def phases_ms(record: BatchRecord) -> list[int]:
+    """Return the times that were measured, in ms."""
+    return [ms for phase in PHASES if (ms := getattr(record, f"{phase}_ms")) is not None]
+
+
+def plausible(record: BatchRecord) -> bool:
+    return all(0 <= number < _LARGEST for number in (record.rows, record.parts_copied, *phases_ms(record)))
+
+
+def rows_per_second(records: Iterable[BatchRecord]) -> int | None:
+    """Return the rows of some batches per second of their time; None if no time was measured."""
+    measured = [record for record in records if phases_ms(record)]
+    if not measured:
+        return None
+    # Integers: the quotient of large ones fits no float.
+    return sum(record.rows for record in measured) * 1000 // max(1, sum(sum(phases_ms(each)) for each in measured))

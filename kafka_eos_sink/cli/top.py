@@ -1,0 +1,147 @@
+"""``kafka-eos top``: a live view of writes, open transactions, and the readers that they block."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.status import STATE_STYLES
+from kafka_eos_sink.cli.transactions import age_and_time_left, duration, partition_lines
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import BrokerUnavailableError, one_line
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.cli.cluster_view import BlockedPartition, ClusterView, ClusterWatch, WriteLine
+    from kafka_eos_sink.protocol.messages import TransactionState
+
+_SHOWN = 10
+"""Rows of a table. The first ones are those to act on."""
+_WRITES = ("write id", "version", "state", "finished", "rows", "rows/s", "copied")
+_TRANSACTIONS = ("transactional id", "age", "times out in", "blocks")
+_BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
+
+
+def top(
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two views.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the view once, as one JSON object.")] = False,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
+    ] = None,
+    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    bootstrap_servers: console.BootstrapServers = None,
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Watch writes, open transactions, and which readers they block.
+
+    The oldest open transaction stands first. A blocked partition shows how many offsets read_committed consumers do not see,
+    and which transactions hide them. rows/s is the rate of the newest batches, from plan to verify; copied is how many
+    aborted transactions the last batch copied. Everything is read from Kafka. Ctrl-C ends the command. Without a
+    terminal it prints the view once. `--json` shows all rows and whole lists.
+
+    Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly
+
+    To end what a dead write left open: kafka-eos recover
+    """
+    # Imported here because it is slow, and other commands do not need it.
+    from kafka_eos_sink.cli.cluster_view import ClusterWatch
+
+    out = console.output_console()
+    live = sys.stdout.isatty() and not out.is_dumb_terminal and not (once or as_json)
+    try:
+        with connected(console.client_config(bootstrap_servers, properties)) as admin:
+            watch = ClusterWatch(admin, commit_log_topic, history_topic, prefix)
+            if live:
+                _follow(out, watch, interval)
+            elif as_json:
+                console.print_json(watch.look())
+            else:
+                out.print(view(watch.look()))
+    except KeyboardInterrupt:
+        if not live:
+            raise
+
+
+def _follow(out: Console, watch: ClusterWatch, interval_s: float) -> None:
+    found = watch.look()
+    with Live(view(found), console=out, auto_refresh=False) as screen:
+        while True:
+            screen.refresh()
+            time.sleep(interval_s)
+            try:
+                found = watch.look()
+                screen.update(view(found))
+            except BrokerUnavailableError as unavailable:
+                # Brokers restart. The last view stays, with its time.
+                screen.update(Group(_line(str(unavailable), "bold red"), view(found)))
+
+
+def view(found: ClusterView) -> RenderableType:
+    """Build the view; it fits 80 columns."""
+    return Group(*_parts(found))
+
+
+def _parts(found: ClusterView) -> Iterator[RenderableType]:
+    numbers = f"{len(found.transactions)} open transactions, {len(found.blocked)} blocked partitions"
+    yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {len(found.writes)} writes, {numbers}", "bold")
+    for refused in found.not_read:
+        yield _line(f"not shown: {refused}", "yellow")
+    yield from _table(_TRANSACTIONS, [_transaction(state, found) for state in found.transactions])
+    yield from _table(_BLOCKED, [_blocked(each) for each in found.blocked])
+    yield from _table(_WRITES, [_write(line, found.now_ms) for line in found.writes])
+
+
+def _table(columns: Sequence[str], rows: Sequence[console.Row]) -> Iterator[RenderableType]:
+    if not rows:
+        return
+    right = ("age", "times out in", "hidden offsets", "version", "finished", "rows", "rows/s", "copied")
+    yield Text()
+    yield console.table(columns, rows[:_SHOWN], right=right)
+    if len(rows) > _SHOWN:
+        yield _line(f"and {len(rows) - _SHOWN} more (--json)", "")
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(one_line(text), style=style, overflow="fold")
+
+
+def _transaction(state: TransactionState, found: ClusterView) -> console.Row:
+    age, time_left = age_and_time_left(state, found.now_ms)
+    ending = "" if state.transaction_state == "Ongoing" else state.transaction_state
+    # Not those that no consumer reads, as the commit log.
+    blocks = {(each.topic, each.partition) for each in found.blocked}.intersection(state.partitions)
+    return state.transactional_id, age, ending or time_left, partition_lines(blocks)
+
+
+def _blocked(each: BlockedPartition) -> console.Row:
+    hidden = "" if each.hidden_offsets is None else f"{each.hidden_offsets:,}"
+    more = len(each.blocked_by) - 1
+    return f"{each.topic}-{each.partition}", hidden, [each.blocked_by[0], *([f"and {more} more"] if more else [])]
+
+
+def _write(line: WriteLine, now_ms: int) -> console.Row:
+    write = line.write
+    # A streaming query without a prefix has its query id in the write id.
+    has_query = write.query_id != "batch" and write.query_id not in write.write_id
+    return (
+        [write.write_id, *([f"query {write.query_id}"] if has_query else [])],
+        "" if write.version is None else str(write.version),
+        Text(write.state, style=STATE_STYLES.get(write.state, "")),
+        "" if write.finished_ms is None else f"{duration(max(0, now_ms - write.finished_ms))} ago",
+        _number(write.rows),
+        _number(line.rows_per_second),
+        _number(line.parts_copied),
+    )
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"

@@ -1,0 +1,261 @@
+"""`kafka-eos top` against a real Kafka: what it shows of writes, of open transactions, and of the readers that they block."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli.cluster_view import ClusterWatch
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.commit_history import CommitLogWatch
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.history import HistoryTail
+from kafka_testing import create_topic, delete_topic, open_transaction, unique_topic, wait_until
+
+TIMEOUT_MS = 30_000
+
+
+def new_write(kafka: EmbeddedKafka, **changed: Any) -> session.WriteSettings:
+    """Of a write with a commit log and a history of its own."""
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=2))
+    own = {"commit_log_topic": unique_topic("ledger"), "history_topic": unique_topic("history")}
+    return replace(given, **{**own, **changed})
+
+
+def arguments(given: session.WriteSettings, *more: str) -> list[str]:
+    host, port = given.client.bootstrap_servers[0]
+    topics = ["--commit-log-topic", given.commit_log_topic, "--history-topic", given.history_topic]
+    return ["top", "--bootstrap-servers", f"{host}:{port}", *topics, "--prefix", given.write_id, *more]
+
+
+def shown(given: session.WriteSettings, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    capsys.readouterr()
+    assert main(arguments(given, *more)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def read(given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown(given, capsys, "--json"))
+    return found
+
+
+@pytest.fixture
+def stuck(kafka: EmbeddedKafka) -> Iterator[tuple[session.WriteSettings, str]]:
+    """A finished write, and another program's open transaction on its topic under an id below the write id."""
+    given = new_write(kafka)
+    write_all(given, 2)
+    transactional_id = f"{given.write_id}.stuck"
+    producer = open_transaction(kafka.bootstrap_servers, transactional_id, given.topic or "", partitions=2)
+    yield given, transactional_id
+    producer.abort_transaction(60)
+
+
+def test_top_shows_a_write_beside_an_open_transaction(
+    stuck: tuple[session.WriteSettings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, transactional_id = stuck
+    found = read(given, capsys)
+    (write,) = found["writes"]
+    assert (write["write_id"], write["version"], write["state"]) == (given.write_id, 3, "finished")
+    assert (write["rows"], write["parts_copied"]) == (2 * ROWS, 0)
+    assert write["rows_per_second"] > 0
+    assert write["finished_at"][:19] <= found["read_at"][:19]
+    (transaction,) = found["transactions"]
+    assert (transaction["transactional_id"], transaction["state"]) == (transactional_id, "Ongoing")
+    assert 0 <= transaction["age_ms"] < 300_000
+    assert transaction["age_ms"] + transaction["time_left_ms"] == 600_000
+    # One row in each partition, and no marker behind it.
+    assert found["blocked"] == [
+        {"topic": given.topic, "partition": each, "hidden_offsets": 1, "blocked_by": [transactional_id]}
+        for each in range(2)
+    ]
+    assert found["not_read"] == []
+
+    lines = shown(given, capsys, "--once").splitlines()
+    assert "1 writes, 1 open transactions, 2 blocked partitions" in lines[0]
+    assert [line.split()[-2:] for line in lines if line.startswith(transactional_id)] == [[given.topic, "0,1"]]
+    assert [line.split()[1:] for line in lines if line.startswith(f"{given.topic}-")] == [["1", transactional_id]] * 2
+    assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write_id} ")] == [["3", "finished"]]
+
+
+def test_view_without_a_terminal_is_printed_once(
+    stuck: tuple[session.WriteSettings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, _ = stuck
+    assert shown(given, capsys).count(" UTC: ") == 1
+
+
+def test_write_without_history_has_no_rate(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    given = new_write(kafka, history_topic="")
+    write_all(given, 1)
+    given = replace(given, history_topic=unique_topic("none"))
+    found = read(given, capsys)
+    (write,) = found["writes"]
+    assert (write["state"], write["rows"], write["rows_per_second"], write["parts_copied"]) == (
+        "finished",
+        ROWS,
+        None,
+        None,
+    )
+    assert (found["transactions"], found["blocked"], found["not_read"]) == ([], [], [])
+    assert "finished" in shown(given, capsys, "--once")
+
+
+def test_top_shows_prepared_and_decided_versions(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = new_write(any_kafka)
+    plan = session.plan(given)
+    messages = tasks(given, plan, 2)
+    found = read(given, capsys)
+    assert [(each["state"], each["version"], each["rows"]) for each in found["writes"]] == [("prepared", 3, None)]
+    assert [each["transactional_id"] for each in found["transactions"]] == [
+        f"{given.write_id}.{task}.{task}" for task in range(2)
+    ]
+    # The sink reads its commit log with read_uncommitted, so nobody waits there.
+    assert {each["topic"] for each in found["blocked"]} == {given.topic}
+
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    assert [(each["state"], each["version"]) for each in read(given, capsys)["writes"]] == [("decided", 3)]
+    abort_by_hand(given, messages)
+    write_all(given, 2)  # which skips: the version is recovered by its plan
+    (write,) = read(given, capsys)["writes"]
+    assert (write["state"], write["parts_copied"]) == ("finished", 2)
+
+
+def test_missing_commit_log_is_named_beside_the_rest(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    given = new_write(kafka)
+    found = read(given, capsys)
+    (line,) = found["not_read"]
+    assert line.startswith("writes: [KAFKA_EOS.NO_COMMIT_LOG]")
+    assert found["writes"] == []
+    assert "not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]" in shown(given, capsys, "--once")
+
+
+def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = new_write(kafka)
+    write_all(given, 2)
+    offsets: list[int] = []
+    run = Executor._read_log
+
+    def counted(self: Executor, step: Any) -> Any:
+        offsets.append(step.offset)
+        return run(self, step)
+
+    with connected(kafka.bootstrap_servers) as admin:
+        watch = ClusterWatch(admin, given.commit_log_topic, given.history_topic, given.write_id)
+        first = watch.look()
+        monkeypatch.setattr(Executor, "_read_log", counted)
+        again = watch.look()
+        assert offsets == []
+        assert [line.as_json() for line in again.writes] == [line.as_json() for line in first.writes]
+        for version in (4, 5):
+            write_all(replace(given, version=version), 1)
+            offsets.clear()
+            (line,) = watch.look().writes
+            assert (line.write.version, line.write.state, line.write.rows) == (version, "finished", ROWS)
+            assert line.rows_per_second is not None
+            assert offsets
+            assert 0 not in offsets
+
+
+def test_one_watch_follows_a_write_through_its_states(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = new_write(any_kafka)
+    later = replace(given, version=4)
+    write_all(given, 2)
+    with connected(any_kafka.bootstrap_servers) as admin:
+        log = CommitLogWatch(admin, given.commit_log_topic, timeout_ms=TIMEOUT_MS)
+
+        def states() -> set[tuple[str, int | None, int]]:
+            return {(write.state, write.version, write.transactions) for write in log.writes()}
+
+        assert states() == {("finished", 3, 2)}
+        plan = session.plan(later)
+        messages = tasks(later, plan, 3)
+        assert states() == {("finished", 3, 2), ("prepared", 4, 3)}
+        die_at("commit.decided", later, plan, messages, monkeypatch)
+        assert states() == {("decided", 4, 3)}
+        session.plan(replace(given, version=5))
+        assert states() == {("finished", 4, 3)}
+
+
+def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None:
+    servers, given = kafka.bootstrap_servers, new_write(kafka)
+    for version in (3, 4):
+        write_all(replace(given, version=version), 3)
+    with connected(servers) as admin:
+        log = CommitLogWatch(admin, given.commit_log_topic, timeout_ms=TIMEOUT_MS)
+        tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
+        assert [write.version for write in log.writes()] == [4]
+        assert [record.version for record in tail.read()] == [4, 3]
+        for topic in (given.commit_log_topic, given.history_topic):
+            delete_topic(servers, topic)
+        assert tail.read() == ()
+        create_topic(servers, given.commit_log_topic, partitions=16, configs={"cleanup.policy": "compact"})
+        create_topic(servers, given.history_topic, partitions=1)
+        topics = {"commit_log_topic": given.commit_log_topic, "history_topic": given.history_topic}
+        write_all(new_write(kafka, version=1, **topics), 1)
+        assert [write.version for write in log.writes()] == [1]
+        assert [record.version for record in tail.read()] == [1]
+
+
+def test_tail_holds_the_newest_records_of_the_history(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = new_write(kafka)
+    for version in (3, 4, 5):
+        write_all(replace(given, version=version), 1)
+    monkeypatch.setattr("kafka_eos_sink.runtime.history.WINDOW", 2)
+    with connected(kafka.bootstrap_servers) as admin:
+        tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
+        assert [record.version for record in tail.read()] == [5, 4]
+        write_all(replace(given, version=6), 1)
+        assert [record.version for record in tail.read()] == [6, 5]
+
+
+def test_live_view_changes_and_ends_with_ctrl_c(stuck: tuple[session.WriteSettings, str]) -> None:
+    given, _ = stuck
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "160", "LINES": "50", "TERM": "xterm"}
+    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", *arguments(given, "--interval", "0.1")]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = ""
+
+    def look(wanted: str) -> bool:
+        nonlocal seen
+        while select.select([ours], [], [], 0.1)[0]:
+            try:
+                seen += os.read(ours, 65_536).decode()
+            except OSError:
+                return False  # Linux: the command has closed its end
+            if wanted in seen:
+                return True
+        return False
+
+    try:
+        wait_until(lambda: look("2 blocked partitions"), lambda: f"the first view in {seen[-2000:]!r}")
+        write_all(replace(given, version=17), 1)
+        wait_until(lambda: look(" 17  \x1b[32mfinished"), lambda: f"version 17 in {seen[-2000:]!r}")
+        process.send_signal(signal.SIGINT)
+        # Read on, because a full terminal would block the last view.
+        wait_until(lambda: look("nothing") or process.poll() is not None, "the end of the command")
+        assert process.returncode == 0, seen[-2000:]
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

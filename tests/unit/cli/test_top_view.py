@@ -1,0 +1,216 @@
+"""The view of `kafka-eos top`: its tables, its JSON, and how writes and history are joined."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.cluster_view import BlockedPartition, ClusterView, WriteLine, blocking, write_lines
+from kafka_eos_sink.cli.top import view
+from kafka_eos_sink.protocol.messages import TransactionState
+from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.commit_history import CommittedWrite, WriteState
+
+NOW = 1_700_000_060_000
+LONG = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
+EVIL = "evil\x1b]0;owned\x07\x9b2J\u202e\nline"
+
+
+def transaction(transactional_id: str = "w.0.3", started_ms: int = NOW - 60_000, **given: object) -> TransactionState:
+    fields: dict[str, object] = {
+        "error_code": 0,
+        "transactional_id": transactional_id,
+        "transaction_state": "Ongoing",
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "transaction_timeout_ms": 900_000,
+        "transaction_start_time_ms": started_ms,
+        "topics": (
+            TransactionState.Topic(topic="orders", partitions=(2, 0)),
+            TransactionState.Topic(topic="log", partitions=(5,)),
+        ),
+    }
+    return TransactionState(**(fields | given))  # type: ignore[arg-type]
+
+
+def write(write_id: str = "w", version: int = 3, state: WriteState = "finished", **given: object) -> CommittedWrite:
+    fields: dict[str, object] = {"query_id": "batch", "rows": 1000, "finished_ms": NOW - 5_000}
+    return CommittedWrite(write_id=write_id, version=version, state=state, **(fields | given))  # type: ignore[arg-type]
+
+
+def batch(version: int = 3, rows: int = 1000, write_ms: int | None = 200, **given: object) -> BatchRecord:
+    fields: dict[str, object] = {"write_id": "w", "query_id": "batch", "finished_ms": version, "transactions": 1}
+    return BatchRecord(version=version, rows=rows, write_ms=write_ms, **(fields | given))  # type: ignore[arg-type]
+
+
+def blocked(*blocked_by: str, topic: str = "orders", partition: int = 0, hidden: int | None = 40) -> BlockedPartition:
+    return BlockedPartition(topic=topic, partition=partition, hidden_offsets=hidden, blocked_by=blocked_by)
+
+
+def shown(found: ClusterView, width: int = 80) -> str:
+    terminal = Console(width=width, color_system=None)
+    with terminal.capture() as captured:
+        terminal.print(view(found))
+    return captured.get()
+
+
+def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
+    found = ClusterView(
+        now_ms=NOW,
+        writes=write_lines([write()], [batch(parts_copied=2)]),
+        transactions=(transaction(), transaction("other", NOW - 1_000, transaction_state="PrepareCommit")),
+        blocked=(blocked("w.0.3", "other"), blocked("w.0.3", "other", partition=2, hidden=None)),
+    )
+    lines = [" ".join(line.split()) for line in shown(found).splitlines() if line]
+    assert lines == [
+        "2023-11-14 22:14:20 UTC: 1 writes, 2 open transactions, 2 blocked partitions",
+        "transactional id age times out in blocks",
+        "w.0.3 1 min 0 s 14 min 0 s orders 0,2",
+        "other 1.0 s PrepareCommit orders 0,2",
+        "blocked partition hidden offsets blocked by",
+        "orders-0 40 w.0.3",
+        "and 1 more",
+        "orders-2 w.0.3",
+        "and 1 more",
+        "write id version state finished rows rows/s copied",
+        "w 3 finished 5.0 s ago 1,000 5,000 2",
+    ]
+
+
+def test_view_of_an_empty_cluster_is_one_line() -> None:
+    assert shown(ClusterView(now_ms=NOW)) == (
+        "2023-11-14 22:14:20 UTC: 0 writes, 0 open transactions, 0 blocked partitions\n"
+    )
+
+
+def test_long_ids_are_folded_into_80_columns_and_whole() -> None:
+    found = ClusterView(
+        now_ms=NOW,
+        writes=write_lines([write(LONG, 1_000_000, rows=123_456_789, finished_ms=0)], [batch(write_id=LONG)]),
+        transactions=(transaction(f"{LONG}.0.3"),),
+        blocked=(blocked(f"{LONG}.0.3", topic=LONG.replace("/", ".")),),
+        not_read=("transactions: " + "x" * 100,),
+    )
+    text = shown(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    # Ids stand in the first column, or, as blockers, in the last one.
+    table = text.partition("write id")[2]
+    assert "".join(line[:80].split(" ")[0] for line in table.splitlines()[1:]) == LONG
+    for number in ("1000000", "123,456,789", "5,000"):
+        assert number in text
+
+
+def test_hostile_texts_are_printable_and_add_no_line() -> None:
+    found = ClusterView(
+        now_ms=NOW,
+        writes=write_lines([write(EVIL, query_id=f"{EVIL}2")], []),
+        transactions=(transaction(EVIL),),
+        blocked=(blocked(EVIL, topic=EVIL),),
+        not_read=(EVIL,),
+    )
+    text = shown(found, 200)
+    assert not set("\x1b\x07\x9b\u202e") & set(text)
+    assert text.count("evil") == 6
+    assert len([line for line in text.splitlines() if line]) == 1 + 1 + 2 + 2 + 3
+
+
+def test_query_id_stands_below_a_write_id_without_it() -> None:
+    lines = write_lines([write("kafka-eos-1f", query_id="1f"), write("orders", query_id="2e")], [])
+    text = shown(ClusterView(now_ms=NOW, writes=lines))
+    assert "query 2e" in text
+    assert "query 1f" not in text
+
+
+def test_many_rows_end_with_their_number() -> None:
+    states = tuple(transaction(f"w.{number}") for number in range(25))
+    text = shown(ClusterView(now_ms=NOW, transactions=states))
+    assert "w.9 " in text
+    assert "w.10 " not in text
+    assert "and 15 more (--json)" in text
+
+
+def test_rate_is_that_of_the_newest_measured_batches() -> None:
+    records = [
+        batch(14, write_ms=None, recovered=True),  # nobody measured it
+        *(batch(version, rows=100, write_ms=30, verify_ms=20) for version in range(13, 4, -1)),
+        batch(4, rows=10**9),  # an eleventh one
+        batch(3, write_id="another", rows=10**9),
+    ]
+    (line,) = write_lines([write(version=14)], records)
+    assert (line.rows_per_second, line.parts_copied) == (2_000, 0)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [batch(query_id="another")],
+        [batch(write_ms=None)],
+        [batch(rows=10**400)],
+        [batch(rows=-1)],
+        [batch(write_ms=-1)],
+    ],
+    ids=["none", "another query", "not measured", "huge", "negative rows", "negative time"],
+)
+def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:
+    (line,) = write_lines([write()], records)
+    assert line.rows_per_second is None
+
+
+def test_parts_copied_belong_to_their_version() -> None:
+    (line,) = write_lines([write(version=4)], [batch(3, parts_copied=2)])
+    assert (line.rows_per_second, line.parts_copied) == (5_000, None)
+
+
+def test_prepared_version_has_no_rate() -> None:
+    lines = write_lines([write(), write(version=4, state="prepared", rows=None, finished_ms=None)], [batch()])
+    assert [(line.write.state, line.rows_per_second) for line in lines] == [("prepared", None), ("finished", 5_000)]
+
+
+def test_writes_that_have_not_ended_stand_first() -> None:
+    given = [
+        write("old", finished_ms=1),
+        write("new", finished_ms=2),
+        write("decided", state="decided", finished_ms=None),
+        write("resolved", state="resolved", finished_ms=None),
+    ]
+    assert [line.write.write_id for line in write_lines(given, [])] == ["decided", "new", "old", "resolved"]
+
+
+def test_partition_is_blocked_by_all_its_transactions_in_order() -> None:
+    topics = (TransactionState.Topic(topic="payments", partitions=(0,)),)
+    states = (transaction("b"), transaction("a", topics=topics), transaction("c"))
+    assert blocking(states, ("orders", 2)) == ("b", "c")
+
+
+def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ClusterView(
+        now_ms=NOW,
+        writes=(WriteLine(write=write(), rows_per_second=5, parts_copied=None),),
+        transactions=(
+            transaction(),
+            transaction("ending", transaction_state="PrepareAbort"),
+            transaction("never", transaction_timeout_ms=2**31 - 1),
+        ),
+        blocked=(blocked("w.0.3"),),
+        not_read=("rates",),
+    )
+    console.print_json(found)
+    read = json.loads(capsys.readouterr().out)
+    assert set(read) == {"read_at", "transactions", "blocked", "writes", "not_read"}
+    assert read["read_at"] == "2023-11-14T22:14:20+00:00"
+    assert [(each["age_ms"], each["time_left_ms"]) for each in read["transactions"]] == [
+        (60_000, 840_000),
+        (60_000, None),
+        (60_000, None),
+    ]
+    assert read["transactions"][0]["partitions"][0] == {"topic": "log", "partition": 5}
+    assert read["blocked"] == [{"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"]}]
+    (line,) = read["writes"]
+    assert (line["write_id"], line["version"], line["state"], line["rows"]) == ("w", 3, "finished", 1000)
+    assert (line["finished_at"], line["rows_per_second"]) == ("2023-11-14T22:14:15.000+00:00", 5)
+    assert read["not_read"] == ["rates"]
