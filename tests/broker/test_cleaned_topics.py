@@ -254,8 +254,7 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
     wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint(cleaned), "compaction", meanwhile=other_keys.commit)
     (part,) = prepared_by(messages)[1].offsets
     gone = (
-        f"{ROWS} rows of Spark partition 1: {ROWS} of {ROWS} rows are gone from "
-        f"{topic}-0 [{part.first_offset}..{part.last_offset}]"
+        f"{ROWS} of {ROWS} rows of Spark partition 1 are gone from {topic}-0 [{part.first_offset}..{part.last_offset}]"
     )
     exit_status = main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id])
     captured = capsys.readouterr()
