@@ -160,7 +160,7 @@ def bench(
 
 @dataclass(slots=True)
 class _Results:
-    """What was measured; a part that was left out is empty."""
+    """What was measured. A part that was not chosen is empty."""
 
     measured: list[Measured] = field(default_factory=list)
     latency: list[Latency] = field(default_factory=list)

@@ -129,6 +129,16 @@ def die_at(
             session.commit(given, plan, messages)
 
 
+def decided(
+    given: session.WriteSettings, point: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> list[session.TaskMessage]:
+    """What the tasks of a write handed over whose driver died behind its decision: before the first EndTxn, or after it."""
+    plan = session.plan(given)
+    messages = tasks(given, plan, count)
+    die_at(point, given, plan, messages, monkeypatch)
+    return messages
+
+
 def be_killed_at(
     point: str, kafka: EmbeddedKafka, given: session.WriteSettings, count: int = 2, *, losing: Path | None = None
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, one_line
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
-from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
+from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord, iso_utc
 from kafka_eos_sink.runtime.commit_history import ENDED, CommitLogWatch, CommittedWrite
 from kafka_eos_sink.runtime.history import HistoryTail
 
@@ -40,8 +39,7 @@ class WriteLine:
 
     def as_json(self) -> dict[str, Any]:
         named = ("write_id", "query_id", "version", "state", "finished_at", "rows", "problem")
-        return console.fields(self.write, *named[:4]) | {
-            **{name: getattr(self.write, name) for name in named[4:]},
+        return console.fields(self.write, *named) | {
             "rows_per_second": self.rows_per_second,
             "parts_copied": self.parts_copied,
         }
@@ -73,7 +71,7 @@ class ClusterView:
 
     @property
     def read_at(self) -> str:
-        return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="seconds")
+        return iso_utc(self.now_ms, "seconds")
 
     def as_json(self) -> dict[str, Any]:
         transactions = []

@@ -263,8 +263,8 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
     return value
 
 
-def write_done(decision: Decision, foreach_call: str | None = None) -> Procedure[None]:
-    """Append the done record of a finished decision; warn if that fails."""
+def write_done(decision: Decision, foreach_call: str | None = None) -> Procedure[bool]:
+    """Append the done record of a finished decision; warn and return False if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
     now: int = yield WallClock()
     try:
@@ -274,6 +274,8 @@ def write_done(decision: Decision, foreach_call: str | None = None) -> Procedure
             f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
             f"the commit log ({failure.code}); the next run proves it again"
         )
+        return False
+    return True
 
 
 def append_in_transaction(
@@ -291,11 +293,22 @@ def append_in_transaction(
 
 def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
     """Append the tombstones of a finished write with a random id in one transaction; warn if that fails."""
-    appended = yield from append_in_transaction(driver, tombstones(decision), base_sequence)
-    if appended.error == ErrorCode.NONE:
-        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
-        if ends[0].error == ErrorCode.NONE:
-            return
-    yield Warn(
-        f"the commit log keeps the records of the finished write {decision.write_id!r}: they could not be removed"
-    )
+    error = yield from commit_in_transaction(driver, tombstones(decision), base_sequence)
+    if error != ErrorCode.NONE:
+        yield Warn(
+            f"the commit log keeps the records of the finished write {decision.write_id!r}: they could not be removed"
+        )
+
+
+def commit_in_transaction(
+    driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
+) -> Procedure[int | None]:
+    """Append records in the driver's transaction and commit it; return the first error code, None for a lost response.
+
+    A newer driver fences the transaction, so a late tombstone never removes a record of that driver.
+    """
+    appended = yield from append_in_transaction(driver, records, base_sequence)
+    if appended.error != ErrorCode.NONE:
+        return appended.error
+    ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+    return ends[0].error

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import barrier_record
+from kafka_eos_sink.commit.commit_log import barrier_key, barrier_record
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
+from kafka_eos_sink.commit.steps import Append, LogChunk, LogRecord, Now, Procedure, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -17,15 +17,16 @@ STUCK_LOG_MS = 120_000
 
 
 def read_to(view: LogView, end_offset: int) -> Procedure[None]:
-    """Feed the view up to and including an acknowledged offset.
+    """Feed the view up to and including an acknowledged offset, unless the log becomes another one meanwhile.
 
     Raises:
         BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if nothing comes for two minutes. A new leader below min.insync.replicas never
             shows what the old one acknowledged.
         WriteRefusedError: As `require_whole`.
     """
+    topic_id = view.topic_id
     stuck_since: int | None = None
-    while view.next_offset <= end_offset:
+    while view.next_offset <= end_offset and topic_id in (ZERO_UUID, view.topic_id):
         before = view.next_offset
         yield from read_on(view)
         if view.next_offset > before:
@@ -71,10 +72,18 @@ def read_to_barrier(view: LogView, nonce: str) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
     Every record that was acknowledged before this call is then in the view.
+
+    Raises:
+        WriteRefusedError: NOT_THIS_COMMIT_LOG if the log was deleted and created again since the view read it.
     """
     assert view.write_id is not None
+    topic_id, read_before = view.topic_id, view.next_offset
     barrier: int = yield Append((barrier_record(view.write_id, nonce),))
     yield from read_to(view, barrier)
+    if barrier < read_before or topic_id not in (ZERO_UUID, view.topic_id):
+        # Without its barrier, the next run does not take this log for the write's own, and ends nothing that the old one may have decided.
+        yield Append((LogRecord(barrier_key(view.write_id), None),))
+        raise refusals.log_created_again(view.write_id)
     return barrier
 
 

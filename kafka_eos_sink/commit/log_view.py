@@ -305,8 +305,12 @@ class LogView:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record was found. Every plan appends a barrier, so a write id that was ever planned has one."""
-        return not self._queries
+        """Whether no record was found but a barrier that was taken back. Every plan appends a barrier before its tasks begin."""
+        return all(
+            name == ("barrier",) and found[-1].value is None
+            for records in self._queries.values()
+            for name, found in records.items()
+        )
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""

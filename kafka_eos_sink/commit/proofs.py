@@ -42,14 +42,14 @@ HIDDEN_READERS_MS = 10_000
 
 def verify_markers(
     decision: Decision, committed: Sequence[PreparedTransaction], deadline: int, *, visible: bool
-) -> Procedure[None]:
-    """Read the COMMIT markers in the commit log: EndTxn answers before they are written.
+) -> Procedure[bool]:
+    """Read the COMMIT markers in the commit log: EndTxn responds before they are written. Return whether all are there.
 
     If the data topics prove that the rows are visible, a marker that a broker has omitted in the commit log only (KAFKA-20734) stops
     nobody: the coordinator's report replaces it, and a warning names what blocks the cleaning of the log.
     """
     if not committed:
-        return
+        return True
     started: int = yield Now()
     view = LogView(
         decision.write_id,
@@ -72,11 +72,11 @@ def verify_markers(
                     f"{marker.type.value if marker else 'no'} marker for it; markers were written by hand",
                 )
         if not missing:
-            return
+            return True
         now: int = yield Now()
         if visible and now > started + MARKERS_WITHIN_MS and (yield from _are_complete(missing)):
             yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
-            return
+            return False
         if now > deadline:
             raise refusals.marker_missing(
                 decision,
@@ -220,8 +220,8 @@ def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]
     """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
     (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
     look = yield from look_at(written_by(lost))
-    # Where readers do not get there, the log itself shows it. From version 2 on the epoch of the witness proves whose it is.
-    hidden = tuple(each for each in look.untold if look.may_read and each[0].transaction_version < 2)
+    # If readers do not get there, the partition itself shows it.
+    hidden = look.untold if look.may_read else ()
     committed: tuple[bool | None, ...] = (yield AreCommitted(hidden)) if hidden else ()
     answers = list(zip(hidden, committed, strict=True))
     yield from _require_open(decision, [each for each, found in answers if found is None])

@@ -103,6 +103,14 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
     )
 
 
+def log_created_again(write_id: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "NOT_THIS_COMMIT_LOG",
+        f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
+        "decided transactions that are still open, so nothing was ended. Run it again; if transactions are open, it names them",
+    )
+
+
 # before the decision
 
 

@@ -35,12 +35,14 @@ class SettleLimits:
 class Settled:
     """What became of a decision's transactions: ``lost`` are proven aborted, the others committed.
 
-    ``proven`` is False where the right to Read the data topics is missing and readers were held up.
+    ``proven`` is False where the right to Read the data topics is missing and readers were held up. ``marked`` is False if a COMMIT
+    marker is missing in the commit log.
     """
 
     found: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
     proven: bool
+    marked: bool
 
 
 def settle(
@@ -90,10 +92,10 @@ def settle(
         proven = yield from verify_visible(decision, answered, deadline)
         if recovering:
             yield from verify_no_foreign_abort(decision, answered, deadline)
-        yield from verify_markers(decision, answered, deadline, visible=proven)
+        marked = yield from verify_markers(decision, answered, deadline, visible=proven)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
-    return Settled(found=found, lost=tuple(lost), proven=proven)
+    return Settled(found=found, lost=tuple(lost), proven=proven, marked=marked)
 
 
 def _sort_outcomes(

@@ -16,7 +16,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record, write_done
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
-from kafka_eos_sink.commit.log_reading import read_to, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
@@ -112,11 +112,7 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
         raise refusals.unknown_write_id(write_id)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
-    barrier: int = yield Append((barrier_record(write_id, request.nonce),))
-    if barrier < view.next_offset:
-        # The log was deleted and created again, so no record of the old one counts.
-        view.restart()
-    yield from read_to(view, barrier)
+    barrier = yield from read_to_barrier(view, request.nonce)
     yield Reached("plan.read")
     finished = yield from _finish_decisions(view, request, driver)
     yield Reached("plan.finished")
@@ -184,7 +180,12 @@ def _finish(
     if settled.lost:
         return _settled(decision, DecisionStatus.VOID), driver
     if settled.proven:
-        yield from write_done(decision)
+        is_done = yield from write_done(decision)
+        if not (is_done or settled.marked):
+            # A task of the next batch could begin a transaction under an unmarked id. After that, nothing would prove this one.
+            raise refusals.pending(
+                decision, "a marker is missing in the commit log, and the done record could not be appended"
+            )
     return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
 
 

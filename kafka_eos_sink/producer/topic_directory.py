@@ -41,7 +41,7 @@ class TopicDirectory:
         self._sender = sender
         self._max_block_ms = max_block_ms
         self._problems: dict[str, TopicProblem] = {}
-        self._patience_ms = min(max_block_ms, max_block_ms if timeout_ms is None else timeout_ms // 10)
+        self._patience_ms = max_block_ms if timeout_ms is None else min(max_block_ms, timeout_ms // 10)
 
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +25,11 @@ _BEGINS = {
     "commit.finished": "",
 }
 """The phase that begins at a point of the commit."""
+
+
+def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
+    """Return ms since 1970 as ISO 8601, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
 
 
 class Stopwatch:
@@ -107,7 +112,7 @@ class BatchRecord:
     @property
     def finished_at(self) -> str:
         """The finish time as ISO 8601, UTC, to the millisecond."""
-        return datetime.fromtimestamp(self.finished_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return iso_utc(self.finished_ms)
 
     def as_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "finished_at": self.finished_at, **asdict(self)}
@@ -171,6 +176,7 @@ def record_of_commit(
     """Return the record of a batch that this driver has planned and committed."""
     tasks = [message for message in messages if message is not None]
     headroom = plan.transaction_timeout_ms - (watch.ended_ms - plan.started_ms)
+    times_out = decision.transactions and plan.transaction_timeout_ms != NEVER_TIMES_OUT_MS
     return record_of(
         decision,
         time.time_ns() // 1_000_000,
@@ -184,13 +190,9 @@ def record_of_commit(
         attempts_ended=plan.attempts_ended + attempts_ended,
         parts_copied=watch.parts_copied,
         # Zero: Kafka may have aborted transactions of the batch, whose rows were copied then.
-        headroom_ms=_headroom(plan, headroom, decision.transactions),
+        headroom_ms=max(0, headroom) if times_out else None,
         application_id=next((message.application_id for message in tasks), None),
     )
-
-
-def _headroom(plan: Plan, headroom: int, transactions: Collection[Any]) -> int | None:
-    return None if plan.transaction_timeout_ms == NEVER_TIMES_OUT_MS or not transactions else max(0, headroom)
 
 
 def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
@@ -16,7 +15,7 @@ from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.runtime.batch_record import merged
+from kafka_eos_sink.runtime.batch_record import iso_utc, merged
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
@@ -60,9 +59,7 @@ class CommittedWrite:
     @property
     def finished_at(self) -> str | None:
         """The finish time as ISO 8601, UTC, to the millisecond."""
-        if self.finished_ms is None:
-            return None
-        return datetime.fromtimestamp(self.finished_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return None if self.finished_ms is None else iso_utc(self.finished_ms)
 
     def as_json(self) -> dict[str, Any]:
         return {

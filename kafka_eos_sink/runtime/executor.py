@@ -260,7 +260,7 @@ class Executor:
         if appended.error != ErrorCode.NONE:
             where = "{}-{}".format(*self.where)
             if appended.error is None or ErrorCode.of(appended.error).retriable:
-                last = "no response" if appended.error is None else ErrorCode.of(appended.error).name
+                last = step_log.code_name(appended.error)
                 if appended.earlier_error is not None:
                     last += f", and before that {ErrorCode.of(appended.earlier_error).name}"
                 raise BrokerUnavailableError(

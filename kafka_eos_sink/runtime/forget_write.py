@@ -10,21 +10,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import append_in_transaction, parse_key
+from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
 from kafka_eos_sink.commit.log_reading import read_to_end, require_own_log
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import (
-    Appended,
-    End,
-    EndResult,
-    EndTransactions,
-    LogRecord,
-    Marker,
-    Procedure,
-    ReadRecord,
-)
+from kafka_eos_sink.commit.steps import LogRecord, Marker, Procedure, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -38,6 +29,7 @@ from kafka_eos_sink.runtime.operator import (
     preview,
 )
 from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.step_log import code_name
 
 
 def preview_forget(settings: OperatorSettings) -> Preview:
@@ -59,7 +51,7 @@ def forget(settings: OperatorSettings) -> int:
 
 
 class _KeyedView(LogView):
-    """A view that also keeps the keys of all records of its write id, whoever wrote them."""
+    """A view that also keeps the keys of all records of its write id, those of other programs as well."""
 
     def __init__(self, write_id: str) -> None:
         super().__init__(write_id)
@@ -99,18 +91,12 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
     yield from read_to_end(view)
     _require_ended(view, (yield from list_open(write_id, transaction_version)))
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
-    # In one transaction of the driver, which a newer driver fences: its own records must not be lost behind a late tombstone.
-    appended: Appended = yield from append_in_transaction(plan.driver, tombstones, 0)
-    error = appended.error
-    if error == ErrorCode.NONE:
-        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=plan.driver, commit=True),))
-        error = ends[0].error
+    error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     if error != ErrorCode.NONE:
-        code = "no response" if error is None else ErrorCode.of(error).name
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
-            f"whether the commit log has forgotten write id {write_id!r} is not known ({code}). Stop every job or query of it, run "
-            f"{refusals.command('recover', write_id)}, and run this command again",
+            f"whether the commit log has forgotten write id {write_id!r} is not known ({code_name(error)}). Stop every job or query of it, "
+            f"run {refusals.command('recover', write_id)}, and run this command again",
         )
     return len(tombstones)
 

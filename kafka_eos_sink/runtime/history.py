@@ -24,6 +24,7 @@ from kafka_eos_sink.protocol.record_batch import read_each_batch
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record
+from kafka_eos_sink.runtime.step_log import code_name
 from kafka_eos_sink.runtime.topics import create_history
 
 WITHIN_MS = 2_000
@@ -78,7 +79,7 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
     if appended.error == ErrorCode.NONE:
         _partitions[place] = count
         return None
-    return "no response" if appended.error is None else ErrorCode.of(appended.error).name
+    return code_name(appended.error)
 
 
 def read_history(

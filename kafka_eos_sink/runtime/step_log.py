@@ -61,13 +61,13 @@ def outcome(result: Any) -> str:
         case steps.LogChunk():
             return f"{len(result.entries)} entries, next offset {result.next_offset}"
         case steps.Appended() | steps.EndResult():
-            return _code(result.error)
+            return code_name(result.error)
         case steps.Written():
             return f"{result.rows} rows"
         case (steps.Copied() | steps.Gone(), *_):
             return _some(each.why if isinstance(each, steps.Gone) else outcome(each.written) for each in result)
         case (steps.EndResult(), *_):
-            return _some(_code(each.error) for each in result)
+            return _some(code_name(each.error) for each in result)
         case Mapping():
             return _some(f"{_partition(key)}: {_state(found)}" for key, found in result.items())
         case bool() | int() | str():
@@ -113,5 +113,6 @@ def _state(found: Any) -> str:
             return f"{len(found)} producers"
 
 
-def _code(error: int | None) -> str:
+def code_name(error: int | None) -> str:
+    """Name the result of a request; None stands for a lost response."""
     return "no response" if error is None else ErrorCode.of(error).name

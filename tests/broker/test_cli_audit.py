@@ -13,7 +13,7 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -138,10 +138,7 @@ def test_copied_rows_count_under_the_producers_of_the_copies(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = settings_of(any_kafka)
-    plan = session.plan(given)
-    messages = tasks(given, plan, 2)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
+    abort_by_hand(given, decided(given, "commit.decided", monkeypatch, 2))
     write_all(given, 2)  # its plan copies the rows of version 3, and its tasks skip it
     (found,) = audited(given, capsys)
     assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")

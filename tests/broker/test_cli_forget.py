@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.commit_log import append_in_transaction, parse_key
+from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
 from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
-from kafka_eos_sink.commit.steps import Appended, LogRecord, Procedure
+from kafka_eos_sink.commit.steps import LogRecord, Procedure
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -158,9 +157,6 @@ def test_forget_rejects_an_unknown_write_id(kafka: EmbeddedKafka, capsys: pytest
     assert kept_keys(kafka, typo) == set()
 
 
-Appending = Callable[[ProducerIdentity, tuple[LogRecord, ...], int], Procedure[Appended]]
-
-
 def test_newer_driver_fences_forget_and_its_tombstones(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,13 +165,12 @@ def test_newer_driver_fences_forget_and_its_tombstones(
     later = replace(given, version=4)
     plans = []
 
-    def append_late(driver: ProducerIdentity, records: tuple[LogRecord, ...], first: int) -> Procedure[Appended]:
+    def append_late(driver: ProducerIdentity, records: tuple[LogRecord, ...], first: int) -> Procedure[int | None]:
         plans.append(session.plan(later))
-        appended = yield from append_in_transaction(driver, records, first)
-        return appended
+        return (yield from commit_in_transaction(driver, records, first))
 
     with monkeypatch.context() as patched:
-        patched.setattr("kafka_eos_sink.runtime.forget_write.append_in_transaction", append_late)
+        patched.setattr("kafka_eos_sink.runtime.forget_write.commit_in_transaction", append_late)
         assert main(["forget", "--yes", *options(any_kafka, given)]) == 1
     assert "[KAFKA_EOS.NOT_FORGOTTEN]" in capsys.readouterr().err
     assert kept_keys(any_kafka, given) == {"barrier", "decision", "done", "part"}

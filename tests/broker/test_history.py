@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -101,10 +101,7 @@ def test_next_run_records_the_batch_that_it_recovers(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = settings_of(any_kafka)
-    plan = session.plan(given)
-    messages = tasks(given, plan, 2)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
+    abort_by_hand(given, decided(given, "commit.decided", monkeypatch, 2))
     write_all(given, 2)  # which skips: the version is recovered by its plan
     (found,) = records_of(given, capsys)
     assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 2, 2 * ROWS)

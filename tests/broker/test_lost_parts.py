@@ -26,6 +26,7 @@ from dead_writes import (
     ROWS,
     abort_by_hand,
     abort_open,
+    decided,
     delete_rows,
     die_at,
     prepared_by,
@@ -70,16 +71,6 @@ HeldCommit = Callable[
     [session.WriteSettings, session.Plan, Sequence[session.TaskMessage], Callable[[], object]],
     session.Decision | None,
 ]
-
-
-def decided(
-    given: session.WriteSettings, point: str, monkeypatch: pytest.MonkeyPatch, count: int = TASKS
-) -> list[session.TaskMessage]:
-    """What the tasks of a write handed over whose driver died behind its decision: before the first EndTxn, or after it."""
-    plan = session.plan(given)
-    messages = tasks(given, plan, count)
-    die_at(point, given, plan, messages, monkeypatch)
-    return messages
 
 
 def initialise_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
@@ -149,7 +140,7 @@ def test_recover_restores_aborted_rows_without_spark(
     given = write_settings(any_kafka, topic)
     if lose == "timeout":
         given = replace(given, producer=ProducerConfig(transaction_timeout_ms=10_000))
-    messages = decided(given, "commit.between_ends" if lost == "some" else "commit.decided", monkeypatch)
+    messages = decided(given, "commit.between_ends" if lost == "some" else "commit.decided", monkeypatch, TASKS)
     await_markers(any_kafka.bootstrap_servers)
     LOSE[lose](given, messages[1:] if lost == "some" else messages)
     assert sum(values(any_kafka, topic).values()) == (ROWS if lost == "some" else 0)
@@ -168,7 +159,7 @@ def test_recover_restores_aborted_rows_without_spark(
 def test_next_run_restores_rows_before_it_skips(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     given = write_settings(any_kafka, topic)
-    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch)[1:])
+    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch, TASKS)[1:])
     assert_next_run_skips(given)
     assert_every_row_once(any_kafka, given)
 
@@ -309,7 +300,7 @@ def test_copies_lost_before_their_end_are_copied_again_in_the_same_run(
     monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 200)
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     given = write_settings(any_kafka, topic)
-    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch)[1:])
+    abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch, TASKS)[1:])
     held = tmp_path / "copied"
     monkeypatch.setenv(VARIABLE, f"restore.decided=wait:{held}")
     with ThreadPoolExecutor(1) as driver:
@@ -361,7 +352,7 @@ def test_copies_that_the_topic_refuses_leave_nothing_open(
     """Until the topic takes them again, as it took the originals."""
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     given = write_settings(kafka, topic)
-    messages = decided(given, "commit.between_ends", monkeypatch)
+    messages = decided(given, "commit.between_ends", monkeypatch, TASKS)
     abort_by_hand(given, messages[1:])
     change_config(kafka.bootstrap_servers, "topic", topic, setting, value)
     with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):

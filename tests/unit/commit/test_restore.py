@@ -13,9 +13,10 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import LogKey, decision_records, parse_key, part_record
+from kafka_eos_sink.commit.commit_log import LogKey, barrier_record, decision_records, parse_key, part_record
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -27,7 +28,7 @@ from kafka_eos_sink.commit.restore import MOST_COPIES, finish
 from kafka_eos_sink.commit.settle import Settled, SettleLimits
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.unit.commit.scripted_world import BATCH, DRIVER, MESSAGE, REQUEST, World
@@ -736,9 +737,103 @@ def test_log_that_was_created_again_while_it_was_being_read_is_read_once_more() 
     def changing(step: steps.ReadLog) -> steps.LogChunk:
         reads.append(step.offset)
         chunk = Cluster.ReadLog(cluster, step)
-        return replace(chunk, topic_id=uuid.uuid4()) if len(reads) < 4 else chunk
+        return replace(chunk, topic_id=uuid.uuid4()) if len(reads) < 2 else chunk
 
     cluster.own = {"ReadLog": changing}
     cluster.run(take_over(outgrown(cluster), 2))
     assert reads[:4].count(0) > 1
     assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)
+
+
+def resolve_it(cluster: Cluster) -> None:
+    request = ResolveRequest(write_id="w", query_id="batch", version=1, answer="rewrite", nonce="answer")
+    cluster.run(resolve(request, 2))
+
+
+@pytest.mark.parametrize("kept", [0, 50], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    "procedure",
+    [lambda cluster: cluster.run(take_over(outgrown(cluster), 2)), resolve_it],
+    ids=["take_over", "resolve"],
+)
+def test_log_created_again_after_the_list_ends_nothing(procedure: Callable[[Cluster], None], kept: int) -> None:
+    """The deleted log may have decided what is open; the next run does not take the new log for the write's own, either."""
+    cluster = Cluster(partitions=1)
+    open_one = prepared(3).identity
+    cluster.open[open_one.transactional_id] = open_one
+
+    def fence(step: steps.InitProducerId) -> ProducerIdentity:
+        cluster.log_id = uuid.uuid4()
+        cluster.log = []
+        for _ in range(kept):
+            cluster.append(barrier_record("other", "n"), None)
+        return Cluster.InitProducerId(cluster, step)
+
+    cluster.own = {"InitProducerId": fence}
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*deleted and created again.*nothing was ended"):
+        procedure(cluster)
+    cluster.own = {}
+    again = TakeOver(write_id="w", nonce="again", transaction_timeout_ms=TIMEOUT_MS)
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*w\.3\.7"):
+        cluster.run(take_over(again, 2))
+    assert cluster.ended == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_unmarked_decision_without_its_done_record_admits_no_batch(times: int) -> None:
+    """A task of that batch could begin a transaction under the unmarked id. Then nothing would prove the first one's end."""
+    cluster = Cluster(partitions=1)
+    (named,) = cluster.named
+    failures = times
+
+    def complete(step: steps.DescribeTransactions) -> dict[str, Any]:
+        found = Cluster.DescribeTransactions(cluster, step)
+        if named.identity.transactional_id in found:
+            after = replace(named.identity, producer_epoch=named.identity.producer_epoch + 1)
+            found[named.identity.transactional_id] = replace(description_of(after), state="CompleteCommit")
+        return found
+
+    def append(step: steps.Append) -> int:
+        nonlocal failures
+        (record,) = step.records
+        if json.loads(record.key)[0] == "done" and failures:
+            failures -= 1
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "Produce was not done in time")
+        return Cluster.Append(cluster, step)
+
+    def now(_: steps.Now) -> int:
+        cluster.now += 1_000
+        return cluster.now
+
+    # The broker omits the marker in the commit log only (KAFKA-20734).
+    cluster.own = {
+        "DescribeTransactions": complete,
+        "Append": append,
+        "Now": now,
+        "EndTransactions": lambda step: tuple(steps.EndResult(error=0) for _ in step.ends),
+    }
+    request = TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS)
+    for _ in range(times):
+        with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*marker is missing.*done record"):
+            cluster.run(take_over(request, 2))
+    assert admit(cluster.run(take_over(request, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("first_marker", "expected"),
+    [(True, r"UNRESOLVED\].*has its records from offset 100 on as committed"), (False, None)],
+)
+def test_rows_behind_blocked_readers_are_copied_only_if_aborted(first_marker: bool, expected: str | None) -> None:
+    """Compaction may leave the marker of a later transaction of the id as the witness, which proves nothing about the rows."""
+    cluster = Cluster(0, partitions=1)
+    cluster.own = {
+        "AbortedTransactions": lambda step: dict.fromkeys(step.ranges, steps.Unseen.HELD),
+        "AreCommitted": lambda step: (first_marker,) * len(step.written),
+    }
+    if expected is None:
+        settled, _ = cluster.finish()
+        assert settled.found.decision.copies == 1
+    else:
+        with pytest.raises(DecisionPendingError, match=expected):
+            cluster.finish()
+        assert cluster.records("decision") == [*cluster.records("decision")][:1]

@@ -15,28 +15,16 @@ from kafka_eos_sink.commit.commit_log import barrier_record, done_record
 from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     OffsetRange,
-    Plan,
     PreparedTransaction,
     TaskIdentity,
     TaskMessage,
-    TaskOutcome,
 )
-from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import batch_record
 from kafka_eos_sink.runtime.batch_record import BatchRecord, Stopwatch, parse_record, record_of_commit
+from tests.unit.commit import scripted_world
 
-DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=2, transaction_version=2)
-PLAN = Plan(
-    write_id="w",
-    nonce="n",
-    driver=DRIVER,
-    started_ms=1_000,
-    transaction_timeout_ms=60_000,
-    log_offset=0,
-    decisions=(),
-    plan_ms=11,
-    attempts_ended=2,
-)
+PLAN = replace(scripted_world.PLAN, started_ms=1_000, transaction_timeout_ms=60_000, plan_ms=11, attempts_ended=2)
+DRIVER = replace(PLAN.driver, producer_epoch=2)
 
 
 def part(first: int, last: int) -> OffsetRange:
@@ -62,16 +50,9 @@ DECISION = Decision(
 
 
 def message(partition: int, write_ms: int) -> TaskMessage:
-    return TaskMessage(
-        plan=PLAN,
-        query_id="batch",
-        version=3,
-        task=TaskIdentity(partition=partition, attempt_number=0, task_attempt_id=partition),
-        outcome=TaskOutcome.PREPARED,
-        written_bytes=1_000,
-        write_ms=write_ms,
-        application_id="app-1",
-    )
+    task = TaskIdentity(partition=partition, attempt_number=0, task_attempt_id=partition)
+    figures = {"written_bytes": 1_000, "write_ms": write_ms, "application_id": "app-1"}
+    return replace(scripted_world.MESSAGE, plan=PLAN, version=3, task=task, **figures)
 
 
 @pytest.fixture
