@@ -98,7 +98,7 @@ class Batcher:
     def close(self, queue: PartitionQueue) -> None:
         """Close the open batch of a partition, if there is one; wait while buffer.memory is full."""
         if queue.open is not None:
-            self._await_memory(queue.open.size)
+            self._await_memory(queue.open.size + sum(numbers.nbytes for numbers in queue.open.row_numbers))
             self._count(self._accumulator.close(queue, self._client.clock()))
 
     def close_all(self) -> None:

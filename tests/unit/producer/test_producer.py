@@ -111,6 +111,21 @@ def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
     assert [int(one.value) for each in found for one in each.records] == list(range(40))
 
 
+@pytest.mark.parametrize("limit", [10_000, 11_500])
+def test_row_numbers_of_small_rows_count_before_their_batch_is_closed(bench: Any, answer: Any, limit: int) -> None:
+    client = bench().client
+    client.lead({("t", 0): 1})
+    producer = begun(client, buffer_memory=limit, batch_size=1_000, compression="none")
+    found, accumulator, used = acknowledging(client, answer, waiting=True), producer._accumulator, []
+    value = pa.array([b"x"] * 100, pa.binary())
+    for _ in range(40):
+        producer.write(Rows(topic="t", partition=None, columns=RecordColumns(value=value)))
+        used.append(accumulator.used_bytes)
+    assert limit - 2_500 < max(used) <= limit
+    producer.flush()
+    assert sum(len(each.records) for each in found) == 4_000
+
+
 def test_block_larger_than_the_memory_is_sent_alone(bench: Any, answer: Any) -> None:
     client = bench().client
     producer, found = begun(client, buffer_memory=1_000), acknowledging(client, answer, waiting=True)
