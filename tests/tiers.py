@@ -249,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
     Rule("broker/test_commit_log_creation.py", ALL),
+    Rule("broker/test_history.py::test_abort_records_the_batch_that_it_finishes", ALL),
     Rule("broker/test_history.py::test_history_topic_is_created_with_retention", ALL),
     Rule("broker/test_history.py::test_status_and_commits_show_the_same", ALL),
     Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),

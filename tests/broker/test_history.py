@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -108,6 +108,19 @@ def test_next_run_records_the_batch_that_it_recovers(
     read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
     assert {part["last_offset"] for part in found["offsets"]} <= {record.offset for record in read}
     assert "2 parts copied" in shown(given, capsys)
+
+
+def test_abort_records_the_batch_that_it_finishes(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings_of(any_kafka)
+    plan = session.plan(given)
+    messages = tasks(given, plan, 2)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    session.abort(given, plan, messages)
+    (found,) = records_of(given, capsys)
+    assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 0, 2 * ROWS)
+    assert len(read_committed(any_kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
 
 
 def test_empty_history_topic_leaves_no_record(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
