@@ -41,6 +41,7 @@ class _OpenCopy:
 class _Fetched:
     batches: list[tuple[BatchHeader, RecordsBlock]]
     next_offset: int
+    high_watermark: int
 
 
 class RecordCopier:
@@ -88,7 +89,7 @@ class RecordCopier:
                 each.producer.close()
 
     def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
-        """Perform `AreCommitted`: read each partition once, from the first range's end on."""
+        """Perform `AreCommitted`: read each partition once, from the first range's end to the end that it has now."""
         found: dict[tuple[str, int, int], bool] = {}
         for where in {(part.topic, part.partition) for _, part in step.written}:
             wanted = {
@@ -97,12 +98,15 @@ class RecordCopier:
                 if (part.topic, part.partition) == where
             }
             offset = min(wanted.values()) + 1
+            end: int | None = None
+            # Others append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
+                end = fetched.high_watermark if end is None else end
                 for header, block in fetched.batches:
                     if header.is_control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
                         found[*where, header.producer_id] = is_commit_marker(header, block)
                         del wanted[header.producer_id]
-                if fetched.next_offset == offset:
+                if fetched.next_offset == offset or fetched.next_offset >= end:
                     break
                 offset = fetched.next_offset
         return tuple(found.get((part.topic, part.partition, identity.producer_id)) for identity, part in step.written)
@@ -203,7 +207,7 @@ class RecordCopier:
         except steps.DataTopicGoneError as gone:
             self._gone[topic] = steps.Gone(gone.message)
             return self._gone[topic]
-        return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]))
+        return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]), fetched.high_watermark)
 
 
 def _place(part: OffsetRange) -> str:

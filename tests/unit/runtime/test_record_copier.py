@@ -95,6 +95,10 @@ class Cluster:
         client: Any = self
         self.copier = RecordCopier(client, LOG, ProducerConfig(linger_ms=0, **settings))
 
+    def end(self, where: tuple[str, int]) -> int:
+        last = self.batches[where][-1:]
+        return sum(struct.unpack_from(">q", data)[0] + struct.unpack_from(">i", data, 23)[0] + 1 for data in last)
+
     def fetch(
         self, where: tuple[str, int], offset: int, deadline_ms: int, *, isolation: str, max_wait_ms: int, max_bytes: int
     ) -> Any:
@@ -103,7 +107,7 @@ class Cluster:
         if self.refusal is not None:
             raise self.refusal
         if offset < self.start:
-            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, records=None)
+            return SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, records=None, high_watermark=-1)
         found = b""
         for data in self.batches[where]:
             base, delta = struct.unpack_from(">q", data)[0], struct.unpack_from(">i", data, 23)[0]
@@ -111,7 +115,7 @@ class Cluster:
                 # The first one comes whole, the last one is cut (KIP-74).
                 found += data if not found else data[: max_bytes - len(found)]
         self.client.now += 10 if found else max_wait_ms
-        return SimpleNamespace(error_code=0, records=found or None)
+        return SimpleNamespace(error_code=0, records=found or None, high_watermark=self.end(where))
 
     def copy(self, *ranges: OffsetRange) -> Copied:
         (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges, PART),)))
@@ -313,7 +317,7 @@ def test_slow_acknowledgements_do_not_count_as_missing_records() -> None:
             return fetch(where, offset, deadline_ms, **rest)
         cluster.fetched.append((offset, "empty"))
         client.now += rest["max_wait_ms"]
-        return SimpleNamespace(error_code=0, records=None)
+        return SimpleNamespace(error_code=0, records=None, high_watermark=0)
 
     client.busy = True
     client.pump = slow  # type: ignore[method-assign]
@@ -459,6 +463,21 @@ def test_first_marker_behind_a_range_tells_its_end(behind: list[bytes], is_commi
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
 
 
+def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs append a batch during each Fetch, so the partition never ends."""
+    cluster = Cluster(batch(100, b"a"), batch(101, b"b", producer_id=9, epoch=0))
+    fetch = cluster.fetch
+
+    def appended(where: tuple[str, int], offset: int, *more: Any, **options: Any) -> Any:
+        fetched = fetch(where, offset, *more, **options)
+        assert len(cluster.fetched) < 100, "it follows the end for ever"
+        cluster.batches[where].append(batch(cluster.end(where), b"more", producer_id=9, epoch=0))
+        return fetched
+
+    monkeypatch.setattr(cluster, "fetch", appended)
+    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (None,)
+
+
 class Streaming(Cluster):
     """A range in which each response of a megabyte holds one small batch of the lost transaction."""
 
@@ -475,7 +494,7 @@ class Streaming(Cluster):
         own = batch(offset, bytes(20_000), codec=Codec.NONE)
         sealed = seal(self.others, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         other = struct.pack(">q", offset + 1) + b"".join(map(bytes, sealed))[8:]
-        return SimpleNamespace(error_code=0, records=own + other)
+        return SimpleNamespace(error_code=0, records=own + other, high_watermark=self.last_offset + 1)
 
 
 def test_memory_is_bounded_however_small_the_own_share() -> None:
