@@ -13,6 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import (
@@ -32,6 +33,7 @@ from kafka_eos_sink.commit.transactional_id import driver_transactional_id, pars
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, is_topic_name
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 FORMAT_VERSION = 2
 """1 until the row digests went: the same fields, and a digest in each transaction of a decision."""
@@ -83,8 +85,14 @@ def _value(fields: dict[str, Any]) -> bytes:
     return _dump({"format": FORMAT_VERSION, **fields})
 
 
-def barrier_record(write_id: str, nonce: str) -> LogRecord:
-    return LogRecord(barrier_key(write_id), _value({"nonce": nonce}))
+def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> LogRecord:
+    """Return a barrier.
+
+    Args:
+        topic_id: Of the log that its driver has read; zero if it has read none. The record lands in another log if that one is deleted and
+            created again meanwhile.
+    """
+    return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 
 
 def part_record(write_id: str, query_id: str, partition: int, version: int, task_attempt_id: int) -> LogRecord:
@@ -190,7 +198,7 @@ def parse_key(key: bytes) -> LogKey | None:
 
 
 _VALUES: dict[str, dict[str, Any]] = {
-    "barrier": {"nonce": str},
+    "barrier": {"nonce": str, "log": str | None},
     "part": {"version": int, "attempt": int},
     "done": {"version": int, "nonce": str, "finished_ms": int, "foreach_call": str | None},
     "decision": {"nonce": str, "transaction_version": int, "count": int, "body": str},

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import barrier_key, barrier_record
+from kafka_eos_sink.commit.commit_log import barrier_record
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.steps import Append, LogChunk, LogRecord, Now, Procedure, ReadLog
+from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -78,11 +78,9 @@ def read_to_barrier(view: LogView, nonce: str) -> Procedure[int]:
     """
     assert view.write_id is not None
     topic_id, read_before = view.topic_id, view.next_offset
-    barrier: int = yield Append((barrier_record(view.write_id, nonce),))
+    barrier: int = yield Append((barrier_record(view.write_id, nonce, topic_id),))
     yield from read_to(view, barrier)
-    if barrier < read_before or topic_id not in (ZERO_UUID, view.topic_id):
-        # Without its barrier, the next run does not take this log for the write's own, and ends nothing that the old one may have decided.
-        yield Append((LogRecord(barrier_key(view.write_id), None),))
+    if topic_id.int and (barrier < read_before or view.topic_id != topic_id):
         raise refusals.log_created_again(view.write_id)
     return barrier
 
@@ -112,7 +110,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
         # The log was deleted and created again, so no record of the old one counts, even if the new one has outgrown it.
         view.restart()
         chunk = yield ReadLog(view.next_offset, wait=wait)
-    view.topic_id = chunk.topic_id
+    view.topic_id = chunk.topic_id if chunk.topic_id.int else view.topic_id
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
     view.passed_over = max(view.passed_over, chunk.passed_over)
     return chunk

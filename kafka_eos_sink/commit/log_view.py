@@ -305,9 +305,12 @@ class LogView:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record was found but a barrier that was taken back. Every plan appends a barrier before its tasks begin."""
-        return all(
-            name == ("barrier",) and found[-1].value is None
+        """Whether neither a decision was found nor a barrier of a driver that has read this log."""
+        # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
+        own = (None, str(self.topic_id))
+        return not any(
+            name[0] == "decision"
+            or (name == ("barrier",) and any(each.value is not None and each.value.get("log") in own for each in found))
             for records in self._queries.values()
             for name, found in records.items()
         )

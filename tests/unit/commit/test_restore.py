@@ -13,7 +13,14 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import LogKey, barrier_record, decision_records, parse_key, part_record
+from kafka_eos_sink.commit.commit_log import (
+    LogKey,
+    barrier_record,
+    decision_records,
+    done_record,
+    parse_key,
+    part_record,
+)
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
@@ -28,9 +35,10 @@ from kafka_eos_sink.commit.restore import MOST_COPIES, finish
 from kafka_eos_sink.commit.settle import Settled, SettleLimits
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, WriteRefusedError
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from tests.unit.commit.scripted_world import BATCH, DRIVER, MESSAGE, REQUEST, World
 
 NEXT_DRIVER = replace(DRIVER, producer_epoch=5)
@@ -750,14 +758,17 @@ def resolve_it(cluster: Cluster) -> None:
     cluster.run(resolve(request, 2))
 
 
+@pytest.mark.parametrize("response", ["arrives", "lost"])
 @pytest.mark.parametrize("kept", [0, 50], ids=["shorter", "longer"])
 @pytest.mark.parametrize(
     "procedure",
     [lambda cluster: cluster.run(take_over(outgrown(cluster), 2)), resolve_it],
     ids=["take_over", "resolve"],
 )
-def test_log_created_again_after_the_list_ends_nothing(procedure: Callable[[Cluster], None], kept: int) -> None:
-    """The deleted log may have decided what is open; the next run does not take the new log for the write's own, either."""
+def test_log_created_again_after_the_list_ends_nothing(
+    procedure: Callable[[Cluster], None], kept: int, response: str
+) -> None:
+    """The deleted log may have decided what is open. The next run does not treat the new log as the write's own, either."""
     cluster = Cluster(partitions=1)
     open_one = prepared(3).identity
     cluster.open[open_one.transactional_id] = open_one
@@ -769,14 +780,67 @@ def test_log_created_again_after_the_list_ends_nothing(procedure: Callable[[Clus
             cluster.append(barrier_record("other", "n"), None)
         return Cluster.InitProducerId(cluster, step)
 
-    cluster.own = {"InitProducerId": fence}
-    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*deleted and created again.*nothing was ended"):
+    def append(step: steps.Append) -> int:
+        offset = Cluster.Append(cluster, step)
+        if response == "lost":
+            raise BrokerUnavailableError("COMMIT_LOG_UNAVAILABLE", "Produce was not done in time")
+        return offset
+
+    cluster.own = {"InitProducerId": fence, "Append": append}
+    refused = r"NOT_THIS_COMMIT_LOG\].*deleted and created again.*nothing was ended"
+    with pytest.raises(KafkaEosError, match=refused if response == "arrives" else "COMMIT_LOG_UNAVAILABLE"):
         procedure(cluster)
     cluster.own = {}
     again = TakeOver(write_id="w", nonce="again", transaction_timeout_ms=TIMEOUT_MS)
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*w\.3\.7"):
         cluster.run(take_over(again, 2))
     assert cluster.ended == []
+
+
+@pytest.mark.parametrize("left_over", ["part", "done"])
+def test_log_with_records_of_a_batch_from_a_deleted_one_is_not_the_own(left_over: str) -> None:
+    """A losing attempt, or another query's driver, appended them by the topic's name."""
+    cluster = Cluster(partitions=2)
+    first, second = cluster.named
+    cluster.open[second.identity.transactional_id] = second.identity
+    cluster.log, cluster.log_id = [], uuid.uuid4()
+    if left_over == "part":
+        late = replace(first.identity, transactional_id="w.0.6", producer_id=77)
+        cluster.append(part_record("w", "batch", 0, 1, 5), late)
+        cluster.mark(late, MarkerType.ABORT)
+    else:
+        cluster.append(done_record(replace(cluster.decision, query_id="q1"), 1), None)
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*w\.1\.7"):
+        cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert cluster.ended == []
+
+
+def test_decision_on_parts_of_a_deleted_log_remains_for_an_operator() -> None:
+    """The log was created again while the tasks ran, and the decision names offsets that the new one does not have yet."""
+    cluster = Cluster(1)
+    cluster.decision = replace(
+        cluster.decision, transactions=tuple(replace(each, part_offset=5_000) for each in cluster.named)
+    )
+    (record,) = decision_records(cluster.decision)
+    cluster.log = []
+    cluster.append(barrier_record("w", "plan"), None)
+    cluster.append(record, DRIVER)
+    cluster.mark(DRIVER, MarkerType.COMMIT)
+    for _ in range(2):
+        with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*kafka-eos resolve"):
+            cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+
+
+def test_leader_without_topic_ids_does_not_make_the_log_another_one() -> None:
+    cluster = Cluster(partitions=1)
+
+    def fence(step: steps.InitProducerId) -> ProducerIdentity:
+        cluster.log_id = ZERO_UUID
+        return Cluster.InitProducerId(cluster, step)
+
+    cluster.own = {"InitProducerId": fence}
+    cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert cluster.ended[0] == steps.End(identity=cluster.named[0].identity, commit=True)
 
 
 @pytest.mark.parametrize("times", [1, 2])

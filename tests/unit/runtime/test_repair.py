@@ -12,7 +12,7 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.metadata import PartitionMetadata, TopicMetadata
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import decision_records, part_record
+from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, part_record
 from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
@@ -175,6 +175,7 @@ def test_unknown_write_id_gets_no_barrier() -> None:
 
 def test_attempt_without_decision_is_described() -> None:
     log = Log()
+    log.add([barrier_record("w", "plan")], None)
     log.attempt(LOSER, 3, False)
     evidence = log.gathered({"w.57.3": ended()})
     assert (evidence.topics, evidence.knows_decisions) == (frozenset(), False)
