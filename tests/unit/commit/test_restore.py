@@ -843,6 +843,18 @@ def test_leader_without_topic_ids_does_not_make_the_log_another_one() -> None:
     assert cluster.ended[0] == steps.End(identity=cluster.named[0].identity, commit=True)
 
 
+def test_log_without_topic_ids_is_the_own_if_it_holds_a_barrier() -> None:
+    """A leader with topic ids served the driver that appended it."""
+    cluster = Cluster(partitions=1)
+    cluster.log = []
+    cluster.append(barrier_record("w", "plan", cluster.log_id), None)
+    left = prepared(3).identity
+    cluster.open[left.transactional_id] = left
+    cluster.log_id = ZERO_UUID
+    cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+    assert cluster.ended == [steps.End(identity=left, commit=False)]
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_unmarked_decision_without_its_done_record_admits_no_batch(times: int) -> None:
     """A task of that batch could begin a transaction under the unmarked id. Then nothing would prove the first one's end."""
