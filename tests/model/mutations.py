@@ -598,7 +598,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="commit returns when EndTxn was answered, before the markers are written",
         edits=(
             Edit(
-                settle.settle, "        yield from verify_markers(decision, answered, deadline, visible=proven)\n", ""
+                settle.settle,
+                "        marked = yield from verify_markers(decision, answered, deadline, visible=proven)\n",
+                "        marked = True\n",
             ),
             Edit(
                 settle.settle,
