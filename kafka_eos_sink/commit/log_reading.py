@@ -17,18 +17,22 @@ STUCK_LOG_MS = 120_000
 
 
 def read_to(view: LogView, end_offset: int) -> Procedure[None]:
-    """Feed the view up to and including an acknowledged offset, unless the log becomes another one meanwhile.
+    """Feed the view up to and including an offset that was acknowledged after the view's last read.
 
     Raises:
         BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if nothing comes for two minutes. A new leader below min.insync.replicas never
             shows what the old one acknowledged.
-        WriteRefusedError: As `require_whole`.
+        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log was deleted and created again since the last read.
     """
     topic_id = view.topic_id
+    if topic_id.int and end_offset < view.next_offset:
+        raise refusals.log_created_again(view.write_id or "")
     stuck_since: int | None = None
-    while view.next_offset <= end_offset and topic_id in (ZERO_UUID, view.topic_id):
+    while view.next_offset <= end_offset:
         before = view.next_offset
         yield from read_on(view)
+        if topic_id.int and view.topic_id != topic_id:
+            raise refusals.log_created_again(view.write_id or "")
         if view.next_offset > before:
             stuck_since = None
             continue
@@ -71,17 +75,11 @@ def require_whole(view: LogView) -> None:
 def read_to_barrier(view: LogView, nonce: str) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
-    Every record that was acknowledged before this call is then in the view.
-
-    Raises:
-        WriteRefusedError: NOT_THIS_COMMIT_LOG if the log was deleted and created again since the view read it.
+    Every record that was acknowledged before this call is then in the view. Raises as `read_to`.
     """
     assert view.write_id is not None
-    topic_id, read_before = view.topic_id, view.next_offset
-    barrier: int = yield Append((barrier_record(view.write_id, nonce, topic_id),))
+    barrier: int = yield Append((barrier_record(view.write_id, nonce, view.topic_id),))
     yield from read_to(view, barrier)
-    if topic_id.int and (barrier < read_before or view.topic_id != topic_id):
-        raise refusals.log_created_again(view.write_id)
     return barrier
 
 

@@ -307,12 +307,10 @@ class LogView:
     def is_empty(self) -> bool:
         """Whether neither a decision was found nor a barrier of a driver that has read this log."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
-        found = [
-            (name[0], each.value) for records in self._queries.values() for name in records for each in records[name]
-        ]
-        logs = {value.get("log") for kind, value in found if kind == "barrier" and value is not None}
-        is_own = not logs.isdisjoint((None, str(self.topic_id))) or (bool(logs) and not self.topic_id.int)
-        return not is_own and all(kind != "decision" for kind, _ in found)
+        barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
+        logs = [each.value.get("log") for each in barriers if each.value is not None]
+        own = (None, str(self.topic_id))
+        return not (self.queries("decision") or any(log in own or not self.topic_id.int for log in logs))
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""

@@ -35,8 +35,8 @@ class SettleLimits:
 class Settled:
     """What became of a decision's transactions: ``lost`` are proven aborted, the others committed.
 
-    ``proven`` is False where the right to Read the data topics is missing and readers were held up. ``marked`` is False if a COMMIT
-    marker is missing in the commit log.
+    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
+    a COMMIT marker is missing in the commit log.
     """
 
     found: LoggedDecision

@@ -866,7 +866,7 @@ def test_unmarked_decision_without_its_done_record_admits_no_batch(times: int) -
         found = Cluster.DescribeTransactions(cluster, step)
         if named.identity.transactional_id in found:
             after = replace(named.identity, producer_epoch=named.identity.producer_epoch + 1)
-            found[named.identity.transactional_id] = replace(description_of(after), state="CompleteCommit")
+            found[named.identity.transactional_id] = description_of(after)
         return found
 
     def append(step: steps.Append) -> int:
@@ -912,4 +912,4 @@ def test_rows_behind_blocked_readers_are_copied_only_if_aborted(first_marker: bo
     else:
         with pytest.raises(DecisionPendingError, match=expected):
             cluster.finish()
-        assert cluster.records("decision") == [*cluster.records("decision")][:1]
+        assert len(cluster.records("decision")) == 1
