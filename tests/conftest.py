@@ -7,6 +7,7 @@ one and stops it before it returns or its module ends, so that a small machine n
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -41,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A script's background job starts with SIGINT ignored, and so would the commands that tests end by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for tier in Tier:
         config.addinivalue_line("markers", f"{tier.name.lower()}: set by tests/tiers.py")
     # A machine that stalls for a second is no failure; and each run tries the same examples, unless it is exhaustive.
