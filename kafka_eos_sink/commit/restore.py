@@ -59,8 +59,15 @@ def finish(
     copied_here = 0
     while True:
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
-        if not settled.lost:
+        if not settled.lost and settled.marked:
             return settled, driver
+        if not settled.lost:
+            # A later transaction under an unmarked id erases the coordinator's proof. A done record does not replace that one: an older
+            # driver's, appended late, would hide it.
+            entries = tuple(replace(entry, proven=True) for entry in found.decision.transactions)
+            proven = replace(found, decision=replace(found.decision, transactions=entries))
+            found, driver = yield from decide_again(proven, driver, limits.deadline_ms)
+            return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
         copied_here += 1
@@ -82,18 +89,46 @@ def finish(
     )
 
 
+def decide_again(
+    found: LoggedDecision, driver: DriverTransaction, within_ms: int
+) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+    """Write a decision that stands once more, with other fields than in the log, under its nonce: its done record counts for both.
+
+    Raises:
+        DecisionPendingError, FencedError: The decision in the log still counts.
+    """
+    decision = found.decision
+    yield from _require_free(decision, driver)
+    try:
+        again = replace(decision, driver=driver.identity)
+        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
+        after = yield from decide(found, sequence, None, within_ms)
+    except KafkaEosError as failure:
+        raise refusals.pending(decision, f"what else is known of it could not be recorded ({failure})") from failure
+    return found, after
+
+
+def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
+    """Require that W.driver can carry another decision: it belongs to this driver, and no transaction of it is open or may still end."""
+    if driver.is_spent:
+        # It could commit the first pieces of the next decision alone.
+        raise refusals.pending(
+            decision,
+            "the request that committed it was sent again; below transaction.version 2 only a new driver can decide more then",
+        )
+    held = yield from described_driver(driver.identity)
+    if not is_held_by(driver.identity, held):
+        raise refusals.fenced(decision.write_id, "W.driver belongs to it")
+    if held is not None and held.is_open:
+        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
+        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+
+
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, limits: SettleLimits
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
-    if driver.is_spent:
-        # It could commit the first pieces of the next decision alone.
-        raise refusals.pending(
-            decision,
-            f"{len(lost)} of its transactions were aborted, and the request that committed the decision was sent again; below "
-            "transaction.version 2 only a new driver can copy their rows then",
-        )
     started: int = yield WallClock()
     begun: list[Copy] = []
     for entry in lost:
@@ -102,12 +137,7 @@ def _restore(
     yield Reached("restore.initialised")
     # A newer driver may have committed a transaction under one of these ids since. If its marker is missing (KAFKA-20734), a copy would
     # join it, and the copy's abort would discard committed rows. Nothing is open yet, so there is nothing to end.
-    held = yield from described_driver(driver.identity)
-    if not is_held_by(driver.identity, held):
-        raise refusals.fenced(decision.write_id, "W.driver belongs to a newer driver, which copies what was lost")
-    if held is not None and held.is_open:
-        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
-        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+    yield from _require_free(decision, driver)
     try:
         results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)
@@ -123,7 +153,7 @@ def _restore(
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
-        found, sequence = yield from append_decision(second, driver.sequence)
+        found, sequence = yield from append_decision(second, driver.sequence, settled.found.log_id)
     except Exception:
         yield from give_up(opened)
         raise

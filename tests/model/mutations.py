@@ -770,7 +770,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="copies in an epoch whose EndTxn is unanswered",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
-        edits=(Edit(restore._restore, "    if driver.is_spent:", "    if False:"),),
+        edits=(Edit(restore._require_free, "    if driver.is_spent:", "    if False:"),),
         setting=_small(
             "a decision in pieces", piece_bytes=400, faults=faults(timeout=1, float=1), recover_from_every=0, **ONE_ROW
         ),
