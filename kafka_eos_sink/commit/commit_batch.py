@@ -130,7 +130,7 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
             plan.write_id, f"the commit log does not hold the decision of version {batch.version} any more"
         )
     called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
-    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.deadline_ms)
+    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.deadline_ms, proven=skipped.proven)
 
 
 def _require_messages_of_one_run(

@@ -64,9 +64,7 @@ def finish(
         if not settled.lost:
             # A later transaction under an unmarked id erases the coordinator's proof. A done record does not replace that one: an older
             # driver's, appended late, would hide it.
-            entries = tuple(replace(entry, proven=True) for entry in found.decision.transactions)
-            proven = replace(found, decision=replace(found.decision, transactions=entries))
-            found, driver = yield from decide_again(proven, driver, limits.deadline_ms)
+            found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
@@ -90,9 +88,12 @@ def finish(
 
 
 def decide_again(
-    found: LoggedDecision, driver: DriverTransaction, within_ms: int
+    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Write a decision that stands once more, with other fields than in the log, under its nonce: its done record counts for both.
+    """Write a decision that stands once more, under its nonce, so that its done record counts for both.
+
+    Args:
+        proven: Its transactions are committed and visible.
 
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
@@ -100,7 +101,8 @@ def decide_again(
     decision = found.decision
     yield from _require_free(decision, driver)
     try:
-        again = replace(decision, driver=driver.identity)
+        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
+        again = replace(decision, driver=driver.identity, transactions=entries)
         found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
         after = yield from decide(found, sequence, None, within_ms)
     except KafkaEosError as failure:

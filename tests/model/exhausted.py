@@ -39,6 +39,21 @@ SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
 EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
 
+CALLS: dict[str, Any] = {
+    "drivers": 4,
+    "restart": "failed",
+    "attempts": 1,
+    "streaming": False,
+    "start_version": lambda driver: 0,
+    "offsets_hash": lambda driver, version: None,
+    "foreach_call": lambda driver: "aabb"[driver],
+    "loud": UNRESOLVABLE,
+    "eager_markers": True,
+    "recover_from_every": 0,
+    **ONE,
+}
+"""A version is written in call a, whose second write follows; then both are run again in call b."""
+
 EXHAUSTED = named(
     (
         # Two tasks, one driver; markers written at any time.
@@ -194,6 +209,7 @@ EXHAUSTED = named(
         ),
         Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
+        Setting(name="second writes of a foreachBatch call", faults=faults(unavailable=1), **CALLS),
         Setting(
             name="crash and restart in the same planner process",
             restart="crash",
@@ -249,6 +265,7 @@ _STATES = {
     "two markers passed over": (75_412, 76_111),
     "timeouts and a restart": (393, 600),
     "two drivers beside each other": (56_450, 51_149),
+    "second writes of a foreachBatch call": (1, 1),
     "crash and restart in the same planner process": (6_691, 20_876),
     "a planner process that remembers an older driver": (6_691, 20_876),
 }

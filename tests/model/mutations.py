@@ -33,7 +33,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
-from .exhausted import UNRESOLVABLE
+from .exhausted import CALLS, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -776,6 +776,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         caught=("I12",),
         versions=(0,),
+    ),
+    Mutation(
+        name="the call only in the done record",
+        what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
+        edits=(Edit(commit_batch.commit, "foreach_call=complete[0].foreach_call", "foreach_call=None"),),
+        setting=Setting(name="two writes of a call", **{**CALLS, "foreach_call": lambda driver: "a"}),
+        caught=("I15",),
+    ),
+    Mutation(
+        name="a skip not decided again",
+        what="a second write of a foreachBatch call is skipped if the first one was skipped",
+        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, complete[0].foreach_call)", "pass"),),
+        setting=Setting(name="a skip and a write", **{**CALLS, "foreach_call": lambda driver: "abbb"[driver]}),
+        caught=("I15",),
     ),
     Mutation(
         name="a gap in a stream's versions passed over",
