@@ -59,12 +59,11 @@ def finish(
     copied_here = 0
     while True:
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
-        if not settled.lost and settled.marked:
-            return settled, driver
         if not settled.lost:
-            # A later transaction under an unmarked id erases the coordinator's proof. A done record does not replace that one: an older
-            # driver's, appended late, would hide it.
-            found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
+            if not settled.marked:
+                # A later transaction under an unmarked id erases the coordinator's proof, and the done record can be hidden by that of
+                # an older driver, which arrives late. No older driver can write a decision.
+                found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
@@ -90,10 +89,7 @@ def finish(
 def decide_again(
     found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Write a decision that stands once more, under its nonce, so that its done record counts for both.
-
-    Args:
-        proven: Its transactions are committed and visible.
+    """Write a decision that stands once more, with its transactions ``proven`` if they are. One done record counts for both.
 
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.

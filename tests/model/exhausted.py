@@ -39,6 +39,16 @@ SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
 EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
 
+NO_ANSWERS: dict[str, Any] = {
+    "drivers": 1,
+    "batches": 2,
+    "attempts": 1,
+    # What is visible stays proven, whatever answers are missing.
+    "loud": UNRESOLVABLE - {"UNRESOLVED"},
+    "faults": faults(skip_marker=1, pause=2, unavailable=2),
+    **ONE,
+}
+
 CALLS: dict[str, Any] = {
     "drivers": 4,
     "restart": "failed",
@@ -80,6 +90,7 @@ EXHAUSTED = named(
             **SOME,
             **ONE,
         ),
+        Setting(name="a marker passed over, two batches, no answers", **NO_ANSWERS, **SOME),
         Setting(
             name="a marker passed over, a restart, compaction",
             restart="failed",
@@ -239,6 +250,7 @@ _STATES = {
     "one driver, somebody aborts": (14_703, 18_124),
     "one driver, a marker passed over": (13_782, 13_872),
     "two batches, a marker passed over": (993, 1_012),
+    "a marker passed over, two batches, no answers": (1, 1),
     "a marker passed over, a restart, compaction": (178_360, 184_369),
     "one driver, timeouts, no Read": (13_927, 33_468),
     "one driver, a marker passed over, no Read": (14_166, 14_256),
@@ -265,7 +277,7 @@ _STATES = {
     "two markers passed over": (75_412, 76_111),
     "timeouts and a restart": (393, 600),
     "two drivers beside each other": (56_450, 51_149),
-    "second writes of a foreachBatch call": (1, 1),
+    "second writes of a foreachBatch call": (2_477, 3_113),
     "crash and restart in the same planner process": (6_691, 20_876),
     "a planner process that remembers an older driver": (6_691, 20_876),
 }

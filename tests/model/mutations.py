@@ -33,7 +33,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
-from .exhausted import CALLS, UNRESOLVABLE
+from .exhausted import CALLS, NO_ANSWERS, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -776,6 +776,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         caught=("I12",),
         versions=(0,),
+    ),
+    Mutation(
+        name="a visible batch without marker not decided again",
+        what="only a done record proves it, which can fail or be hidden by a late one, and the next batch erases the coordinator's proof",
+        edits=(Edit(restore.finish, "if not settled.marked:", "if False:"),),
+        setting=Setting(name="a marker passed over, no answers", recover_from_every=10, **NO_ANSWERS),
+        caught=("recovery: a further driver ends with UNRESOLVED",),
     ),
     Mutation(
         name="the call only in the done record",
