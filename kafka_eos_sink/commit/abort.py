@@ -44,7 +44,10 @@ def abort(
 
 
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
-    """Whether W.driver is as the plan's fence, or the last decision of the plan's batch, has left it."""
+    """Whether W.driver is as the plan's fence, or the last decision of the plan's batch, has left it.
+
+    Nobody else ever takes over a random write id, whose tombstones are another transaction.
+    """
     view = LogView(plan.write_id, next_offset=plan.log_offset)
     yield from read_to_end(view)
     driver = plan.driver
@@ -52,7 +55,7 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
         found = query.newest
         if found is not None and plan_nonce(found.decision.nonce) == plan.nonce:
             driver = after_end(found.decision.driver)
-    return (yield from still_holds(driver))
+    return is_random_write_id(plan.write_id) or (yield from still_holds(driver))
 
 
 def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
@@ -73,7 +76,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
     if not own:
         return
     view = LogView(plan.write_id)
-    yield from read_to_barrier(view, barrier_nonce)
+    yield from read_to_barrier(view, barrier_nonce, plan.log_id)
     for query in view.queries("decision"):
         if plan.nonce in query.nonces_not_aborted:
             yield Warn(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import forget, skipped_record, write_done
+from kafka_eos_sink.commit.commit_log import forget, write_done
 from kafka_eos_sink.commit.decide import DriverTransaction, GroupOffsets, append_decision, check_prepared, decide
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
@@ -19,9 +19,9 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.restore import finish
+from kafka_eos_sink.commit.restore import decide_again, finish
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import Append, DescribeTransactions, Procedure, Reached, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -53,7 +53,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
         if complete[0].foreach_call is not None:
-            yield from _note_skip(plan.write_id, batch, complete[0].foreach_call)
+            yield from _note_skip(request, complete[0].foreach_call)
         return None
     if skipped:
         raise WriteRefusedError(
@@ -72,16 +72,17 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         schema=batch.schema,
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
+        foreach_call=complete[0].foreach_call,
     )
 
     yield Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
-    found, sequence = yield from append_decision(decision, 0, request.group_offsets)
+    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
     try:
         yield Reached("commit.decided")
-        return (yield from _finish(request, found, losers, driver, complete[0].foreach_call))
+        return (yield from _finish(request, found, losers, driver))
     except DecisionPendingError:
         raise
     except Exception as failure:  # whatever it is: it must not look like a failure before the decision
@@ -94,7 +95,6 @@ def _finish(
     found: LoggedDecision,
     losers: tuple[ProducerIdentity, ...],
     driver: DriverTransaction,
-    foreach_call: str | None,
 ) -> Procedure[Decision]:
     settled, driver = yield from finish(
         found,
@@ -112,17 +112,25 @@ def _finish(
     if request.random_write_id:
         yield from forget(decision, driver.identity, driver.sequence)
     elif settled.proven:
-        yield from write_done(decision, foreach_call)
+        yield from write_done(decision)
     return decision
 
 
-def _note_skip(write_id: str, batch: BatchIdentity, foreach_call: str) -> Procedure[None]:
-    """Record that a `foreachBatch` call has skipped its version, so that a second write in this call is not skipped as well."""
-    view = LogView(write_id)
+def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
+    """Decide the version again in the name of the `foreachBatch` call that has skipped it: its second write must not be skipped as well."""
+    plan, batch = request.plan, request.batch
+    skipped = plan.newest_decision(batch.query_id)
+    if skipped is None or skipped.version != batch.version:
+        return  # onCheckpointRollback=skip leaves out older versions, whatever their rows are
+    view = LogView(plan.write_id)
     yield from read_to_end(view)
-    done = view.query(batch.query_id).done
-    if done is not None and done["version"] == batch.version:
-        yield Append((skipped_record(write_id, batch.query_id, done, foreach_call),))
+    found = view.query(batch.query_id).newest
+    if found is None or found.decision.nonce != skipped.nonce:
+        raise refusals.fenced(
+            plan.write_id, f"the commit log does not hold the decision of version {batch.version} any more"
+        )
+    called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
+    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.deadline_ms, proven=skipped.proven)
 
 
 def _require_messages_of_one_run(

@@ -99,7 +99,7 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
     return LogRecord(part_key(write_id, query_id, partition), _value({"version": version, "attempt": task_attempt_id}))
 
 
-def done_record(decision: Decision, finished_ms: int, foreach_call: str | None = None) -> LogRecord:
+def done_record(decision: Decision, finished_ms: int) -> LogRecord:
     """Return the hint for people and the next run that a decision is finished. It counts only for the nonce that it names."""
     ranges: dict[str, dict[str, list[int]]] = {}
     for prepared in decision.transactions:
@@ -116,14 +116,7 @@ def done_record(decision: Decision, finished_ms: int, foreach_call: str | None =
         "transactions": len(decision.transactions),
         "offsets": ranges if len(_dump(ranges)) <= MAX_RECORD_BYTES else {},
     }
-    if foreach_call is not None:
-        fields["foreach_call"] = foreach_call
     return LogRecord(done_key(decision.write_id, decision.query_id), _value(fields))
-
-
-def skipped_record(write_id: str, query_id: str, done: dict[str, Any], foreach_call: str) -> LogRecord:
-    """Return the done record of a version that a `foreachBatch` call has skipped."""
-    return LogRecord(done_key(write_id, query_id), _value({**done, "foreach_call": foreach_call}))
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
@@ -200,7 +193,7 @@ def parse_key(key: bytes) -> LogKey | None:
 _VALUES: dict[str, dict[str, Any]] = {
     "barrier": {"nonce": str, "log": str | None},
     "part": {"version": int, "attempt": int},
-    "done": {"version": int, "nonce": str, "finished_ms": int, "foreach_call": str | None},
+    "done": {"version": int, "nonce": str, "finished_ms": int},
     "decision": {"nonce": str, "transaction_version": int, "count": int, "body": str},
 }
 
@@ -254,7 +247,8 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     fields = _fields_of(kind)
     if type(value) is list:
         value = dict(zip(fields, value, strict=True))
-    return kind(**{name: typed(of, value[name], name) for name, of in fields.items()})
+    # A field that earlier versions of the sink did not write may be None. No other field accepts that.
+    return kind(**{name: typed(of, value.get(name), name) for name, of in fields.items()})
 
 
 _fields_of = cache(get_type_hints)
@@ -271,19 +265,17 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
     return value
 
 
-def write_done(decision: Decision, foreach_call: str | None = None) -> Procedure[bool]:
-    """Append the done record of a finished decision; warn and return False if that fails."""
+def write_done(decision: Decision) -> Procedure[None]:
+    """Append the done record of a finished decision; warn if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
     now: int = yield WallClock()
     try:
-        yield Append((done_record(decision, now, foreach_call),))
+        yield Append((done_record(decision, now),))
     except KafkaEosError as failure:
         yield Warn(
             f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
             f"the commit log ({failure.code}); the next run proves it again"
         )
-        return False
-    return True
 
 
 def append_in_transaction(

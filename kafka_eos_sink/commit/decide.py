@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records
@@ -151,9 +152,12 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
 
 
 def append_decision(
-    decision: Decision, sequence: int, group_offsets: GroupOffsets | None = None
+    decision: Decision, sequence: int, log_id: UUID, group_offsets: GroupOffsets | None = None
 ) -> Procedure[tuple[LoggedDecision, int]]:
     """The decision in an open transaction of W.driver, with the offsets of the group.
+
+    Args:
+        log_id: Of the log that the driver has read. A log that was deleted and created again since does not count as that one.
 
     Returns:
         The decision and where it lies, and the next sequence number.
@@ -168,7 +172,7 @@ def append_decision(
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {group_offsets.group_id!r}", error)
     yield Reached("commit.decision_written")
-    return LoggedDecision(decision, appended.offset), sequence + len(records)
+    return LoggedDecision(decision, appended.offset, log_id), sequence + len(records)
 
 
 def decide(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record
@@ -16,22 +17,24 @@ from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 STUCK_LOG_MS = 120_000
 
 
-def read_to(view: LogView, end_offset: int) -> Procedure[None]:
+def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedure[None]:
     """Feed the view up to and including an offset that was acknowledged after the view's last read.
+
+    Args:
+        log_id: Topic id of the log that the caller knows, from the view or another one; zero if it knows none.
 
     Raises:
         BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if nothing comes for two minutes. A new leader below min.insync.replicas never
             shows what the old one acknowledged.
-        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log was deleted and created again since the last read.
+        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log was deleted and created again since it was known.
     """
-    topic_id = view.topic_id
-    if topic_id.int and end_offset < view.next_offset:
+    if view.topic_id.int and end_offset < view.next_offset:
         raise refusals.log_created_again(view.write_id or "")
     stuck_since: int | None = None
     while view.next_offset <= end_offset:
         before = view.next_offset
         yield from read_on(view)
-        if topic_id.int and view.topic_id != topic_id:
+        if view.topic_id != log_id and ZERO_UUID not in (view.topic_id, log_id):
             raise refusals.log_created_again(view.write_id or "")
         if view.next_offset > before:
             stuck_since = None
@@ -72,14 +75,15 @@ def require_whole(view: LogView) -> None:
         )
 
 
-def read_to_barrier(view: LogView, nonce: str) -> Procedure[int]:
+def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
-    Every record that was acknowledged before this call is then in the view. Raises as `read_to`.
+    Every record that was acknowledged before this call is then in the view. Args and errors are those of `read_to`.
     """
     assert view.write_id is not None
-    barrier: int = yield Append((barrier_record(view.write_id, nonce, view.topic_id),))
-    yield from read_to(view, barrier)
+    log_id = view.topic_id if view.topic_id.int else log_id
+    barrier: int = yield Append((barrier_record(view.write_id, nonce, log_id),))
+    yield from read_to(view, barrier, log_id)
     return barrier
 
 

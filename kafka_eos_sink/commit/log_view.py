@@ -83,10 +83,11 @@ class LoggedRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """A decision read from the log and the offset of its first record."""
+    """A decision, the offset of its first record, and the topic id of the log that holds it; zero if that is not known."""
 
     decision: Decision
     offset: int
+    log_id: UUID = ZERO_UUID
 
 
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
@@ -100,6 +101,7 @@ class QueryState:
     write_id: str
     query_id: str
     _records: _Records
+    log_id: UUID = ZERO_UUID
 
     def _of(self, kind: str, *rest: int) -> list[LoggedRecord]:
         return self._records.get((kind, *rest), [])
@@ -120,7 +122,7 @@ class QueryState:
             if first.decision is None:
                 first.decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
             if first.decision is not None:
-                return LoggedDecision(first.decision, first.offset)
+                return LoggedDecision(first.decision, first.offset, self.log_id)
             self._records.setdefault(("foreign",), []).append(records.pop(at))
             warn_once(
                 f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
@@ -315,12 +317,12 @@ class LogView:
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""
         assert self.write_id is not None
-        return QueryState(self.write_id, query_id, self._queries.get((self.write_id, query_id), {}))
+        return QueryState(self.write_id, query_id, self._queries.get((self.write_id, query_id), {}), self.topic_id)
 
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:
         """The query ids with records of these kinds."""
         return tuple(
-            QueryState(*ids, records)
+            QueryState(*ids, records, self.topic_id)
             for ids, records in self._queries.items()
             if any(kind in kinds for kind, *_ in records)
         )

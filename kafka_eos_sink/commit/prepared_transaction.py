@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
+from uuid import UUID
 
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class Decision:
 
     ``driver`` is the identity whose transaction carries the record: its marker's epoch tells whether it counts.
     ``nonce`` is that of the batch's plan, followed by ``~1`` in the decision that replaces this one's lost transactions by copies.
-    ``resolution`` is set where an operator decided (``kafka-eos resolve``) and names no transaction.
+    ``resolution`` is set where an operator decided (``kafka-eos resolve``) and names no transaction. ``foreach_call`` is the last
+    `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of the sink wrote the record.
     """
 
     write_id: str
@@ -59,6 +62,7 @@ class Decision:
     offsets_hash: str | None
     transactions: tuple[PreparedTransaction, ...]
     resolution: str | None = None
+    foreach_call: str | None = None
 
     @property
     def is_void(self) -> bool:
@@ -89,8 +93,8 @@ class DecisionStatus(Enum):
 class SettledDecision:
     """The newest decision of a query id after recovery, with which the tasks of the next batch compare theirs.
 
-    ``resolution`` is that of the decision: an operator's word, which is compared with nothing. ``proven`` is False where the right to
-    Read the data topics is missing and readers were held up. ``foreach_call`` is the last `foreachBatch` call that wrote or skipped it.
+    ``resolution`` and ``foreach_call`` are those of the decision. ``proven`` is False where the right to Read the data topics is missing
+    and readers were held up.
     """
 
     query_id: str
@@ -110,7 +114,8 @@ class Plan:
     """What ``take_over`` found, pickled into the writer: the driver's identity, a fresh nonce, the settled decisions.
 
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
-    ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it).
+    ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it), ``log_id``
+    the topic id of the log that the plan has read (zero where it read none).
     ``left_open``: open before the fence and left alone, since a decision names their ids of which it is not proven that readers see it.
     ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
@@ -122,6 +127,7 @@ class Plan:
     transaction_timeout_ms: int
     log_offset: int
     decisions: tuple[SettledDecision, ...]
+    log_id: UUID = ZERO_UUID
     left_open: tuple[ProducerIdentity, ...] = ()
     plan_ms: int | None = None
     attempts_ended: int = 0

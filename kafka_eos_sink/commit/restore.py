@@ -60,7 +60,11 @@ def finish(
     while True:
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
         if not settled.lost:
-            return settled, driver
+            if not settled.marked:
+                # A later transaction under an unmarked id erases the coordinator's proof, and the done record can be hidden by that of
+                # an older driver, which arrives late. No older driver can write a decision.
+                found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
+            return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
         copied_here += 1
@@ -82,18 +86,47 @@ def finish(
     )
 
 
+def decide_again(
+    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
+) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+    """Write a decision that stands once more, with its transactions ``proven`` if they are. One done record counts for both.
+
+    Raises:
+        DecisionPendingError, FencedError: The decision in the log still counts.
+    """
+    decision = found.decision
+    yield from _require_free(decision, driver)
+    try:
+        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
+        again = replace(decision, driver=driver.identity, transactions=entries)
+        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
+        after = yield from decide(found, sequence, None, within_ms)
+    except KafkaEosError as failure:
+        raise refusals.pending(decision, f"what else is known of it could not be recorded ({failure})") from failure
+    return found, after
+
+
+def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
+    """Require that W.driver can carry another decision: it belongs to this driver, and no transaction of it is open or may still end."""
+    if driver.is_spent:
+        # It could commit the first pieces of the next decision alone.
+        raise refusals.pending(
+            decision,
+            "the request that committed it was sent again; below transaction.version 2 only a new driver can decide more then",
+        )
+    held = yield from described_driver(driver.identity)
+    if not is_held_by(driver.identity, held):
+        raise refusals.fenced(decision.write_id, "W.driver belongs to it")
+    if held is not None and held.is_open:
+        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
+        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+
+
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, limits: SettleLimits
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
-    if driver.is_spent:
-        # It could commit the first pieces of the next decision alone.
-        raise refusals.pending(
-            decision,
-            f"{len(lost)} of its transactions were aborted, and the request that committed the decision was sent again; below "
-            "transaction.version 2 only a new driver can copy their rows then",
-        )
     started: int = yield WallClock()
     begun: list[Copy] = []
     for entry in lost:
@@ -102,12 +135,7 @@ def _restore(
     yield Reached("restore.initialised")
     # A newer driver may have committed a transaction under one of these ids since. If its marker is missing (KAFKA-20734), a copy would
     # join it, and the copy's abort would discard committed rows. Nothing is open yet, so there is nothing to end.
-    held = yield from described_driver(driver.identity)
-    if not is_held_by(driver.identity, held):
-        raise refusals.fenced(decision.write_id, "W.driver belongs to a newer driver, which copies what was lost")
-    if held is not None and held.is_open:
-        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
-        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+    yield from _require_free(decision, driver)
     try:
         results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)
@@ -123,7 +151,7 @@ def _restore(
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
-        found, sequence = yield from append_decision(second, driver.sequence)
+        found, sequence = yield from append_decision(second, driver.sequence, settled.found.log_id)
     except Exception:
         yield from give_up(opened)
         raise

@@ -78,7 +78,7 @@ def settle(
 
     lost: list[PreparedTransaction] = []
     if doubtful:
-        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)
+        outcomes = yield from ask_witnesses(found, doubtful, nonce, deadline)
         committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
         answered += committed
         if unresolved:

@@ -86,12 +86,12 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         plan = yield from _take_over(replace(request, view=view), view, transaction_version)
         if plan is not None:
             return plan
-        # A decision of copies was written in W.driver's transaction. Tasks recognise their driver by the state that a fence leaves, and
+        # A decision was written in W.driver's transaction. Tasks recognise their driver by the state that a fence leaves, and
         # a second fence without a look at the log could hide the decision of a driver that came between.
 
 
 def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
-    """Return the plan, or None if lost transactions were copied."""
+    """Return the plan, or None if W.driver has written a decision."""
     write_id, predecessor = request.write_id, request.predecessor
     started: int = yield WallClock()
     driver_id = driver_transactional_id(write_id)
@@ -121,12 +121,13 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     left_open = yield from end_open(dict.fromkeys((*opened, *request.handed_over)), finished.unproven)
     if finished.failures:
         raise finished.failures[0]
-    return replace(_plan(request, driver, started, barrier, tuple(finished.decisions)), left_open=left_open)
+    plan = _plan(request, driver, started, barrier, tuple(finished.decisions))
+    return replace(plan, left_open=left_open, log_id=view.topic_id)
 
 
 @dataclass(slots=True)
 class _Finished:
-    """``unproven``: transactional ids of decisions that are not proven finished. ``copied``: W.driver has decided copies."""
+    """``unproven``: transactional ids of decisions that are not proven finished. ``copied``: W.driver has decided copies, or again."""
 
     decisions: list[SettledDecision] = field(default_factory=list)
     unproven: set[str] = field(default_factory=set)
@@ -146,9 +147,7 @@ def _finish_decisions(view: LogView, request: TakeOver, identity: ProducerIdenti
         named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
         is_done = query.is_done(found.decision)
         try:
-            call = query.done.get("foreach_call") if is_done and query.done is not None else None
             decision, after = yield from _finish(found, is_done, request, driver)
-            decision = replace(decision, foreach_call=call)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
@@ -180,12 +179,7 @@ def _finish(
     if settled.lost:
         return _settled(decision, DecisionStatus.VOID), driver
     if settled.proven:
-        is_done = yield from write_done(decision)
-        if not (is_done or settled.marked):
-            # A task of the next batch could begin a transaction under an unmarked id. After that, nothing would prove this one.
-            raise refusals.pending(
-                decision, "a marker is missing in the commit log, and the done record could not be appended"
-            )
+        yield from write_done(decision)
     return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
 
 
@@ -200,6 +194,7 @@ def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) ->
         offsets_hash=decision.offsets_hash,
         resolution=decision.resolution,
         proven=proven,
+        foreach_call=decision.foreach_call,
     )
 
 

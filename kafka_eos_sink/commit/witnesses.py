@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier
-from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -27,21 +27,22 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 def ask_witnesses(
-    decision: Decision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
+    found: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
 ) -> Procedure[list[Outcome]]:
     """What the commit log proves of each transaction, in the same order.
 
     The witness of a transaction is the first control batch with its producer id after its part record. It speaks once the
     coordinator is not about to write one (no Prepare state, nor one that we do not know), up to an end of the log that is known to be
-    current (the barrier).
+    current (the barrier). Raises `WriteRefusedError` NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
     """
+    decision = found.decision
     yield from await_coordinators(decision, doubtful, deadline)
     view = LogView(
         decision.write_id,
         next_offset=min(prepared.part_offset for prepared in doubtful),
         watched=frozenset(prepared.identity.producer_id for prepared in doubtful),
     )
-    yield from read_to_barrier(view, nonce)
+    yield from read_to_barrier(view, nonce, found.log_id)
     policy: str | None = yield LogPolicy()
     outcomes = [witness_of(decision, prepared, view, policy) for prepared in doubtful]
     if Outcome.OPEN not in outcomes:

@@ -39,6 +39,31 @@ SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
 EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
 
+NO_ANSWERS: dict[str, Any] = {
+    "drivers": 1,
+    "batches": 2,
+    "attempts": 1,
+    # What is visible stays proven, whatever answers are missing.
+    "loud": UNRESOLVABLE - {"UNRESOLVED"},
+    "faults": faults(skip_marker=1, pause=2, unavailable=2),
+    **ONE,
+}
+
+CALLS: dict[str, Any] = {
+    "drivers": 4,
+    "restart": "failed",
+    "attempts": 1,
+    "streaming": False,
+    "start_version": lambda driver: 0,
+    "offsets_hash": lambda driver, version: None,
+    "foreach_call": lambda driver: "aabb"[driver],
+    "loud": UNRESOLVABLE,
+    "eager_markers": True,
+    "recover_from_every": 0,
+    **ONE,
+}
+"""A version is written in call a, whose second write follows; then both are run again in call b."""
+
 EXHAUSTED = named(
     (
         # Two tasks, one driver; markers written at any time.
@@ -65,6 +90,7 @@ EXHAUSTED = named(
             **SOME,
             **ONE,
         ),
+        Setting(name="a marker passed over, two batches, no answers", **NO_ANSWERS, **SOME),
         Setting(
             name="a marker passed over, a restart, compaction",
             restart="failed",
@@ -194,6 +220,7 @@ EXHAUSTED = named(
         ),
         Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
+        Setting(name="second writes of a foreachBatch call", faults=faults(unavailable=1), **CALLS),
         Setting(
             name="crash and restart in the same planner process",
             restart="crash",
@@ -223,6 +250,7 @@ _STATES = {
     "one driver, somebody aborts": (14_703, 18_124),
     "one driver, a marker passed over": (13_782, 13_872),
     "two batches, a marker passed over": (993, 1_012),
+    "a marker passed over, two batches, no answers": (135_739, 158_125),
     "a marker passed over, a restart, compaction": (178_360, 184_369),
     "one driver, timeouts, no Read": (13_927, 33_468),
     "one driver, a marker passed over, no Read": (14_166, 14_256),
@@ -249,6 +277,7 @@ _STATES = {
     "two markers passed over": (75_412, 76_111),
     "timeouts and a restart": (393, 600),
     "two drivers beside each other": (56_450, 51_149),
+    "second writes of a foreachBatch call": (2_477, 3_113),
     "crash and restart in the same planner process": (6_691, 20_876),
     "a planner process that remembers an older driver": (6_691, 20_876),
 }

@@ -87,7 +87,8 @@ def decisions(cluster: Cluster) -> tuple[Decided, ...]:
             raise _Torn(
                 f"I12: of the decision at offset {offset} {len(pieces)} of {fields['count']} records are committed"
             )
-        found.append(Decided(key, _decision(*pieces), offset))
+        # Below version 2 the same driver may decide it again under the same nonce.
+        found.append(Decided(key, _decision(*pieces[: fields["count"]]), offset))
     return tuple(found)
 
 
@@ -114,7 +115,8 @@ def _committed_and_joined(cluster: Cluster, identity: kafka.Identity) -> tuple[s
         if name not in named:
             continue
         found, entry = named[name]
-        if _is_committed_anywhere(cluster, entry) and not (partition == LOG and _is_done(cluster, found)):
+        is_over = entry["proven"] or _is_done(cluster, found)
+        if _is_committed_anywhere(cluster, entry) and not (partition == LOG and is_over):
             return name
     return None
 
@@ -198,7 +200,7 @@ def _check_cluster(cluster: Cluster, rewrite: bool, streaming: bool) -> str | No
         mine = found.identities()
         for identity, entry in earlier.identities().items():
             if identity in mine:
-                if part_outcome(cluster, entry) is not True:
+                if not _is_committed_anywhere(cluster, entry):
                     return f"I2: the decision at offset {found.offset} repeats {identity}, which is not committed"
             elif (truth := own_end(cluster, identity, entry)) is not False:
                 return (

@@ -33,7 +33,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
-from .exhausted import UNRESOLVABLE
+from .exhausted import CALLS, NO_ANSWERS, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -770,12 +770,33 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="copies in an epoch whose EndTxn is unanswered",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
-        edits=(Edit(restore._restore, "    if driver.is_spent:", "    if False:"),),
+        edits=(Edit(restore._require_free, "    if driver.is_spent:", "    if False:"),),
         setting=_small(
             "a decision in pieces", piece_bytes=400, faults=faults(timeout=1, float=1), recover_from_every=0, **ONE_ROW
         ),
         caught=("I12",),
         versions=(0,),
+    ),
+    Mutation(
+        name="a visible batch without marker not decided again",
+        what="only a done record proves it, which can fail or be hidden by a late one, and the next batch erases the coordinator's proof",
+        edits=(Edit(restore.finish, "if not settled.marked:", "if False:"),),
+        setting=Setting(name="a marker passed over, no answers", recover_from_every=10, **NO_ANSWERS),
+        caught=("recovery: a further driver ends with UNRESOLVED",),
+    ),
+    Mutation(
+        name="the call only in the done record",
+        what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
+        edits=(Edit(commit_batch.commit, "foreach_call=complete[0].foreach_call", "foreach_call=None"),),
+        setting=Setting(name="two writes of a call", **{**CALLS, "foreach_call": lambda driver: "a"}),
+        caught=("I15",),
+    ),
+    Mutation(
+        name="a skip not decided again",
+        what="a second write of a foreachBatch call is skipped if the first one was skipped",
+        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, complete[0].foreach_call)", "pass"),),
+        setting=Setting(name="a skip and a write", **{**CALLS, "foreach_call": lambda driver: "abbb"[driver]}),
+        caught=("I15",),
     ),
     Mutation(
         name="a gap in a stream's versions passed over",

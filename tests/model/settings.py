@@ -78,6 +78,8 @@ class Setting:
     query_id: Callable[[int], str] = field(default=lambda driver: "q")
     offsets_hash: Callable[[int, int], str | None] = field(default=lambda driver, version: f"hash-{version}")
     topic: Callable[[int], str] = field(default=lambda driver: "t")
+    foreach_call: Callable[[int], str | None] = field(default=lambda driver: None)
+    """The call of a `foreachBatch` function in which a driver writes its batches."""
     rollback: str = "fail"
     remembers: Callable[[int], int] = field(default=lambda driver: -1)
     """Whose last plan a driver's planner process remembers, as after a restart of a query in one Spark session; -1 for a new process."""

@@ -158,6 +158,7 @@ class World:
             offsets_hash=setting.offsets_hash(number, version),
             on_checkpoint_rollback=setting.rollback,  # type: ignore[arg-type]
             streaming=setting.streaming,
+            foreach_call=setting.foreach_call(number),
         )
 
     def _factory(self, name: Name, inputs: tuple[int, ...]) -> Any:
@@ -430,6 +431,7 @@ class World:
                     state = self._set_driver(state, number, driver)
                     return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan, *driver.winners))
                 self._check_committed(state, number, version, node)
+                self._check_second_write(state, number, node)
                 newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
                 if node.result is not None and newest is not None and newest.version == version:
                     self.count(f"commit:after {newest.status.value}")
@@ -507,6 +509,13 @@ class World:
                 raise Violation(
                     f"I10: commit of batch {version} by driver {number} ended with {code}, but it is decided"
                 )
+
+    def _check_second_write(self, state: State, number: int, node: Node) -> None:
+        """I15: the rows of a second write in one `foreachBatch` call may be other ones, so they are not skipped."""
+        calls = [self.setting.foreach_call(each) for each, driver in enumerate(state.drivers) if driver.phase == "done"]
+        call = self.setting.foreach_call(number)
+        if node.result is None and call is not None and call in calls:
+            raise Violation(f"I15: driver {number} skips a second write of call {call}")
 
     def _skips(self, state: State, number: int, version: int) -> bool:
         """onCheckpointRollback=skip leaves a batch out on purpose."""

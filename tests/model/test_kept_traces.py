@@ -407,3 +407,40 @@ def test_abort_finishes_what_its_commit_has_decided(version: int, copied: bool) 
     found.run(0, "abort")
     assert not is_open(found, "w.0.1")
     assert found.rows == {ROW: 1}
+
+
+def appends_done(request: Any) -> bool:
+    return request[0] == "produce" and request[1] is None and b'["done"' in request[4][0][0]
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["not compacted", "compacted"])
+def test_late_done_record_of_older_driver_hides_no_newer_one(version: int, compacted: bool) -> None:
+    """Batch 1 is visible, but its marker is missing in the commit log, and an attempt of batch 2 has erased its coordinator's proof."""
+    found = script(version, batches=3, attempts=1, faults=faults(skip_marker=1, compact=1, timeout=1, pause=30))
+    found.run(0, "plan")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=appends_done)
+    found.happens("spark", "restart beside")
+    found.run(1, "plan")
+    found.run(1, "task", 0)
+    found.run(1, "commit")
+    found.happens("spark", "record", 1)
+    found.run(1, "plan")
+    found.run(1, "task", 0)
+    found.run(1, "commit", until=ends(TASK))
+    found.commit_without_marker(1, TASK, LOG)
+    found.run(1, "commit")
+    found.happens("spark", "record", 1)
+    found.run(1, "plan")
+    found.run(1, "task", 0)
+    found.step(0, "commit")
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    if compacted:
+        found.happens("cluster", "compact", "no")
+    found.happens("spark", "restart beside")
+    found.run(2, "plan")
+    found.run(2, "task", 0)
+    found.run(2, "commit")
+    assert found.driver(2).phase == "committed"
+    assert found.rows == {("row", "q", batch, 0): 1 for batch in range(3)}

@@ -30,7 +30,7 @@ LINES = {
     # audit and its web page: 212; `top`: 350
     "cli": 2_494,
 }
-ALL_LINES = 27_255  # with four mends of recovery; commit/, 4,387 of them, is to be 3,500
+ALL_LINES = 27_299  # with seven mends of recovery; commit/, 4,431 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -237,7 +237,7 @@ def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -
             raise _not_resolved(decision, f"{what}. Run the command again")
     if looks:
         # The driver that lost the write id may have committed them in the meantime.
-        _require_none(decision, (yield from _committed_among(decision, still_open, request)))
+        _require_none(decision, (yield from _committed_among(query, still_open, request)))
     if commit:
         yield from _require_closed(decision, named)
     return tuple(each.identity.transactional_id for each, succeeded in ended.items() if succeeded)
@@ -305,7 +305,7 @@ def _require_invisible(
     if query.has_done_record(decision) or decision.resolution == "committed":
         raise _not_void(decision, "it counts as written")
     visible = [prepared for prepared in decision.transactions if prepared.proven]
-    visible += yield from _committed_among(decision, ended, request)
+    visible += yield from _committed_among(query, ended, request)
     # The data topics may hold a proof that the commit log lacks.
     look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
     seen, unreached = ({identity for identity, _ in each} for each in (look.seen, look.untold))
@@ -319,12 +319,13 @@ def _require_invisible(
 
 
 def _committed_among(
-    decision: Decision, ended: Sequence[PreparedTransaction], request: ResolveRequest
+    query: QueryState, ended: Sequence[PreparedTransaction], request: ResolveRequest
 ) -> Procedure[list[PreparedTransaction]]:
-    if not ended:
+    found = query.newest
+    if found is None or not ended:
         return []
     started: int = yield Now()
-    outcomes = yield from ask_witnesses(decision, ended, request.nonce, started + request.limits.deadline_ms)
+    outcomes = yield from ask_witnesses(found, ended, request.nonce, started + request.limits.deadline_ms)
     return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort, sweep
 from kafka_eos_sink.commit.prepared_transaction import Plan, PreparedTransaction, TaskIdentity, TaskMessage, TaskOutcome
 from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=4, transaction_version=2)
@@ -35,9 +39,10 @@ class Cluster:
         self.asked: list[steps.Step] = []
         self.ended: list[steps.End] = []
         self.log: list[steps.ReadRecord] = []
+        self.log_id = uuid.uuid4()
         self.append(b'["barrier","w"]')
 
-    def append(self, key: bytes) -> int:
+    def append(self, key: bytes, value: bytes | None = b'{"format":2,"nonce":"n"}') -> int:
         offset = len(self.log)
         barrier = steps.ReadRecord(
             offset=offset,
@@ -45,7 +50,7 @@ class Cluster:
             producer_epoch=-1,
             transactional=False,
             key=key,
-            value=b'{"format":2,"nonce":"n"}',
+            value=value,
         )
         self.log.append(barrier)
         return offset
@@ -69,11 +74,15 @@ class Cluster:
             case steps.InitProducerId():
                 return DRIVER
             case steps.Append(records=(record,)):
-                return self.append(record.key)
+                return self.append(record.key, record.value)
             case steps.ReadLog(offset=offset):
                 end = len(self.log)
                 return steps.LogChunk(
-                    entries=tuple(self.log[offset:]), next_offset=end, log_start_offset=0, end_offset=end
+                    entries=tuple(self.log[offset:]),
+                    next_offset=max(offset, end),
+                    log_start_offset=0,
+                    end_offset=end,
+                    topic_id=self.log_id,
                 )
             case steps.EndTransactions(ends=ends):
                 self.ended += ends
@@ -128,15 +137,48 @@ def test_list_of_a_new_write_waits_for_all_brokers() -> None:
     assert listing.within_ms is None
 
 
-def test_sweep_of_a_random_write_id_needs_no_driver() -> None:
+@pytest.mark.parametrize("created_again", [True, False])
+@pytest.mark.parametrize("kept", [0, 40], ids=["shorter", "longer"])
+def test_abort_of_fenced_driver_notices_another_commit_log(created_again: bool, kept: int) -> None:
+    """The deleted log may have decided what the tasks handed over."""
+    cluster = Cluster(listed=())
+    cluster.known["w.driver"] = ("Empty", replace(DRIVER, producer_epoch=9))
+    plan = replace(PLAN, log_id=cluster.log_id, log_offset=20)
+    for _ in range(kept):
+        cluster.append(b'["barrier","other"]')
+    if created_again:
+        cluster.log_id = uuid.uuid4()
+        with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+            cluster.run(abort(request(), plan, [MESSAGE], 2))
+    else:
+        assert cluster.run(abort(request(), plan, [MESSAGE], 2)) is None
+    assert cluster.ended == ([] if created_again else [steps.End(identity=TASK, commit=False)])
+    assert str(plan.log_id).encode() in (cluster.log[-1].value or b"")
+
+
+RANDOM = "kafka-eos/01234567-89ab-cdef-0123-456789abcdef"
+
+
+def behind_its_tombstones() -> tuple[Cluster, Plan, ProducerIdentity]:
     """Decision and tombstones bump the epoch of W.driver twice, and nobody else ever takes the id over."""
-    write_id = "kafka-eos/01234567-89ab-cdef-0123-456789abcdef"
-    planned = replace(DRIVER, transactional_id=f"{write_id}.driver")
-    left = replace(TASK, transactional_id=f"{write_id}.0.3")
+    planned = replace(DRIVER, transactional_id=f"{RANDOM}.driver")
+    left = replace(TASK, transactional_id=f"{RANDOM}.0.3")
     cluster = Cluster(listed=(left.transactional_id,))
+    cluster.append(f'["barrier","{RANDOM}"]'.encode())
     cluster.known = {
         left.transactional_id: ("Ongoing", left),
         planned.transactional_id: ("CompleteCommit", replace(planned, producer_epoch=planned.producer_epoch + 2)),
     }
-    assert cluster.run(sweep(replace(PLAN, write_id=write_id, driver=planned), None)) == 1
+    return cluster, replace(PLAN, write_id=RANDOM, driver=planned), left
+
+
+def test_sweep_of_a_random_write_id_needs_no_driver() -> None:
+    cluster, plan, left = behind_its_tombstones()
+    assert cluster.run(sweep(plan, None)) == 1
+    assert cluster.ended == [steps.End(identity=left, commit=False)]
+
+
+def test_abort_of_a_random_write_id_needs_no_driver() -> None:
+    cluster, plan, left = behind_its_tombstones()
+    assert cluster.run(abort(replace(request(), write_id=RANDOM), plan, [], 2)) is not None
     assert cluster.ended == [steps.End(identity=left, commit=False)]

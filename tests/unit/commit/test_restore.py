@@ -405,10 +405,10 @@ def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
     """Below version 2 the late EndTxn could commit the first records of the next decision alone."""
     cluster = Cluster(1)
     old = replace(NEXT_DRIVER, transaction_version=0)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new driver can copy"):
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new driver can decide more"):
         cluster.finish(DriverTransaction(old, 3, is_spent=True))
-    assert not cluster.done(steps.InitProducerId)
-    assert not cluster.done(steps.AppendInTransaction)
+    assert cluster.done(steps.CopyRecords) == []
+    assert cluster.done(steps.AppendInTransaction) == []
 
 
 def test_epoch_of_the_next_transaction_is_known_without_a_response() -> None:
@@ -855,12 +855,9 @@ def test_log_without_topic_ids_is_the_own_if_it_holds_a_barrier() -> None:
     assert cluster.ended == [steps.End(identity=left, commit=False)]
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_unmarked_decision_without_its_done_record_admits_no_batch(times: int) -> None:
-    """A task of that batch could begin a transaction under the unmarked id. Then nothing would prove the first one's end."""
-    cluster = Cluster(partitions=1)
+def without_marker(cluster: Cluster) -> None:
+    """The coordinator calls the named transaction committed. A broker omits its marker in the commit log only (KAFKA-20734)."""
     (named,) = cluster.named
-    failures = times
 
     def complete(step: steps.DescribeTransactions) -> dict[str, Any]:
         found = Cluster.DescribeTransactions(cluster, step)
@@ -869,30 +866,100 @@ def test_unmarked_decision_without_its_done_record_admits_no_batch(times: int) -
             found[named.identity.transactional_id] = description_of(after)
         return found
 
-    def append(step: steps.Append) -> int:
-        nonlocal failures
-        (record,) = step.records
-        if json.loads(record.key)[0] == "done" and failures:
-            failures -= 1
-            raise BrokerUnavailableError("REQUEST_DEADLINE", "Produce was not done in time")
-        return Cluster.Append(cluster, step)
+    def ends(end: steps.End) -> steps.EndResult:
+        return steps.EndResult(error=0) if end.identity == named.identity else cluster.ends(end)
 
     def now(_: steps.Now) -> int:
         cluster.now += 1_000
         return cluster.now
 
-    # The broker omits the marker in the commit log only (KAFKA-20734).
-    cluster.own = {
+    cluster.own |= {
         "DescribeTransactions": complete,
-        "Append": append,
         "Now": now,
-        "EndTransactions": lambda step: tuple(steps.EndResult(error=0) for _ in step.ends),
+        "EndTransactions": lambda step: tuple(map(ends, step.ends)),
     }
-    request = TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS)
-    for _ in range(times):
-        with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*marker is missing.*done record"):
-            cluster.run(take_over(request, 2))
-    assert admit(cluster.run(take_over(request, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+
+
+NEXT = TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS)
+
+
+def a_later_transaction_ends(cluster: Cluster) -> None:
+    """An attempt of the next batch takes the id and is aborted, and its marker is the first behind the part record."""
+    (named,) = cluster.named
+    later = replace(named.identity, producer_epoch=named.identity.producer_epoch + 1)
+    cluster.mark(later, MarkerType.ABORT)
+    cluster.aborted.add(named.identity)
+    cluster.own = {"AbortedTransactions": lambda step: dict.fromkeys(step.ranges, ())}
+
+
+@pytest.mark.parametrize("done", ["appended", "failed", "hidden by an older driver's"])
+def test_unmarked_transaction_stays_proven_without_coordinator(done: str) -> None:
+    """Coordinators forget, and done records can be lost: W.driver decides again what it has proven."""
+    cluster = Cluster(partitions=1)
+    without_marker(cluster)
+    if done == "failed":
+        cluster.own["Append"] = lambda step: (
+            unreachable(step) if b"done" in step.records[0].key else cluster.Append(step)
+        )
+    plan = cluster.run(take_over(NEXT, 2))
+    assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+    assert plan.driver == cluster.holder, "tasks recognise their driver by the state that a fence leaves"
+    if done.startswith("hidden"):
+        cluster.append(done_record(replace(cluster.decision, version=0, nonce="older"), 1), None)
+    a_later_transaction_ends(cluster)
+    assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+    (entry,) = cluster.newest().transactions
+    assert (entry, cluster.newest().nonce) == (replace(cluster.named[0], proven=True), "mine")
+
+
+@pytest.mark.parametrize("failing", ["AppendInTransaction", "marker"])
+def test_unmarked_transaction_that_is_not_decided_again_admits_no_batch(failing: str) -> None:
+    """A task of that batch could begin a transaction under the unmarked id. Then nothing would prove the first one's end."""
+    cluster = Cluster(partitions=1)
+    without_marker(cluster)
+    kept = dict(cluster.own)
+    if failing == "marker":
+        cluster.own["EndTransactions"] = lambda step: tuple(steps.EndResult(error=0) for _ in step.ends)
+    else:
+        cluster.own[failing] = lambda _: steps.Appended(error=None)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be recorded"):
+        cluster.run(take_over(NEXT, 2))
+    cluster.own = kept
+    assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+
+
+@pytest.mark.parametrize("state", ["newer driver", "open", "spent"])
+def test_unmarked_transaction_is_not_decided_in_a_used_epoch(state: str) -> None:
+    cluster = Cluster(partitions=1)
+    without_marker(cluster)
+    if state == "newer driver":
+        cluster.holder = replace(NEXT_DRIVER, producer_epoch=9)
+    describe = cluster.own["DescribeTransactions"]
+
+    def opened(step: steps.DescribeTransactions) -> dict[str, Any]:
+        found = describe(step)
+        return {name: replace(each, state="Ongoing") for name, each in found.items()} if "w.driver" in found else found
+
+    if state == "open":
+        cluster.own["DescribeTransactions"] = opened
+    with pytest.raises(KafkaEosError, match=r"FENCED|another decision|only a new driver"):
+        cluster.finish(DriverTransaction(NEXT_DRIVER, 0, is_spent=state == "spent"))
+    assert cluster.done(steps.AppendInTransaction) == []
+
+
+@pytest.mark.parametrize("log_id", [uuid.uuid4(), ZERO_UUID], ids=["another log", "no topic ids"])
+def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUID) -> None:
+    """Without topic ids nobody can notice it."""
+    cluster = Cluster(1)
+    cluster.found = replace(cluster.found, log_id=cluster.log_id)
+    cluster.log_id = log_id
+    if log_id.int:
+        with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+            cluster.finish()
+    else:
+        assert cluster.finish()[0].found.decision.copies == 1
+    ((_, barrier),) = cluster.records("barrier")
+    assert barrier["log"] == str(cluster.found.log_id)
 
 
 @pytest.mark.parametrize(

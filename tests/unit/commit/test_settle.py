@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.log_view import Outcome
+from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.settle import _sort_answers
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
@@ -58,7 +58,7 @@ def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Ou
     decision = decided(transaction_version)
     (prepared,) = decision.transactions
     marker = Marker(offset=12, producer_id=10, producer_epoch=marker_epoch, type=kind)
-    procedure = ask_witnesses(decision, [prepared], "nonce", 1_000)
+    procedure = ask_witnesses(LoggedDecision(decision, 20), [prepared], "nonce", 1_000)
     answer: Any = None
     while True:
         try:
