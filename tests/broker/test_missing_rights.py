@@ -326,9 +326,9 @@ def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> 
     finally:
         producer.abort_transaction(60)
     for found in views:
-        writes, rates = found.not_read
+        history, writes = found.not_read
         assert re.match(r"writes: .*TOPIC_AUTHORIZATION_FAILED.*log-top.*Read", writes)
-        assert re.match(r"rates and copies: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", rates)
+        assert re.match(r"history: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", history)
         (blocked,) = found.blocked
         assert (blocked.topic, blocked.hidden_offsets, blocked.blocked_by) == ("data-top", 1, (transactional_id,))
 

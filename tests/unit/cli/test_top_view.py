@@ -47,7 +47,9 @@ def batch(version: int = 3, rows: int = 1000, write_ms: int | None = 200, **give
 
 
 def blocked(*blocked_by: str, topic: str = "orders", partition: int = 0, hidden: int | None = 40) -> BlockedPartition:
-    return BlockedPartition(topic=topic, partition=partition, hidden_offsets=hidden, blocked_by=blocked_by)
+    return BlockedPartition(
+        topic=topic, partition=partition, hidden_offsets=hidden, blocked_by=blocked_by, since_ms=NOW
+    )
 
 
 def shown(found: ClusterView, width: int = 80) -> str:
@@ -153,8 +155,19 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         [batch(rows=10**400)],
         [batch(rows=-1)],
         [batch(write_ms=-1)],
+        [batch(written_bytes=-1)],
+        [batch(headroom_ms=10**400)],
     ],
-    ids=["none", "another query", "not measured", "huge", "negative rows", "negative time"],
+    ids=[
+        "none",
+        "another query",
+        "not measured",
+        "huge",
+        "negative rows",
+        "negative time",
+        "negative bytes",
+        "huge headroom",
+    ],
 )
 def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:
     (line,) = write_lines([write()], records)
@@ -184,13 +197,13 @@ def test_writes_that_have_not_ended_stand_first() -> None:
 def test_partition_is_blocked_by_all_its_transactions_in_order() -> None:
     topics = (TransactionState.Topic(topic="payments", partitions=(0,)),)
     states = (transaction("b"), transaction("a", topics=topics), transaction("c"))
-    assert blocking(states, ("orders", 2)) == ("b", "c")
+    assert [state.transactional_id for state in blocking(states, ("orders", 2))] == ["b", "c"]
 
 
 def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
     found = ClusterView(
         now_ms=NOW,
-        writes=(WriteLine(write=write(), rows_per_second=5, parts_copied=None),),
+        writes=(WriteLine(write=write(), rows_per_second=5, record=None),),
         transactions=(
             transaction(),
             transaction("ending", transaction_state="PrepareAbort"),
@@ -209,7 +222,9 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
         (60_000, None),
     ]
     assert read["transactions"][0]["partitions"][0] == {"topic": "log", "partition": 5}
-    assert read["blocked"] == [{"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"]}]
+    assert read["blocked"] == [
+        {"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"], "since_ms": NOW}
+    ]
     (line,) = read["writes"]
     assert (line["write_id"], line["version"], line["state"], line["rows"]) == ("w", 3, "finished", 1000)
     assert (line["finished_at"], line["rows_per_second"]) == ("2023-11-14T22:14:15.000+00:00", 5)
