@@ -113,10 +113,15 @@ class WriteMetrics(Collector):
             buckets=_PHASE_BUCKETS,
             registry=self.registry,
         )
+        self._per_write = [
+            *((metric, ()) for metric in (*self._counters.values(), self._duration)),
+            *((self._phases, (phase,)) for phase in PHASES),
+        ]
         build = prometheus_client.Info("kafka_eos_build", "The version of kafka-eos.", registry=self.registry)
         build.info({"version": __version__})
         prometheus_client.ProcessCollector(registry=self.registry)
         self._looked: _Looked | None = None
+        self._counts = False
         self._up = False
         self._failures = 0
         self._took_s = 0.0
@@ -124,37 +129,25 @@ class WriteMetrics(Collector):
 
     def looked(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a look that succeeded."""
-        is_first = self._looked is None
         before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
         names = label_values(view, before)
         shown = set(names.values())
-        for name in set(before) - shown:
-            self._remove(name)
-        for name in shown:
-            self._add(name)
-        # Those of the first view are of earlier times: a restart must not look like a burst of batches.
-        for batch in () if is_first else view.batches:
+        for metric, more in self._per_write:
+            for name in set(before) - shown:
+                metric.remove(name, *more)
+            for name in shown:
+                metric.labels(name, *more)
+        # What the history holds when it is first read is of earlier times: a restart must not look like a burst of batches.
+        for batch in view.batches if self._counts else ():
             if batch.write_id in names:
                 self._count(names[batch.write_id], batch)
+        self._counts = self._counts or view.was_read("history")
         self._looked, self._up, self._took_s = _Looked(view, names), True, took_s
 
     def failed(self) -> None:
         """Take note of a look that failed; the last view stays for a while."""
         self._up = False
         self._failures += 1
-
-    def _add(self, name: str) -> None:
-        for counter in self._counters.values():
-            counter.labels(name)
-        self._duration.labels(name)
-        for phase in PHASES:
-            self._phases.labels(name, phase)
-
-    def _remove(self, name: str) -> None:
-        for metric in (*self._counters.values(), self._duration):
-            metric.remove(name)
-        for phase in PHASES:
-            self._phases.remove(name, phase)
 
     def _count(self, name: str, batch: BatchRecord) -> None:
         for counter, (_, amount) in zip(self._counters.values(), _COUNTERS.values(), strict=True):

@@ -97,6 +97,12 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     assert value(found, "batch_phase_seconds_count", write_id="w", phase="plan") == 0
 
 
+def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
+    refused = view([write()], not_read=("history: denied",))
+    found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
+    assert value(found, "batches_total", write_id="w") == 1
+
+
 def test_last_version_is_that_of_the_newest_finished() -> None:
     record = batch(4, plan_ms=1500, write_ms=250, written_bytes=99, headroom_ms=60_500)
     writes = [
