@@ -265,7 +265,10 @@ def test_missing_extra_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "kafka_eos_sink.cli.write_metrics")
+    for module in ("write_metrics", "metrics"):
+        monkeypatch.delitem(sys.modules, f"kafka_eos_sink.cli.{module}", raising=False)
+    assert main(["--help"]) == 0
     assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
     assert line.endswith("needs prometheus-client: pip install 'kafka-eos-sink[metrics]'")
