@@ -1,4 +1,4 @@
-"""What ``kafka-eos top`` and ``kafka-eos metrics`` show, read from Kafka: writes, open transactions, and the partitions that they block."""
+"""What ``kafka-eos top`` and ``metrics`` read: writes, open transactions, blocked partitions."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class ClusterView:
         return iso_utc(self.now_ms, "seconds")
 
     def was_read(self, part: str) -> bool:
+        """Return False if the cluster refused the part, whose fields are empty then."""
         return not any(line.startswith(part) for line in self.not_read)
 
     def as_json(self) -> dict[str, Any]:
