@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster_views import documented_metrics
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
@@ -120,6 +121,8 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         assert all((labels["topic"], labels["write_id"]) == (topic, write) for labels in blocked.values())
         assert sum(values(found, "blocked_partition_hidden_offsets")) == 2 * ROWS
         assert all(0 <= each < 300 for each in values(found, "blocked_partition_age_seconds"))
+
+        assert [name for name in documented_metrics() if not {name, f"{name}_bucket"} & found.keys()] == []
 
         die_at("commit.decided", later, plan, messages, monkeypatch)
         wait_until(lambda: seen("versions", 1, write_id=write, state="decided"), "the decided version")

@@ -9,10 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
-from cluster_views import batch, blocked, documented_metrics, transaction, write
+from cluster_views import NOW, batch, blocked, documented_metrics, transaction, write
 from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.cli.main import _COMMANDS
 from kafka_eos_sink.cli.write_metrics import WriteMetrics
@@ -35,21 +38,27 @@ OF_PROMETHEUS = {"instance", "job"}
 
 
 @pytest.fixture(scope="module")
-def exported() -> dict[str, set[str]]:
-    """The labels of each series that the exporter shows of a view with everything in it."""
+def families() -> list[Metric]:
+    """What a scrape parses of a view with everything in it."""
     figures = {f"{phase}_ms": 5 for phase in PHASES} | {"written_bytes": 7, "headroom_ms": 9}
     metrics = WriteMetrics()
     metrics.looked(
         ClusterView(
-            now_ms=2**62,  # not stale
+            now_ms=NOW,
             writes=write_lines([write()], [batch(**figures)]),  # type: ignore[arg-type]
             transactions=(transaction(),),
             blocked=(blocked("w.0.3"),),
         ),
         0.5,
     )
+    return list(text_string_to_metric_families(prometheus_client.generate_latest(metrics.registry).decode()))
+
+
+@pytest.fixture(scope="module")
+def exported(families: list[Metric]) -> dict[str, set[str]]:
+    """The labels of each series."""
     found: dict[str, set[str]] = {}
-    for family in metrics.registry.collect():
+    for family in families:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -94,16 +103,13 @@ def test_variables_of_the_dashboard_exist(exported: dict[str, set[str]]) -> None
         assert label in exported[name] | OF_PROMETHEUS
 
 
-def test_every_series_is_documented_with_its_labels(exported: dict[str, set[str]]) -> None:
-    documented = documented_metrics()
-    ours = {name: labels for name, labels in exported.items() if name.startswith("kafka_eos_")}
-    base = {
-        re.sub(r"_(bucket|sum|count)$", "", name) if "_batch_" in name else name: labels
-        for name, labels in ours.items()
-    }
-    assert {name: labels - {"le"} for name, labels in base.items()} == {
-        name: labels for name, (_, labels) in documented.items()
-    }
+def test_every_metric_is_documented_with_type_and_labels(families: list[Metric]) -> None:
+    found = {}
+    for family in families:
+        labels = {label for sample in family.samples for label in sample.labels}
+        found[family.name + "_total" * (family.type == "counter")] = family.type, labels - {"le"}
+    ours = {name: shown for name, shown in found.items() if not name.startswith("process_")}
+    assert ours == documented_metrics()
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
