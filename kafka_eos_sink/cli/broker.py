@@ -131,32 +131,30 @@ def broker(
 def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
     """Start the cluster, create the topics, wait until a signal or a failure, and stop the cluster."""
     name = f"Apache Kafka {kafka.version}"
-    # Both signals raise KeyboardInterrupt, which also interrupts a start: no code that handles failures catches it. A shell
-    # starts a background command with SIGINT ignored, so Python's own handler must be set here too.
-    stop = signal.default_int_handler
-    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with shown_progress() as kafka.progress:
-            typer.echo(f"Starting {name} ...", err=True)
-            kafka.start()
-        _create(kafka, topics)
-        # Alone on standard output and only when nodes and topics are ready: scripts read this line to know both.
-        typer.echo(kafka.bootstrap_servers)
-        typer.echo(f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True)
-        if kafka.security is not None:
-            typer.echo(f"Clients connect with the properties in {kafka.client_properties_file}", err=True)
-        while (failure := kafka.failure()) is None:
-            time.sleep(_POLL_INTERVAL_S)
-        raise failure
-    except KeyboardInterrupt:
-        typer.echo("Stopping ...", err=True)
-    finally:
-        # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
-        for number in handlers:
-            signal.signal(number, signal.SIG_IGN)
-        kafka.stop()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    # KeyboardInterrupt also interrupts a start: no code that handles failures catches it.
+    with console.signals_interrupt():
+        try:
+            with shown_progress() as kafka.progress:
+                typer.echo(f"Starting {name} ...", err=True)
+                kafka.start()
+            _create(kafka, topics)
+            # Alone on standard output and only when nodes and topics are ready: scripts read this line to know both.
+            typer.echo(kafka.bootstrap_servers)
+            typer.echo(
+                f"{name} is ready at {kafka.bootstrap_servers}; data in {kafka.folder}. Ctrl-C stops it.", err=True
+            )
+            if kafka.security is not None:
+                typer.echo(f"Clients connect with the properties in {kafka.client_properties_file}", err=True)
+            while (failure := kafka.failure()) is None:
+                time.sleep(_POLL_INTERVAL_S)
+            raise failure
+        except KeyboardInterrupt:
+            typer.echo("Stopping ...", err=True)
+        finally:
+            # A second Ctrl-C must not interrupt the stop and leave nodes running. After SIGKILL the process guard stops them.
+            for number in console.STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            kafka.stop()
 
 
 def _create(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What ``kafka-eos top`` shows, read from Kafka: writes, open transactions, and the partitions that they block."""
+"""What ``kafka-eos top`` and ``metrics`` read: writes, open transactions, blocked partitions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord, iso_utc
 from kafka_eos_sink.runtime.commit_history import ENDED, CommitLogWatch, CommittedWrite
 from kafka_eos_sink.runtime.history import HistoryTail
 
+PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that its rate is about."""
 _LARGEST = 2**63
@@ -30,12 +31,16 @@ class WriteLine:
     """A version of a write.
 
     rows_per_second  over its newest batches, from plan to verify; None without a batch whose time was measured
-    parts_copied     of this version; None if the history does not hold it
+    record           of this version; None if the history does not hold it
     """
 
     write: CommittedWrite
     rows_per_second: int | None
-    parts_copied: int | None
+    record: BatchRecord | None
+
+    @property
+    def parts_copied(self) -> int | None:
+        return None if self.record is None else self.record.parts_copied
 
     def as_json(self) -> dict[str, Any]:
         named = ("write_id", "query_id", "version", "state", "finished_at", "rows", "problem")
@@ -51,27 +56,38 @@ class BlockedPartition:
 
     hidden_offsets  from the last stable offset to the high watermark: read_committed consumers do not see them; None if unknown
     blocked_by      transactional ids, the oldest transaction first
+    since_ms        when the oldest began, in ms since 1970; -1 if unknown
     """
 
     topic: str
     partition: int
     hidden_offsets: int | None
     blocked_by: tuple[str, ...]
+    since_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What was read at one time; ``not_read`` has a line for each part that the cluster refused."""
+    """What was read at one time.
+
+    batches   records of the history that were not in an earlier view of the same watch
+    not_read  a line for each part that the cluster refused; it begins with the part's name, one of `PARTS`
+    """
 
     now_ms: int
     writes: tuple[WriteLine, ...] = ()
     transactions: tuple[TransactionState, ...] = ()
     blocked: tuple[BlockedPartition, ...] = ()
+    batches: tuple[BatchRecord, ...] = ()
     not_read: tuple[str, ...] = ()
 
     @property
     def read_at(self) -> str:
         return iso_utc(self.now_ms, "seconds")
+
+    def was_read(self, part: str) -> bool:
+        """Return False if the cluster refused the part, whose fields are empty then."""
+        return not any(line.startswith(part) for line in self.not_read)
 
     def as_json(self) -> dict[str, Any]:
         transactions = []
@@ -107,8 +123,9 @@ class ClusterWatch:
                 not_read.append(one_line(f"{name}: {refused}"))
                 return ()
 
+        # The driver appends to the history last. So the commit log, read after it, names every write that the history names.
+        records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
-        records = part("rates and copies", self._history.read)
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, None, console.TIMEOUT_MS))
         ours = tuple(state for state in states if state.transactional_id.startswith(self._prefix))
@@ -118,17 +135,26 @@ class ClusterWatch:
             where = [each for each in blockers if each[0] == topic]
             hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, where))
         blocked = tuple(
-            BlockedPartition(topic=each[0], partition=each[1], hidden_offsets=hidden.get(each), blocked_by=ids)
-            for each, ids in blockers.items()
+            BlockedPartition(
+                topic=each[0],
+                partition=each[1],
+                hidden_offsets=hidden.get(each),
+                blocked_by=tuple(state.transactional_id for state in found),
+                since_ms=found[0].transaction_start_time_ms,
+            )
+            for each, found in blockers.items()
         )
-        shown = [write for write in writes if write.write_id.startswith(self._prefix)]
         return ClusterView(
             now_ms=time.time_ns() // 1_000_000,
-            writes=write_lines(shown, records),
+            writes=write_lines(filter(self._is_shown, writes), records),
             transactions=ours,
             blocked=blocked,
+            batches=tuple(each for each in self._history.take_appended() if self._is_shown(each) and plausible(each)),
             not_read=tuple(not_read),
         )
+
+    def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:
+        return of.write_id.startswith(self._prefix)
 
     def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
         """Return the partitions of the transactions that have consumers, those of the oldest transaction first."""
@@ -143,9 +169,9 @@ class ClusterWatch:
         return [(each, max(0, ends[each] - stable[each])) for each in where]
 
 
-def blocking(states: Iterable[TransactionState], where: TopicPartition) -> tuple[str, ...]:
-    """Return the transactional ids with rows in a partition, in the order of ``states``."""
-    return tuple(state.transactional_id for state in states if where in state.partitions)
+def blocking(states: Iterable[TransactionState], where: TopicPartition) -> tuple[TransactionState, ...]:
+    """Return the transactions with rows in a partition, in the order of ``states``."""
+    return tuple(state for state in states if where in state.partitions)
 
 
 def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]) -> tuple[WriteLine, ...]:
@@ -162,9 +188,9 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
 
     def line(write: CommittedWrite) -> WriteLine:
         batches = by_query.get((write.write_id, write.query_id), [])
-        copied = next((each.parts_copied for each in batches if each.version == write.version), None)
+        record = next((each for each in batches if each.version == write.version), None)
         rate = rows_per_second(batches[:RATE_BATCHES]) if write.rows is not None else None
-        return WriteLine(write=write, rows_per_second=rate, parts_copied=copied)
+        return WriteLine(write=write, rows_per_second=rate, record=record)
 
     def order(write: CommittedWrite) -> tuple[bool, int, str]:
         return write.state in ENDED, -(write.finished_ms or 0), write.write_id
@@ -178,7 +204,8 @@ def phases_ms(record: BatchRecord) -> list[int]:
 
 
 def plausible(record: BatchRecord) -> bool:
-    return all(0 <= number < _LARGEST for number in (record.rows, record.parts_copied, *phases_ms(record)))
+    numbers = record.rows, record.parts_copied, record.written_bytes, record.attempts_ended, record.headroom_ms
+    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *phases_ms(record)))
 
 
 def rows_per_second(records: Iterable[BatchRecord]) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+import signal
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +29,8 @@ Row = Sequence[str | Text | list[str]]
 
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
+
+STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
 
 SERVERS_VARIABLE, PROPERTIES_VARIABLE = "KAFKA_EOS_BOOTSTRAP_SERVERS", "KAFKA_EOS_PROPERTIES"
 
@@ -113,6 +117,18 @@ def operator_settings(
 
     client = client_config(bootstrap_servers, properties)
     return OperatorSettings(write_id=write_id, commit_log_topic=commit_log_topic, client=client)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt in the block, for commands that run until they are stopped."""
+    # A shell starts a background command with SIGINT ignored, so Python's own handler must be set here too.
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def output_console(*, stderr: bool = False) -> Console:

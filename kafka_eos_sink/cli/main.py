@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = (
     *("broker", "topics", "consume", "demo", "check", "status", "commits", "history", "audit", "top"),
-    *("transactions", "recover", "repair", "resolve", "forget", "jars"),
+    *("metrics", "transactions", "recover", "repair", "resolve", "forget", "jars"),
 )
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 

@@ -58,7 +58,8 @@ def top(
     out = console.output_console()
     live = sys.stdout.isatty() and not out.is_dumb_terminal and not (once or as_json)
     try:
-        with connected(console.client_config(bootstrap_servers, properties)) as admin:
+        # A terminal without its cursor must not be left behind by SIGTERM either.
+        with console.signals_interrupt(), connected(console.client_config(bootstrap_servers, properties)) as admin:
             watch = ClusterWatch(admin, commit_log_topic, history_topic, prefix)
             if live:
                 _follow(out, watch, interval)

@@ -105,3 +105,11 @@ def parse(transactional_id: str, write_id: str) -> PartitionAndSlot | None:
     if found is None or (partition := int(found[1])) > _MAX_INT32:
         return None
     return PartitionAndSlot(partition, int(found[2]))
+
+
+def write_id_of(transactional_id: str) -> str | None:
+    """The write id of a driver's or a task's transactional id; None for an id of another form, as other programs have."""
+    write_id, *task = transactional_id.rsplit(".", 2)
+    if len(task) == 2 and parse(transactional_id, write_id):
+        return write_id
+    return transactional_id[: -len(".driver")] if transactional_id.endswith(".driver") else None

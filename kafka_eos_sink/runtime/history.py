@@ -126,23 +126,31 @@ class HistoryTail:
         self._topic_id = ZERO_UUID
         self._next: dict[TopicPartition, int] = {}
         self._records: deque[BatchRecord] = deque(maxlen=WINDOW)
+        self._appended: list[BatchRecord] = []
 
     def read(self) -> tuple[BatchRecord, ...]:
         """Return the records without their offsets and producers, the newest first; none if the topic does not exist."""
         deadline = self._admin.client.clock() + self._timeout_ms
         topic = self._admin.topic(self._topic, deadline)
-        if topic is None or topic.topic_id != self._topic_id:
-            self._next.clear()
-            self._records.clear()
         if topic is None:
             return ()
+        if topic.topic_id != self._topic_id:
+            self._next.clear()
+            self._records.clear()
         self._topic_id = topic.topic_id
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
             begin = max(start, self._next.get(where, end - WINDOW))
-            for record in reversed(_between(self._admin, where, begin, end, None, deadline)):
-                self._records.append(replace(record, offsets=(), producers=(), user_metadata=None))
+            read = _between(self._admin, where, begin, end, None, deadline)[::-1]
+            read = [replace(record, offsets=(), producers=(), user_metadata=None) for record in read]
+            self._records += read
+            self._appended += read
             self._next[where] = end
         return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
+
+    def take_appended(self) -> tuple[BatchRecord, ...]:
+        """Return each record that was read once: those of the readings since the last call, also of readings that failed."""
+        taken, self._appended = tuple(self._appended), []
+        return taken
 
 
 def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPartition, tuple[int, int]]:

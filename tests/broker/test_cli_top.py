@@ -79,10 +79,9 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert 0 <= transaction["age_ms"] < 300_000
     assert transaction["age_ms"] + transaction["time_left_ms"] == 600_000
     # One row in each partition, and no marker behind it.
-    assert found["blocked"] == [
-        {"topic": given.topic, "partition": each, "hidden_offsets": 1, "blocked_by": [transactional_id]}
-        for each in range(2)
-    ]
+    blocked = {"topic": given.topic, "hidden_offsets": 1, "blocked_by": [transactional_id]}
+    since_ms = transaction["transaction_start_time_ms"]
+    assert found["blocked"] == [{**blocked, "partition": each, "since_ms": since_ms} for each in range(2)]
     assert found["not_read"] == []
 
     lines = shown(given, capsys, "--once").splitlines()

@@ -133,6 +133,12 @@ USERS: dict[str, tuple[Right, ...]] = {
     NO_LOG_YET: EVERYTHING,
     "history": EVERYTHING,
     "top": without("commit-log", "READ"),
+    "watch": (
+        Right("commit-log", "READ"),
+        Right("source", "READ"),
+        Right("topic", "DESCRIBE"),
+        Right("transactional-id", "DESCRIBE"),
+    ),
     "topic-write": (Right("topic", "WRITE"),),
     NOTHING: (),
 }
@@ -326,11 +332,30 @@ def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> 
     finally:
         producer.abort_transaction(60)
     for found in views:
-        writes, rates = found.not_read
+        history, writes = found.not_read
         assert re.match(r"writes: .*TOPIC_AUTHORIZATION_FAILED.*log-top.*Read", writes)
-        assert re.match(r"rates and copies: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", rates)
+        assert re.match(r"history: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", history)
         (blocked,) = found.blocked
         assert (blocked.topic, blocked.hidden_offsets, blocked.blocked_by) == ("data-top", 1, (transactional_id,))
+
+
+def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
+    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    given = replace(write_settings(guarded, "data-watch"), client=super_user, commit_log_topic="log-watch")
+    given = replace(given, history_topic="source")
+    with connected(client_of(guarded, "watch")) as admin:
+        watch = ClusterWatch(admin, "log-watch", "source", given.write_id)
+        assert watch.look().writes == ()
+        write_all(given)
+        producer = open_transaction(guarded.plaintext_servers, f"{given.write_id}.0.0", "data-watch", partitions=1)
+        try:
+            found = watch.look()
+        finally:
+            producer.abort_transaction(60)
+    assert found.not_read == ()
+    assert [(each.write_id, each.rows) for each in found.batches] == [(given.write_id, 2 * ROWS)]
+    assert [(line.write.state, line.record is not None) for line in found.writes] == [("finished", True)]
+    assert [(each.topic, each.hidden_offsets) for each in found.blocked] == [("data-watch", 1)]
 
 
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:

@@ -53,7 +53,7 @@ def test_completion_lists_commands_that_begin_with_the_word(
 
 
 CONNECTING = (
-    *("topics", "consume", "check", "status", "history", "audit", "top", "transactions"),
+    *("topics", "consume", "check", "status", "history", "audit", "top", "metrics", "transactions"),
     *("recover", "repair", "resolve", "forget"),
 )
 REQUIRED = {

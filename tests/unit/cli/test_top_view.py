@@ -7,47 +7,14 @@ import json
 import pytest
 from rich.console import Console
 
+from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.cluster_view import BlockedPartition, ClusterView, WriteLine, blocking, write_lines
+from kafka_eos_sink.cli.cluster_view import ClusterView, WriteLine, blocking, write_lines
 from kafka_eos_sink.cli.top import view
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, WriteState
 
-NOW = 1_700_000_060_000
 LONG = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
-EVIL = "evil\x1b]0;owned\x07\x9b2J\u202e\nline"
-
-
-def transaction(transactional_id: str = "w.0.3", started_ms: int = NOW - 60_000, **given: object) -> TransactionState:
-    fields: dict[str, object] = {
-        "error_code": 0,
-        "transactional_id": transactional_id,
-        "transaction_state": "Ongoing",
-        "producer_id": 7,
-        "producer_epoch": 2,
-        "transaction_timeout_ms": 900_000,
-        "transaction_start_time_ms": started_ms,
-        "topics": (
-            TransactionState.Topic(topic="orders", partitions=(2, 0)),
-            TransactionState.Topic(topic="log", partitions=(5,)),
-        ),
-    }
-    return TransactionState(**(fields | given))  # type: ignore[arg-type]
-
-
-def write(write_id: str = "w", version: int = 3, state: WriteState = "finished", **given: object) -> CommittedWrite:
-    fields: dict[str, object] = {"query_id": "batch", "rows": 1000, "finished_ms": NOW - 5_000}
-    return CommittedWrite(write_id=write_id, version=version, state=state, **(fields | given))  # type: ignore[arg-type]
-
-
-def batch(version: int = 3, rows: int = 1000, write_ms: int | None = 200, **given: object) -> BatchRecord:
-    fields: dict[str, object] = {"write_id": "w", "query_id": "batch", "finished_ms": version, "transactions": 1}
-    return BatchRecord(version=version, rows=rows, write_ms=write_ms, **(fields | given))  # type: ignore[arg-type]
-
-
-def blocked(*blocked_by: str, topic: str = "orders", partition: int = 0, hidden: int | None = 40) -> BlockedPartition:
-    return BlockedPartition(topic=topic, partition=partition, hidden_offsets=hidden, blocked_by=blocked_by)
 
 
 def shown(found: ClusterView, width: int = 80) -> str:
@@ -62,7 +29,7 @@ def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
         now_ms=NOW,
         writes=write_lines([write()], [batch(parts_copied=2)]),
         transactions=(transaction(), transaction("other", NOW - 1_000, transaction_state="PrepareCommit")),
-        blocked=(blocked("w.0.3", "other"), blocked("w.0.3", "other", partition=2, hidden=None)),
+        blocked=(blocked("w.0.3", "other"), blocked("w.0.3", "other", partition=2, hidden_offsets=None)),
     )
     lines = [" ".join(line.split()) for line in shown(found).splitlines() if line]
     assert lines == [
@@ -153,8 +120,19 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         [batch(rows=10**400)],
         [batch(rows=-1)],
         [batch(write_ms=-1)],
+        [batch(written_bytes=-1)],
+        [batch(headroom_ms=10**400)],
     ],
-    ids=["none", "another query", "not measured", "huge", "negative rows", "negative time"],
+    ids=[
+        "none",
+        "another query",
+        "not measured",
+        "huge",
+        "negative rows",
+        "negative time",
+        "negative bytes",
+        "huge headroom",
+    ],
 )
 def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:
     (line,) = write_lines([write()], records)
@@ -184,13 +162,13 @@ def test_writes_that_have_not_ended_stand_first() -> None:
 def test_partition_is_blocked_by_all_its_transactions_in_order() -> None:
     topics = (TransactionState.Topic(topic="payments", partitions=(0,)),)
     states = (transaction("b"), transaction("a", topics=topics), transaction("c"))
-    assert blocking(states, ("orders", 2)) == ("b", "c")
+    assert [state.transactional_id for state in blocking(states, ("orders", 2))] == ["b", "c"]
 
 
 def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
     found = ClusterView(
         now_ms=NOW,
-        writes=(WriteLine(write=write(), rows_per_second=5, parts_copied=None),),
+        writes=(WriteLine(write=write(), rows_per_second=5, record=None),),
         transactions=(
             transaction(),
             transaction("ending", transaction_state="PrepareAbort"),
@@ -209,7 +187,9 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
         (60_000, None),
     ]
     assert read["transactions"][0]["partitions"][0] == {"topic": "log", "partition": 5}
-    assert read["blocked"] == [{"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"]}]
+    assert read["blocked"] == [
+        {"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"], "since_ms": NOW}
+    ]
     (line,) = read["writes"]
     assert (line["write_id"], line["version"], line["state"], line["rows"]) == ("w", 3, "finished", 1000)
     assert (line["finished_at"], line["rows_per_second"]) == ("2023-11-14T22:14:15.000+00:00", 5)

@@ -28,6 +28,17 @@ def test_a_task_id_parses_back_for_its_own_write_id(write_id: str, partition: in
     assert names.parse(transactional_id, write_id) == (partition, slot)
 
 
+@given(anything, st.integers(0, 2**31 - 1), st.integers(0, 7))
+def test_write_id_is_found_in_the_ids_of_task_and_driver(write_id: str, partition: int, slot: int) -> None:
+    assert names.write_id_of(names.task_transactional_id(write_id, partition, slot)) == write_id
+    assert names.write_id_of(names.driver_transactional_id(write_id)) == write_id
+
+
+@pytest.mark.parametrize("stranger", ["orders", "orders.0", "orders.0.8", "orders.00.1", "orders-0-1", "driver", ""])
+def test_id_of_another_program_has_no_write_id(stranger: str) -> None:
+    assert names.write_id_of(stranger) is None
+
+
 @given(anything, anything, st.integers(0, 99), st.integers(0, 7))
 def test_a_task_id_parses_for_no_other_write_id(write_id: str, other: str, partition: int, slot: int) -> None:
     transactional_id = names.task_transactional_id(write_id, partition, slot)

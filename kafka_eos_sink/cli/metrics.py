@@ -1,0 +1,87 @@
+"""``kafka-eos metrics``: what `kafka-eos top` shows, for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.cli.cluster_view import ClusterWatch
+    from kafka_eos_sink.cli.write_metrics import WriteMetrics
+
+
+def metrics(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 9400,
+    address: Annotated[
+        str, typer.Option(metavar="A", help="Address to listen on; 0.0.0.0 is every interface of this machine.")
+    ] = "127.0.0.1",
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")
+    ] = 15.0,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
+    ] = None,
+    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    bootstrap_servers: console.BootstrapServers = None,
+    properties: console.PropertiesFile = None,
+) -> None:
+    """Serve metrics of writes, open transactions and blocked readers to Prometheus.
+
+    Everything is read from Kafka, so writes whose driver is dead show, too. One process watches all writes of a commit log.
+    A scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 after a look that failed. The metrics name
+    topics and write ids and ask for no password: by default only this machine can read them. Prints its URL on standard
+    output. Ctrl-C or SIGTERM stops it.
+
+    Example: kafka-eos metrics --port 9400 --bootstrap-servers localhost:9092
+
+    To see the same in a terminal: kafka-eos top
+    """
+    config = console.client_config(bootstrap_servers, properties)
+    try:
+        from kafka_eos_sink.cli.write_metrics import WriteMetrics, served
+    except ModuleNotFoundError as missing:
+        if missing.name != "prometheus_client":
+            raise
+        raise ConfigurationError(
+            "PROMETHEUS_CLIENT_MISSING",
+            "kafka-eos metrics needs prometheus-client: pip install 'kafka-eos-sink[metrics]'",
+        ) from None
+    from kafka_eos_sink.cli.cluster_view import ClusterWatch
+
+    found = WriteMetrics()
+    try:
+        with console.signals_interrupt(), connected(config) as admin, served(found, address, port) as url:
+            typer.echo(url)
+            console.echo(f"Metrics of {config.bootstrap_servers_text} are at {url}. Ctrl-C stops it.", err=True)
+            _watch(ClusterWatch(admin, commit_log_topic, history_topic, prefix), found, interval)
+    except KeyboardInterrupt:
+        console.echo("Stopping ...", err=True)
+
+
+def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
+    """Look at Kafka until interrupted, and print each problem when it begins or changes."""
+    problems: tuple[str, ...] = ()
+    while True:
+        began = time.monotonic()
+        before = problems
+        try:
+            view = watch.look()
+        # Brokers restart, and credentials are replaced. Whoever scrapes sees how long it lasts.
+        except KafkaEosError as failure:
+            found.failed()
+            problems = (str(failure),)
+        else:
+            found.looked(view, time.monotonic() - began)
+            problems = view.not_read
+        for problem in problems if problems != before else ():
+            console.echo(f"kafka-eos: {problem}", err=True)
+        if before and not problems:
+            console.echo("kafka-eos: everything is read again", err=True)
+        time.sleep(max(0.0, began + interval_s - time.monotonic()))

@@ -1,0 +1,274 @@
+"""The metrics of `kafka-eos metrics`: what they show of a view, what they count, and that their labels stay few and printable."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import prometheus_client
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster_views import EVIL, batch, blocked, transaction, write
+from kafka_eos_sink import __version__
+from kafka_eos_sink.cli import write_metrics
+from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.cli.write_metrics import THE_REST, WriteMetrics, served
+from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
+from kafka_eos_sink.runtime.commit_history import CommittedWrite
+
+RANDOM = [f"kafka-eos/{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def view(
+    writes: Sequence[CommittedWrite] = (), batches: Sequence[BatchRecord] = (), *, age_s: int = 0, **given: Any
+) -> ClusterView:
+    """What a look finds that ended so many seconds ago; its batches are also the newest of the history."""
+    lines = write_lines(writes, batches)
+    return ClusterView(now_ms=now_ms() - age_s * 1000, writes=lines, batches=tuple(batches), **given)
+
+
+def samples(metrics: WriteMetrics) -> Samples:
+    """What a scrape gets; each series stands there once."""
+    text = prometheus_client.generate_latest(metrics.registry).decode()
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for each in family.samples:
+            key = each.name, frozenset(each.labels.items())
+            assert key not in found
+            found[key] = each.value
+    return found
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((f"kafka_eos_{name}", frozenset(labels.items())))
+
+
+def write_ids(found: Samples) -> set[str]:
+    return {dict(labels)["write_id"] for _, labels in found if "write_id" in dict(labels)}
+
+
+def after(*views: ClusterView) -> Samples:
+    metrics = WriteMetrics()
+    for each in views:
+        metrics.looked(each, 0.5)
+    return samples(metrics)
+
+
+def test_before_the_first_view_only_the_exporter_is_shown() -> None:
+    found = samples(WriteMetrics())
+    assert value(found, "up") == 0
+    assert value(found, "look_failures_total") == 0
+    assert value(found, "build_info", version=__version__) == 1
+    names = {name for name, _ in found if name.startswith("kafka_eos_")}
+    assert names == {"kafka_eos_up", "kafka_eos_look_failures_total", "kafka_eos_build_info"}
+
+
+def test_counters_count_the_batches_after_the_first_view() -> None:
+    first = view([write()], [batch(1, rows=10**6)])
+    later = view(
+        [write(version=3)],
+        [
+            batch(2, rows=10, write_ms=200, verify_ms=50, written_bytes=77, parts_copied=2, attempts_ended=3),
+            batch(3, rows=5, write_ms=None, recovered=True),
+        ],
+    )
+    found = after(first, later)
+    expected = {"batches": 2, "rows": 15, "written_bytes": 77, "recovered_batches": 1}
+    for name, wanted in {**expected, "copied_transactions": 2, "ended_attempts": 3}.items():
+        assert value(found, f"{name}_total", write_id="w") == wanted, name
+    assert value(found, "batch_duration_seconds_count", write_id="w") == 1
+    assert value(found, "batch_duration_seconds_sum", write_id="w") == 0.25
+    assert value(found, "batch_duration_seconds_bucket", write_id="w", le="0.1") == 0
+    assert value(found, "batch_duration_seconds_bucket", write_id="w", le="0.25") == 1
+    assert value(found, "batch_phase_seconds_sum", write_id="w", phase="write") == 0.2
+    assert value(found, "batch_phase_seconds_count", write_id="w", phase="plan") == 0
+
+
+def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
+    refused = view([write()], not_read=("history: denied",))
+    found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
+    assert value(found, "batches_total", write_id="w") == 1
+
+
+def test_last_version_is_that_of_the_newest_finished() -> None:
+    record = batch(4, plan_ms=1500, write_ms=250, written_bytes=99, headroom_ms=60_500)
+    writes = [
+        write(version=9, query_id="older", finished_ms=1),
+        write(version=4, query_id="batch", finished_ms=2_500, rows=7),
+        write(version=5, state="prepared", rows=None, finished_ms=None),
+    ]
+    found = after(view(writes, [record]))
+    assert value(found, "last_version", write_id="w") == 4
+    assert value(found, "last_version_finished_timestamp_seconds", write_id="w") == 2.5
+    assert value(found, "last_version_rows", write_id="w") == 7
+    assert value(found, "last_version_written_bytes", write_id="w") == 99
+    assert value(found, "last_version_headroom_seconds", write_id="w") == 60.5
+    phases = {phase: value(found, "last_version_phase_seconds", write_id="w", phase=phase) for phase in PHASES}
+    assert phases == {**dict.fromkeys(PHASES), "plan": 1.5, "write": 0.25}
+    states = {state: value(found, "versions", write_id="w", state=state) for state in ("finished", "prepared", "void")}
+    assert states == {"finished": 2, "prepared": 1, "void": 0}
+
+
+def test_transactions_are_summed_up_per_write_id() -> None:
+    now = now_ms()
+    found = after(
+        view(
+            [write()],
+            transactions=(
+                transaction("w.0.3", now - 60_000),
+                transaction("w.driver", now - 30_000, transaction_timeout_ms=40_000),
+                transaction("w.1.0", now - 90_000, transaction_state="PrepareCommit"),
+                transaction("another program", -1),
+                transaction("a new write.7.1", now - 1_000, transaction_timeout_ms=2**31 - 1),
+            ),
+            blocked=(
+                blocked("w.1.0", "another program", since_ms=now - 90_000),
+                blocked("another program", "w.1.0", partition=1, hidden_offsets=None, since_ms=-1),
+            ),
+        )
+    )
+    assert value(found, "open_transactions", write_id="w") == 3
+    assert value(found, "open_transaction_age_seconds", write_id="w") == pytest.approx(90, abs=5)
+    assert value(found, "open_transaction_headroom_seconds", write_id="w") == pytest.approx(10, abs=5)
+    assert value(found, "open_transactions", write_id="") == 1
+    assert value(found, "open_transaction_age_seconds", write_id="") is None
+    # The first batch of a write is counted from 0.
+    assert value(found, "batches_total", write_id="a new write") == 0
+    assert value(found, "open_transaction_headroom_seconds", write_id="a new write") is None
+    orders = {"topic": "orders", "partition": "0", "write_id": "w"}
+    assert value(found, "blocked_partition_hidden_offsets", **orders) == 40
+    assert value(found, "blocked_partition_age_seconds", **orders) == pytest.approx(90, abs=5)
+    assert len([name for name, _ in found if name.startswith("kafka_eos_blocked_partition")]) == 2
+
+
+def test_partition_blocked_by_another_program_has_no_write_id() -> None:
+    found = after(view(blocked=(blocked("another program"),)))
+    assert value(found, "blocked_partition_hidden_offsets", topic="orders", partition="0", write_id="") == 40
+
+
+def test_forgotten_write_is_gone_and_begins_at_zero() -> None:
+    counted = view([write()], [batch(4)])
+    # The history still has its batches.
+    gone = [view([write("another")]), view([write("another")], [batch(5)])]
+    assert write_ids(after(view([write()]), counted)) == {"w"}
+    assert write_ids(after(view([write()]), counted, *gone)) == {"another"}
+    again = after(view([write()]), counted, *gone, view([write()]))
+    assert value(again, "batches_total", write_id="w") == 0
+
+
+def test_batches_with_random_ids_share_a_series() -> None:
+    views = [view([], [batch(0, write_id=each)]) for each in RANDOM]
+    decided = write(RANDOM[0], state="decided", finished_ms=None)
+    found = after(*views, view(), view([decided], transactions=(transaction(f"{RANDOM[0]}.0.0"),)))
+    assert write_ids(found) == {"kafka-eos/*"}
+    assert value(found, "batches_total", write_id="kafka-eos/*") == 2
+    assert value(found, "versions", write_id="kafka-eos/*", state="decided") == 1
+    assert value(found, "open_transactions", write_id="kafka-eos/*") == 1
+
+
+def test_refused_part_is_absent_and_counters_stay() -> None:
+    whole = view([write()], [batch(4)], transactions=(transaction(),), blocked=(blocked("w.0.3"),))
+    refused = view(
+        [], [batch(5)], not_read=("writes: denied", "transactions: denied", "hidden offsets of orders: denied")
+    )
+    found = after(view([write()]), whole, refused)
+    readable = {part: value(found, "part_readable", part=part) for part in ("writes", "history", "transactions")}
+    assert readable == {"writes": 0, "history": 1, "transactions": 0}
+    assert value(found, "part_readable", part="hidden_offsets") == 0
+    assert value(found, "batches_total", write_id="w") == 2
+    assert value(found, "versions", write_id="w", state="finished") is None
+    assert value(found, "open_transactions", write_id="w") is None
+    assert value(found, "up") == 1
+
+
+@pytest.mark.parametrize(("age_s", "shown"), [(200, True), (400, False)])
+def test_view_is_shown_for_a_while_after_a_failure(age_s: int, shown: bool) -> None:
+    metrics = WriteMetrics()
+    metrics.looked(view([write()]), 0.5)
+    old = view([write()], [batch(4)], age_s=age_s)
+    metrics.looked(old, 0.5)
+    metrics.failed()
+    found = samples(metrics)
+    assert value(found, "up") == 0
+    assert value(found, "look_failures_total") == 1
+    assert value(found, "last_look_timestamp_seconds") == old.now_ms / 1000
+    assert (value(found, "last_version", write_id="w") == 3) == shown
+    assert value(found, "batches_total", write_id="w") == 1
+    metrics.looked(view([write()]), 0.25)
+    found = samples(metrics)
+    assert (value(found, "up"), value(found, "look_duration_seconds")) == (1, 0.25)
+    assert value(found, "last_version", write_id="w") == 3
+
+
+def test_write_ids_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+    many = [write(f"w{number}", finished_ms=number) for number in range(5)]
+    batches = [batch(4, rows=10, write_id=f"w{number}") for number in range(5)]
+    found = after(view(many), view(list(reversed(many)), batches))
+    assert write_ids(found) == {"w4", "w3", THE_REST}
+    assert value(found, "rows_total", write_id="w3") == 10
+    assert value(found, "rows_total", write_id=THE_REST) == 30
+    assert value(found, "versions", write_id=THE_REST, state="finished") == 3
+    assert value(found, "last_version", write_id=THE_REST) is None
+    # A value keeps its place until its write is forgotten.
+    found = after(view(many), view([*many, write("new", finished_ms=9)]))
+    assert write_ids(found) == {"w4", "w3", THE_REST}
+    assert write_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
+
+
+def test_hostile_texts_are_printable_and_single_series() -> None:
+    ids = [EVIL, EVIL.replace("\x07", "\x08"), 'quote" back\\slash', "\ud800", "long" * 5_000]
+    found = after(
+        view(
+            [write(each) for each in ids],
+            transactions=tuple(transaction(f"{each}.0.0") for each in ids),
+            blocked=(blocked(f"{EVIL}.0.0", topic=EVIL),),
+        )
+    )
+    # Two ids look alike, and are one series then.
+    assert value(found, "versions", write_id="evil�]0;owned��2J� line", state="finished") == 2
+    texts = {text for _, labels in found for _, text in labels}
+    assert 'quote" back\\slash' in texts
+    assert all(text.isprintable() and len(text) <= 500 for text in texts)
+
+
+def test_metrics_are_served_over_http() -> None:
+    metrics = WriteMetrics()
+    with served(metrics, "127.0.0.1", 0) as url:
+        with DIRECT.open(url, timeout=10) as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert b"\nkafka_eos_up 0.0\n" in response.read()
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with (
+            pytest.raises(ConfigurationError, match=rf"METRICS_NOT_SERVED\] .*127\.0\.0\.1, port {port}: .*--port"),
+            served(metrics, "127.0.0.1", port),
+        ):
+            pass
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        pass
+
+
+def test_missing_extra_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for module in ("write_metrics", "metrics"):
+        monkeypatch.delitem(sys.modules, f"kafka_eos_sink.cli.{module}", raising=False)
+    assert main(["--help"]) == 0
+    assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
+    assert line.endswith("needs prometheus-client: pip install 'kafka-eos-sink[metrics]'")

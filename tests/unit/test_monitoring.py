@@ -1,0 +1,150 @@
+"""conf/grafana-dashboard.json and conf/alert-rules.yml use metrics that are exported, and docs/monitor.md explains them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster_views import NOW, batch, blocked, documented_metrics, transaction, write
+from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
+from kafka_eos_sink.cli.main import _COMMANDS
+from kafka_eos_sink.cli.write_metrics import WriteMetrics
+from kafka_eos_sink.runtime.batch_record import PHASES
+
+ROOT = Path(__file__).parents[2]
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((ROOT / "conf" / "alert-rules.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text("utf-8"))
+ALL_PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]
+VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+UNITS = {"none", "short", "s", "Bps"}
+WORDS = {"and", "or", "unless", "by", "without"}
+OF_PROMETHEUS = {"instance", "job"}
+"""Labels that Prometheus adds to every series."""
+
+
+@pytest.fixture(scope="module")
+def families() -> list[Metric]:
+    """What a scrape parses of a view with everything in it."""
+    figures = {f"{phase}_ms": 5 for phase in PHASES} | {"written_bytes": 7, "headroom_ms": 9}
+    metrics = WriteMetrics()
+    metrics.looked(
+        ClusterView(
+            now_ms=NOW,
+            writes=write_lines([write()], [batch(**figures)]),  # type: ignore[arg-type]
+            transactions=(transaction(),),
+            blocked=(blocked("w.0.3"),),
+        ),
+        0.5,
+    )
+    return list(text_string_to_metric_families(prometheus_client.generate_latest(metrics.registry).decode()))
+
+
+@pytest.fixture(scope="module")
+def exported(families: list[Metric]) -> dict[str, set[str]]:
+    """The labels of each series."""
+    found: dict[str, set[str]] = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def queries() -> Iterator[str]:
+    yield from (rule["expr"] for rule in RULES)
+    yield from (target["expr"] for panel in PANELS for target in panel["targets"])
+
+
+def metrics_of(query: str) -> set[str]:
+    """Every name in a query that is no function, word, label or text."""
+    bare = re.sub(r'"[^"]*"|\{.*?\}|\[.*?\]|\b(by|without|on)\s*\([^)]*\)', " ", query)
+    return set(re.findall(r"[a-zA-Z_]\w*\b(?!\s*\()", bare)) - WORDS
+
+
+def labels_of(query: str) -> set[str]:
+    grouped = ",".join(re.findall(r"\b(?:by|without|on)\s*\(([^)]*)\)", query))
+    matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", query)
+    return {*matched, *re.findall(r"\w+", grouped)}
+
+
+def test_names_are_found_in_queries() -> None:
+    query = 'sum by (a, le) (rate(kafka_x_total{b=~"y|z", c!="kafka_no"}[5m])) / on (d) time() unless kafka_y > 1'
+    assert metrics_of(query) == {"kafka_x_total", "kafka_y"}
+    assert labels_of(query) == {"a", "le", "b", "c", "d"}
+
+
+def test_rules_and_dashboard_use_metrics_that_are_exported(exported: dict[str, set[str]]) -> None:
+    for query in queries():
+        names = metrics_of(query)
+        assert names, query
+        assert names <= exported.keys(), query
+        assert labels_of(query) <= OF_PROMETHEUS.union(*(exported[name] for name in names)), query
+
+
+def test_variables_of_the_dashboard_exist(exported: dict[str, set[str]]) -> None:
+    text = json.dumps(DASHBOARD)
+    assert set(re.findall(r"\$\{?([a-z]\w*)", text)) == VARIABLES
+    assert [each["type"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "query", "query"]
+    for name, label in re.findall(r"label_values\((\w+), (\w+)\)", text):
+        assert label in exported[name] | OF_PROMETHEUS
+
+
+def test_every_metric_is_documented_with_type_and_labels(families: list[Metric]) -> None:
+    found = {}
+    for family in families:
+        labels = {label for sample in family.samples for label in sample.labels}
+        found[family.name + "_total" * (family.type == "counter")] = family.type, labels - {"le"}
+    ours = {name: shown for name, shown in found.items() if not name.startswith("process_")}
+    assert ours == documented_metrics()
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_panel_has_unit_description_and_datasource(panel: dict[str, Any]) -> None:
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["description"].endswith(".")
+    for target in panel["targets"]:
+        assert panel["datasource"] == target["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_panels_have_ids_and_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in ALL_PANELS}) == len(ALL_PANELS)
+    areas = [panel["gridPos"] for panel in ALL_PANELS]
+    assert all(area["x"] + area["w"] <= 24 for area in areas)
+    for one, other in combinations(areas, 2):
+        apart = [one[at] + one[size] <= other[at] or other[at] + other[size] <= one[at] for at, size in ("xw", "yh")]
+        assert any(apart), (one, other)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alert_names_severity_command_and_section(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
+    name, notes = rule["alert"], rule["annotations"]
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert set(notes) == {"summary", "description", "runbook"}
+    assert notes["summary"]
+    (command,) = re.findall(r": kafka-eos ([a-z]+) [^.]*$", notes["description"])
+    assert command in _COMMANDS
+    known = OF_PROMETHEUS.union(*(exported[each] for each in metrics_of(rule["expr"])))
+    assert set(re.findall(r"\$labels\.(\w+)", json.dumps(notes))) <= known
+    assert notes["runbook"] == f"docs/monitor.md#{name.lower()}"
+    section = (ROOT / "docs" / "monitor.md").read_text("utf-8").partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+    assert "\n1. " in section
+    assert f"kafka-eos {command}" in section
+
+
+def test_section_of_every_alert_has_its_rule() -> None:
+    sections = re.findall(r"^### (KafkaEos\w+)$", (ROOT / "docs" / "monitor.md").read_text("utf-8"), re.MULTILINE)
+    assert sections == [rule["alert"] for rule in RULES]
