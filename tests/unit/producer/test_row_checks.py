@@ -9,8 +9,9 @@ import pytest
 
 from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.dead_letters import dead_letters
 from kafka_eos_sink.producer.partitioner import TopicPartitions
-from kafka_eos_sink.producer.row_checks import checked_rows, dead_letters
+from kafka_eos_sink.producer.row_checks import checked_rows
 from kafka_eos_sink.producer.rows import Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
 from kafka_eos_sink.protocol.record_columns import (
@@ -114,18 +115,18 @@ def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
 
 
 def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
-    given = rows([b"good", b"null", b"x" * 500, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
-    (good,), bad = check(given, max_request_size=300, dead_letter_topic="dlq")
+    given = rows([b"good", b"null", b"x" * 5_000, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
+    (good,), bad = check(given, max_request_size=3_000, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad, ProducerConfig())
-    assert letters.topic == "dlq"
+    letters = dead_letters(bad, ProducerConfig(max_request_size=3_000))
     headers = [{h["key"]: h["value"] for h in row} for row in letters.columns.headers.to_pylist()]
     by_code = {row["kafka-eos.error"]: row for row in headers}
     assert set(by_code) == {b"NULL_TOPIC", b"RECORD_TOO_LARGE", b"NO_SUCH_PARTITION"}
     assert "kafka-eos.topic" not in by_code[b"NULL_TOPIC"]
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.partition"] == b"9"
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
-    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"500"
+    assert sorted((~letters.row_numbers).tolist()) == [1001, 1002, 1003]
+    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"5000"
     assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
 
 
@@ -138,7 +139,7 @@ def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
     (good,), (bad,) = check(Rows(topic=topics, partition=None, columns=columns), dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
     assert (bad.code, bad.topic) == ("UNKNOWN_TOPIC", "\ufffdx")
-    letters = dead_letters("dlq", [bad], ProducerConfig())
+    letters = dead_letters([bad], ProducerConfig())
     assert header_bytes(letters.columns.headers, 0)[0] == (b"\xff", b"1")
 
 
@@ -153,7 +154,7 @@ def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
     )
     (good,), bad = check(given, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad, ProducerConfig())
+    letters = dead_letters(bad, ProducerConfig())
     assert letters.columns.timestamp is None
     found = {
         value: [(header["key"], header["value"]) for header in row if header["key"] not in REASONS]
@@ -175,7 +176,7 @@ def test_row_that_is_too_large_as_a_letter_keeps_no_value_and_headers(part: str)
     given = rows([value], [None], headers=[[{"key": "h", "value": header}]])
     given = dataclasses.replace(given, columns=dataclasses.replace(given.columns, key=pa.array([key], pa.binary())))
     _, bad = check(given, dead_letter_topic="dlq")
-    letters = dead_letters("dlq", bad, ProducerConfig())
+    letters = dead_letters(bad, ProducerConfig())
     assert record_sizes(letters.columns)[0] < 1_000
     assert letters.columns.key.to_pylist() == [None if part == "key" else b"small"]
     headers = {each["key"]: each["value"] for each in letters.columns.headers.to_pylist()[0]}
