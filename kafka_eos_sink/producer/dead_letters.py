@@ -16,7 +16,7 @@ Letters pass through the producer like rows. In place of a row number they have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -34,7 +34,9 @@ ENOUGH_BYTES: Final = 16_384
 LONGEST_KEPT_KEY: Final = 4_096
 """Bytes of the longest key that a reduced letter keeps."""
 LONGEST_KEPT_TEXT: Final = 1_000
-"""Bytes of the longest text in a header of a reduced letter, and characters of a topic's name in any letter."""
+"""Bytes of the longest text in a letter's own headers."""
+AT_ONCE: Final = 1_000
+"""Letters that are in memory beside the batches. A batch of the smallest rows would make a hundred thousand."""
 LENGTH_BYTES: Final = 10
 """At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
 
@@ -46,33 +48,42 @@ Letter = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers."""
 
 
-def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> NumberedRows:
-    """Build the dead letters. One that would be too large for a request is reduced.
+def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> Iterator[NumberedRows]:
+    """Build the dead letters, some at a time. One that would be too large for a request is reduced.
 
     Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
     """
-    # Python per row is fine here: these are only the rows that Kafka rejects.
-    letters: list[Letter] = []
     for group in bad:
-        columns = group.rows.columns
-        for at, number in enumerate(group.row_numbers.tolist()):
-            key = None if columns.key is None else columns.key[at].as_py()
-            value = columns.value[at].as_py()
-            # Nobody may take a header of the row for one of the letter's own.
-            of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
-            of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
-            # Names are shorter. A longer text, which is none, could make the dead letter too large.
-            name = None if group.topic is None else group.topic[:LONGEST_KEPT_TEXT]
-            why = {"error": group.code, "reason": group.reason, "topic": name, "partition": group.partition}
-            if group.partition is None and group.rows.partition is not None:
-                why["partition"] = group.rows.partition[at].as_py()
-            why["timestamp"] = None if columns.timestamp is None else columns.timestamp[at].as_py()
-            why["row"] = number
-            reasons = _headers(why)
-            parts = [key, value, *(part for header in (*of_row, *reasons) for part in header)]
-            fits = sum(len(part) + LENGTH_BYTES for part in parts if part is not None) <= largest_record(config)
-            letters.append((key, value, of_row + reasons) if fits else _reduced(key, value, reasons))
-    return _numbered(letters, ~np.concatenate([group.row_numbers for group in bad]))
+        for start in range(0, len(group.row_numbers), AT_ONCE):
+            numbers = group.row_numbers[start : start + AT_ONCE]
+            # Python per row is fine here: these are only the rows that Kafka rejects.
+            letters = [_letter(group, at, number, config) for at, number in enumerate(numbers.tolist(), start)]
+            yield _numbered(letters, ~numbers)
+
+
+def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Letter:
+    columns = group.rows.columns
+    key = None if columns.key is None else columns.key[at].as_py()
+    value = columns.value[at].as_py()
+    # Nobody may take a header of the row for one of the letter's own.
+    of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
+    of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
+    partition = group.partition
+    if partition is None and group.rows.partition is not None:
+        partition = group.rows.partition[at].as_py()
+    reasons = _headers(
+        {
+            "error": group.code,
+            "reason": group.reason,
+            "topic": group.topic,
+            "partition": partition,
+            "timestamp": None if columns.timestamp is None else columns.timestamp[at].as_py(),
+            "row": number,
+        }
+    )
+    parts = [key, value, *(part for header in (*of_row, *reasons) for part in header)]
+    fits = sum(len(part) + LENGTH_BYTES for part in parts if part is not None) <= largest_record(config)
+    return (key, value, of_row + reasons) if fits else _reduced(key, value, reasons)
 
 
 def reduced_letters(topic: str, rejected: NumberedRows, error: KafkaEosError) -> NumberedRows:
@@ -94,7 +105,7 @@ def reduced_letters(topic: str, rejected: NumberedRows, error: KafkaEosError) ->
             )
         key = None if columns.key is None else columns.key[at].as_py()
         key, value, headers = _reduced(key, columns.value[at].as_py(), reasons)
-        letters.append((key, value, [*headers, (LETTER_REASON, _short(f"{error.code}: {error.message}".encode()))]))
+        letters.append((key, value, [*headers, (LETTER_REASON, _text(f"{error.code}: {error.message}"))]))
     return _numbered(letters, rejected.row_numbers)
 
 
@@ -103,11 +114,7 @@ def _reduced(key: bytes | None, value: bytes | None, reasons: Headers) -> Letter
     removed_key = key if key is not None and len(key) > LONGEST_KEPT_KEY else None
     removed = {"key.bytes": removed_key, "value.bytes": value}
     sizes = _headers({name: len(part) for name, part in removed.items() if part is not None})
-    return key if removed_key is None else None, None, [(name, _short(text)) for name, text in reasons] + sizes
-
-
-def _short(text: bytes | None) -> bytes:
-    return (text or b"")[:LONGEST_KEPT_TEXT].decode(errors="ignore").encode()
+    return key if removed_key is None else None, None, reasons + sizes
 
 
 def _numbered(letters: Sequence[Letter], row_numbers: npt.NDArray[np.int64]) -> NumberedRows:
@@ -119,4 +126,9 @@ def _numbered(letters: Sequence[Letter], row_numbers: npt.NDArray[np.int64]) -> 
 
 
 def _headers(texts: Mapping[str, object]) -> Headers:
-    return [(PREFIX + name.encode(), str(text).encode()) for name, text in texts.items() if text is not None]
+    return [(PREFIX + name.encode(), _text(str(text))) for name, text in texts.items() if text is not None]
+
+
+def _text(text: str) -> bytes:
+    # Names are shorter. A longer text, which is none, could make the letter too large. A reason may name many rows.
+    return text.encode()[:LONGEST_KEPT_TEXT].decode(errors="ignore").encode()

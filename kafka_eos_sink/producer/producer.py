@@ -16,7 +16,7 @@ between two batches, so the brokers work while it encodes the next batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -328,10 +328,14 @@ class Producer:
         for group in good:
             self._batcher.add(group)
         if bad:
-            self._dead_letter(dead_letters(bad, self._config))
+            self._dead_letter(bad)
         self._batcher.limit_open_rows()
 
-    def _dead_letter(self, letters: NumberedRows) -> None:
+    def _dead_letter(self, bad: Sequence[BadRows]) -> None:
+        for letters in dead_letters(bad, self._config):
+            self._add_letters(letters)
+
+    def _add_letters(self, letters: NumberedRows) -> None:
         name = self._config.dead_letter_topic
         assert name is not None
         topic = self._topics.resolve([name])[name]
@@ -346,12 +350,11 @@ class Producer:
             topic, partition, found, error = self._sender.rejected.pop(0)
             is_letter = found.row_numbers < 0
             if is_letter.any():
-                self._dead_letter(reduced_letters(topic, found.take(np.flatnonzero(is_letter)), error))
+                self._add_letters(reduced_letters(topic, found.take(np.flatnonzero(is_letter)), error))
             if not is_letter.all():
                 found = found.take(np.flatnonzero(~is_letter))
                 rows = Rows(topic=topic, partition=None, columns=found.columns)
-                bad = BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)
-                self._dead_letter(dead_letters([bad], self._config))
+                self._dead_letter([BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)])
 
     def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
         while waiting():
