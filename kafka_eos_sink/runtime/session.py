@@ -174,6 +174,7 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
         settings.commit_log_topic,
         settings.client,
         settings.topic,
+        settings.producer.dead_letter_topic,
         settings.producer.transaction_timeout_ms,
     )
     # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
