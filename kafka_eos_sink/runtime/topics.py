@@ -85,7 +85,8 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
     try:
         configs = admin.describe_configs("topic", topic, (POLICY, MAX_BYTES), deadline)
     except (AuthorizationError, BrokerRefusedError) as error:
-        warn_once(f"the settings of the dead letter topic {topic!r} were not checked: {error.message}")
+        must = f"It must exist, with {POLICY}=delete and {MAX_BYTES} of at least {ENOUGH_BYTES}"
+        warn_once(f"the settings of the dead letter topic {topic!r} were not checked. {must}. {error.message}")
         return
     policy, limit = configs.get(POLICY, "delete"), number(configs, MAX_BYTES)
     wanted = {}
