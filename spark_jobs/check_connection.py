@@ -96,6 +96,10 @@ def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
     return not wrong, "; ".join(wrong) or f"{found[0].found}; {package}"
 
 
+def login_failed(rows: Mapping[str, tuple[bool, str]]) -> bool:
+    return any(LOGIN_FAILED.search(text) for _, text in rows.values())
+
+
 def check_executors(spark: SparkSession, options: Mapping[str, str], executors: int) -> dict[str, tuple[bool, str]]:
     """Check from so many executors, or from fewer if no more have come in time; by executor."""
     from pyspark.sql.functions import udf
@@ -113,7 +117,7 @@ def check_executors(spark: SparkSession, options: Mapping[str, str], executors: 
             executor, works, text = json.loads(row[0])
             found[executor] = works, text
         # Each round logs in again, and failed logins can lock the account.
-        if any(LOGIN_FAILED.match(text) for _, text in found.values()):
+        if login_failed(found):
             break
         if len(found) < executors:
             time.sleep(ROUND_S)
@@ -129,8 +133,7 @@ def run(given: argparse.Namespace) -> str:
     try:
         # A client of Spark Connect is not the driver.
         rows = {} if is_remote() else {f"driver {socket.gethostname()}": check_here(options)}
-        refused = any(LOGIN_FAILED.match(text) for _, text in rows.values())
-        executors = {} if refused else check_executors(spark, options, given.executors)
+        executors = {} if login_failed(rows) else check_executors(spark, options, given.executors)
     finally:
         spark.stop()
     rows |= {f"executor {name}": row for name, row in executors.items()}

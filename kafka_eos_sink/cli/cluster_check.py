@@ -136,7 +136,7 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
         try:
             response = client.call(broker.node_id, request, deadline_ms=limit)
         except KafkaEosError as failure:
-            meaning = f"check its advertised listener; {failure.message}"
+            meaning = f"check its advertised listener; {failure}"
             yield Finding("", what, f"{address} cannot be reached from here", _FAILS, meaning)
             continue
         level = next((each.max_version for each in response.supported_features if each.name == "metadata.version"), 0)
@@ -246,7 +246,7 @@ def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
     try:
         made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
     except ConfigurationError as rejected:
-        return Finding(about, "topic", "does not exist", _FAILS, rejected.message)
+        return Finding(about, "topic", "does not exist", _FAILS, str(rejected))
     replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
     size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
     created = f"does not exist yet, the first write creates it with {size}"

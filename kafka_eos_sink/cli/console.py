@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,9 +41,17 @@ class _FromEnvironment(str):
     __slots__ = ()
 
 
-def _with_source(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+class _FileFromEnvironment(PosixPath):
+    """A properties file that nobody has typed."""
+
+    __slots__ = ()
+
+
+def _with_source(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     source = context.get_parameter_source(parameter.name or "")
-    return _FromEnvironment(value) if value is not None and source and source.name == "ENVIRONMENT" else value
+    if value is None or source is None or source.name != "ENVIRONMENT":
+        return value
+    return _FromEnvironment(value) if isinstance(value, str) else _FileFromEnvironment(value)
 
 
 BootstrapServers = Annotated[
@@ -62,6 +70,7 @@ PropertiesFile = Annotated[
         "--properties",
         metavar="FILE",
         envvar=PROPERTIES_VARIABLE,
+        callback=_with_source,
         help="A Java-style client properties file.",
         show_default=False,
     ),
@@ -86,15 +95,25 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
 
     Raises:
         ConfigurationError: The file or the servers are not valid.
-        typer.BadParameter: No option names a broker (wrong usage, exit status 2).
+        typer.BadParameter: No option names a broker, or a forgotten variable names a file with others (exit status 2).
     """
     if properties is not None:
         # Reading properties imports the tables of all options, which the other case does not need.
         from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
 
         # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
-        if isinstance(bootstrap_servers, _FromEnvironment) and "bootstrap.servers" in client_part(properties)[0]:
+        of_file = client_part(properties)[0].get("bootstrap.servers")
+        if isinstance(bootstrap_servers, _FromEnvironment) and of_file is not None:
             bootstrap_servers = None
+        elif (
+            isinstance(properties, _FileFromEnvironment)
+            and bootstrap_servers
+            and of_file not in (None, bootstrap_servers)
+        ):
+            raise typer.BadParameter(
+                f"{PROPERTIES_VARIABLE} names {properties}, which is for other servers; give the file with --properties, too, or "
+                f"unset {PROPERTIES_VARIABLE}"
+            )
         overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
         found = kafka_properties_from_file(properties, overrides)
         for warning in found.warnings:

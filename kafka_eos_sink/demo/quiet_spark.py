@@ -34,6 +34,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # Its ports are open to all users of this machine. A local Spark makes the secret itself.
+    "spark.authenticate": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
 }

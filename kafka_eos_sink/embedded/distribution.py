@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,12 +115,16 @@ def _jar_name(coordinate: str) -> str:
 def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: bool, progress: Report | None) -> Path:
     """Return the folder ``name`` of the cache, downloaded if it is not complete."""
     cache = cache_directory()
+    if cache.exists() and cache.stat().st_mode & stat.S_IWOTH:
+        # They could put jars into the class path of our brokers. Only jars of the default version have known hashes.
+        raise _unavailable(
+            f"Other users can write to the cache folder {cache}; run chmod o-w on your own, or set KAFKA_EOS_CACHE to another one."
+        )
     folder = cache / name
     if _is_complete(folder):
         return folder
     report = progress or (lambda _: None)
     try:
-        # Others on this machine must not put their jars into the class path of our brokers.
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as failure:
         reason = f"The cache folder {cache} cannot be created ({failure.strerror})"

@@ -46,6 +46,11 @@ def lock_folder(folder: Path) -> IO[str]:
             raise failed(
                 f"Other users can write to the folder {folder}; run chmod go-w on your own, or choose another folder."
             )
+        # Another user could move the folder and put another one in its place.
+        for parent in folder.resolve().parents:
+            mode = parent.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise failed(f"Other users can write to {parent}, and so replace {folder}; choose another folder.")
         lock = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as failure:
         raise failed(f"The folder {folder} cannot be written ({failure.strerror}); choose another folder.") from failure

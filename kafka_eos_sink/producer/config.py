@@ -90,6 +90,8 @@ class ProducerConfig:
     """None: the task executor lowers the timeout until the broker accepts it."""
     dead_letter_topic: str | None = None
     """The topic for rows that Kafka cannot store. If None, such a row fails the task."""
+    own_topics: frozenset[str] = frozenset()
+    """The topics that hold only the sink's own records, which a row could forge."""
     interceptors: tuple[str, ...] = ()
     """``package.module:Class`` each."""
     interceptor_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

@@ -54,8 +54,8 @@ class OpenBatch:
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``row_numbers`` are those of its rows within the task, which errors name; None for encoded records from elsewhere, such as those of
-    the commit log, which are neither split nor made dead letters.
+    ``row_numbers`` are those of its rows within the task, which errors name, and the complements of those of dead letters; None for
+    encoded records from elsewhere, such as those of the commit log, which are neither split nor made dead letters.
     """
 
     topic: str
@@ -95,10 +95,11 @@ class ProducerBatch:
         return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
 
     def row_number(self, index: int) -> int | None:
-        """Return the number, within the task, of the row of record ``index``."""
+        """Return the number, within the task, of the row of record ``index``, which may be the row's dead letter."""
         if self.row_numbers is None or index >= self.record_count:
             return None
-        return int(self.row_numbers[index])
+        number = int(self.row_numbers[index])
+        return number if number >= 0 else ~number
 
     def rows(self) -> NumberedRows:
         """Read the rows back from the records: only what a broker rejects is needed again."""

@@ -29,11 +29,12 @@ from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.dead_letters import dead_letters, reduced_letters
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
-from kafka_eos_sink.producer.row_checks import BadRows, TopicRows, checked_rows, dead_letters
-from kafka_eos_sink.producer.rows import Rows, concat_rows
+from kafka_eos_sink.producer.row_checks import BadRows, TopicRows, checked_rows
+from kafka_eos_sink.producer.rows import NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
@@ -90,7 +91,7 @@ class Producer:
             backoff=backoff,
         )
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
-        self._topics = TopicDirectory(client, self._sender, config.max_block_ms, config.transaction_timeout_ms)
+        self._topics = TopicDirectory(client, self._sender, config)
         self._batcher = Batcher(client, config, self._accumulator, self._sender, wall_clock)
         self._slab: list[Rows] = []
         self._slab_bytes = 0
@@ -331,22 +332,29 @@ class Producer:
         self._batcher.limit_open_rows()
 
     def _dead_letter(self, bad: Sequence[BadRows]) -> None:
+        for letters in dead_letters(bad, self._config):
+            self._add_letters(letters)
+
+    def _add_letters(self, letters: NumberedRows) -> None:
         name = self._config.dead_letter_topic
         assert name is not None
         topic = self._topics.resolve([name])[name]
         if not isinstance(topic, TopicPartitions):
             raise topic.error(name)
-        letters = dead_letters(name, bad, self._config)
-        numbers = np.full(letters.num_rows, -1)
-        self._batcher.add(
-            TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns), row_numbers=numbers)
-        )
+        rows = Rows(topic=name, partition=None, columns=letters.columns)
+        sizes = record_sizes(letters.columns)
+        self._batcher.add(TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=letters.row_numbers))
 
     def _dead_letter_rejected(self) -> None:
         while self._sender.rejected:
             topic, partition, found, error = self._sender.rejected.pop(0)
-            rows = Rows(topic=topic, partition=None, columns=found.columns)
-            self._dead_letter([BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)])
+            is_letter = found.row_numbers < 0
+            if is_letter.any():
+                self._add_letters(reduced_letters(topic, found.take(np.flatnonzero(is_letter)), error))
+            if not is_letter.all():
+                found = found.take(np.flatnonzero(~is_letter))
+                rows = Rows(topic=topic, partition=None, columns=found.columns)
+                self._dead_letter([BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)])
 
     def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
         while waiting():

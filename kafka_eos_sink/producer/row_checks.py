@@ -1,26 +1,15 @@
 """Find the rows that Kafka would reject, before the producer sends any.
 
-Without a dead letter topic, the first such row fails the task. With one, the rows go there, with the reason in headers:
-
-    kafka-eos.error        the code, as in docs/errors.md
-    kafka-eos.reason       the reason as text
-    kafka-eos.topic        the row's topic, if the row has one
-    kafka-eos.partition    the row's partition, if the row has one
-    kafka-eos.timestamp    the row's timestamp in ms since 1970, if the row has one
-    kafka-eos.row          the row's number within the task
-    kafka-eos.key.bytes, kafka-eos.value.bytes
-                           size of a key or value that the producer removed from a too large row
+Without a dead letter topic, the first such row fails the task. With one, the rows become `dead_letters`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import InvalidRowError, peer_text
@@ -30,20 +19,7 @@ from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
 from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
-from kafka_eos_sink.protocol.record_columns import (
-    RecordColumns,
-    header_bytes,
-    headers_array,
-    null_header_keys,
-    record_sizes,
-)
-
-LONGEST_KEPT_BYTES: Final = 65_536
-"""The longest key that a too large row keeps as a dead letter."""
-LONGEST_KEPT_TOPIC: Final = 1_000
-"""Characters."""
-LENGTH_BYTES: Final = 10
-"""At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
+from kafka_eos_sink.protocol.record_columns import null_header_keys, record_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +87,7 @@ def checked_rows(
     return good, bad
 
 
-def _largest_record(config: ProducerConfig) -> int:
+def largest_record(config: ProducerConfig) -> int:
     return min(config.max_request_size, config.buffer_memory) - BATCH_OVERHEAD
 
 
@@ -133,7 +109,7 @@ def _check_topic(
             bad.append(BadRows(code, reason, topic.topic, *_picked(rows, numbers, which)))
             np.logical_or(unfit, which, out=unfit)
 
-    limit = _largest_record(config)
+    limit = largest_record(config)
     too_large = sizes > limit
     if too_large.any():
         largest = int(sizes[too_large].max())
@@ -191,53 +167,3 @@ def _picked(
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
     at = np.flatnonzero(which)
     return rows.take(at), numbers[at]
-
-
-def dead_letters(topic: str, bad: Sequence[BadRows], config: ProducerConfig) -> Rows:
-    """Build the dead letters, with the reason in their headers. A letter that would be too large keeps neither value nor own headers.
-
-    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
-    """
-    # Python per row is fine here: these are only the rows that Kafka rejects.
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    headers: list[list[tuple[bytes, bytes | None]]] = []
-    for group in bad:
-        columns = group.rows.columns
-        for at, number in enumerate(group.row_numbers.tolist()):
-            key = None if columns.key is None else columns.key[at].as_py()
-            value = columns.value[at].as_py()
-            own = [] if columns.headers is None else header_bytes(columns.headers, at)
-            # Names are shorter. A longer text, which is none, could make the dead letter too large.
-            name = None if group.topic is None else group.topic[:LONGEST_KEPT_TOPIC]
-            why = {"error": group.code, "reason": group.reason, "topic": name, "partition": group.partition}
-            if group.partition is None and group.rows.partition is not None:
-                why["partition"] = group.rows.partition[at].as_py()
-            why["timestamp"] = None if columns.timestamp is None else columns.timestamp[at].as_py()
-            why["row"] = number
-            parts = [key, value, *(part for header in (*own, *_reason_headers(why)) for part in header)]
-            size = sum(len(part) + LENGTH_BYTES for part in parts if part is not None)
-            if group.code == "RECORD_TOO_LARGE" or size > _largest_record(config):
-                # The dead letter topic may have the same limit. Key, topic, row number and size still identify the row.
-                own = []
-                why["value.bytes"] = None if value is None else len(value)
-                value = None
-                if key is not None and len(key) > LONGEST_KEPT_BYTES:
-                    why["key.bytes"] = len(key)
-                    key = None
-            keys.append(key)
-            values.append(value)
-            headers.append([*own, *_reason_headers(why)])
-    return Rows(
-        topic=topic,
-        partition=None,
-        columns=RecordColumns(
-            value=pa.array(values, pa.binary()),
-            key=pa.array(keys, pa.binary()),
-            headers=headers_array(headers),
-        ),
-    )
-
-
-def _reason_headers(why: Mapping[str, object]) -> list[tuple[bytes, bytes]]:
-    return [(f"kafka-eos.{name}".encode(), str(reason).encode()) for name, reason in why.items() if reason is not None]

@@ -368,7 +368,7 @@ class Sender:
     def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int]) -> None:
         """Make the rows of ``records`` dead letters, and resend the others; fail if that is impossible."""
         # A batch in doubt may already be in the log with all of its rows.
-        possible = self._config.dead_letter_topic not in (None, batch.topic) and not batch.in_doubt
+        possible = self._config.dead_letter_topic is not None and not batch.in_doubt
         if possible and batch.row_numbers is not None and records:
             self.rejected.append(self._accumulator.remove(batch, records, error))
         else:

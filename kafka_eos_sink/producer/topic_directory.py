@@ -9,6 +9,7 @@ import numpy as np
 
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, InvalidRowError, peer_text
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -30,18 +31,20 @@ class TopicProblem:
         return InvalidRowError(self.code, f"topic {peer_text(topic)} {self.reason}")
 
 
+OWN_TOPIC = TopicProblem(code="COMMIT_LOG_TOPIC", reason="holds only the sink's own records")
 INVALID_NAME = TopicProblem(code="INVALID_TOPIC", reason=f"has an invalid name; Kafka allows {TOPIC_NAME_RULE}")
 
 
 class TopicDirectory:
     """The topics' partitions, or the reasons against writing to them."""
 
-    def __init__(self, client: NetworkClient, sender: Sender, max_block_ms: int, timeout_ms: int | None = None) -> None:
+    def __init__(self, client: NetworkClient, sender: Sender, config: ProducerConfig) -> None:
         self._client = client
         self._sender = sender
-        self._max_block_ms = max_block_ms
-        self._problems: dict[str, TopicProblem] = {}
-        self._patience_ms = max_block_ms if timeout_ms is None else min(max_block_ms, timeout_ms // 10)
+        self._max_block_ms = config.max_block_ms
+        self._problems = dict.fromkeys(config.own_topics, OWN_TOPIC)
+        timeout_ms = config.transaction_timeout_ms
+        self._patience_ms = self._max_block_ms if timeout_ms is None else min(self._max_block_ms, timeout_ms // 10)
 
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
@@ -60,13 +63,15 @@ class TopicDirectory:
         wanted = [name for name in names if name not in self._problems]
         self._client.want_topics(wanted, allow_auto_creation=True)
         started = self._client.clock()
+        # The client outlives tasks, so it may remember as unknown a topic that has been created since.
+        before = {name: self._client.metadata.topics.get(name) for name in names}
         while True:
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:
                 return found | invalid
             waited_ms = self._client.clock() - started
-            silent = [name for name in missing if name not in self._client.metadata.topics]
+            silent = [name for name in missing if self._client.metadata.topics.get(name) is before[name]]
             if silent and waited_ms >= self._max_block_ms:
                 # Rows must not become dead letters because the brokers are away.
                 raise BrokerUnavailableError(

@@ -14,7 +14,7 @@ from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError
-from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.batch_record import BatchRecord, merged
 
 Verdict = Literal["complete", "not readable", "missing", "too many"]
 """complete      as many rows as decided
@@ -119,7 +119,8 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
     stable = admin.list_offsets(where, deadline)
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     counts = []
-    for part in record.offsets:
+    # Merged, because a record of another program could name one range a thousand times.
+    for part in merged(record.offsets):
         counted, place = PartitionCount(**asdict(part)), (part.topic, part.partition)
         if place in starts:
             counted = _visible(counted, starts[place], stable[place], ends[place])

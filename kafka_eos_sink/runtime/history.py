@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
@@ -110,7 +111,9 @@ def read_history(
         while end > start and len(newest) < limit:
             begin = max(start, end - WINDOW)
             records = _between(admin, each, begin, end, write_id.encode(), deadline)
-            newest.extendleft(record for record in records if version in (None, record.version))
+            # Of others' records under this key, however large, not more than these are kept at once.
+            window = deque((record for record in records if version in (None, record.version)), maxlen=limit)
+            newest.extendleft(reversed(window))
             end = begin
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
@@ -140,9 +143,9 @@ class HistoryTail:
         self._topic_id = topic.topic_id
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
             begin = max(start, self._next.get(where, end - WINDOW))
-            read = _between(self._admin, where, begin, end, None, deadline)[::-1]
-            read = [replace(record, offsets=(), producers=(), user_metadata=None) for record in read]
-            self._records += read
+            records = _between(self._admin, where, begin, end, None, deadline)
+            read = [replace(record, offsets=(), producers=(), user_metadata=None) for record in records]
+            self._records.extendleft(read)
             self._appended += read
             self._next[where] = end
         return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
@@ -163,9 +166,8 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
 
 def _between(
     admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, deadline: int
-) -> list[BatchRecord]:
-    """Return the records with a key, or with any, in a range of offsets, the newest first."""
-    found: list[BatchRecord] = []
+) -> Iterator[BatchRecord]:
+    """Yield the records with a key, or with any, in a range of offsets."""
     while first < end:
         if admin.client.clock() > deadline:
             raise BrokerUnavailableError(
@@ -182,5 +184,5 @@ def _between(
             # Others may write to the topic. Their records are neither parsed nor kept.
             for one in batch.records:
                 record = parse_record(one.key, one.value) if one.offset < end and key in (None, one.key) else None
-                found += [] if record is None else [record]
-    return found[::-1]
+                if record is not None:
+                    yield record

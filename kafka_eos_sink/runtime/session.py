@@ -43,7 +43,7 @@ from kafka_eos_sink.runtime.requirements import (
     require_verified_appends,
 )
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
-from kafka_eos_sink.runtime.topics import ensure_commit_log, require_topic
+from kafka_eos_sink.runtime.topics import ensure_commit_log, require_dead_letter_topic, require_topic
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +174,7 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
         settings.commit_log_topic,
         settings.client,
         settings.topic,
+        settings.producer.dead_letter_topic,
         settings.producer.transaction_timeout_ms,
     )
     # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
@@ -209,7 +210,10 @@ def _check(settings: WriteSettings, admin: Admin) -> int:
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
     require_verified_appends(admin, found, deadline)
-    if settings.topic is not None and settings.producer.dead_letter_topic is None:
+    dead_letter_topic = settings.producer.dead_letter_topic
+    if dead_letter_topic is not None:
+        require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
+    elif settings.topic is not None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
     ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
     return _transaction_timeout(settings, found)

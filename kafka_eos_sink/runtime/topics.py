@@ -16,13 +16,16 @@ from kafka_eos_sink.errors import (
     TopicSettingsError,
 )
 from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
 from kafka_eos_sink.protocol.messages import CreateTopicsResponse
+from kafka_eos_sink.runtime.requirements import number
 
 log = logging.getLogger(__name__)
 
 INSYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 REPLICATION_FACTOR = 3
-COMPACTED = {"cleanup.policy": "compact"}
+POLICY, MAX_BYTES = "cleanup.policy", "max.message.bytes"
+COMPACTED = {POLICY: "compact"}
 SAFE = {**COMPACTED, INSYNC: "2"}
 CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
     (REPLICATION_FACTOR, TOPIC_CONFIGURATION | SAFE),
@@ -32,7 +35,7 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
 )
 """Replication factor and settings of a new commit log, the safest first. A cluster of one or two brokers rejects the first two,
 and then its own default holds (-1). Managed clusters reject most settings; the log needs only its policy."""
-HISTORY = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3_600_000)}
+HISTORY = {POLICY: "delete", "retention.ms": str(30 * 24 * 3_600_000)}
 HISTORY_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, HISTORY), (-1, HISTORY), (-1, {}))
 """Replication factor and settings of a new history topic, as `CREATIONS`."""
 TOPIC_POLL_MS = 100
@@ -70,6 +73,39 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
         raise ConfigurationError(
             "INTERNAL_TOPIC",
             f"topic {topic!r} is internal to Kafka and must not be written to; correct the option topic",
+        )
+
+
+def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, deadline: int) -> None:
+    """Require that the dead letter topic takes every letter, as far as the cluster shows its settings.
+
+    Raises:
+        ConfigurationError: DEAD_LETTER_TOPIC with the command that mends it.
+    """
+    try:
+        configs = admin.describe_configs("topic", topic, (POLICY, MAX_BYTES), deadline)
+    except (AuthorizationError, BrokerRefusedError) as error:
+        must = f"It must exist, with {POLICY}=delete and {MAX_BYTES} of at least {ENOUGH_BYTES}"
+        warn_once(f"the settings of the dead letter topic {topic!r} were not checked. {must}. {error.message}")
+        return
+    policy, limit = configs.get(POLICY, "delete"), number(configs, MAX_BYTES)
+    wanted = {}
+    if "compact" in policy:
+        # Such a topic rejects letters without a key, and keeps only the newest letter of each key.
+        wanted[POLICY] = "delete"
+    if limit is not None and limit < ENOUGH_BYTES:
+        wanted[MAX_BYTES] = str(max(ENOUGH_BYTES, max_request_size))
+    if wanted:
+        raise ConfigurationError(
+            "DEAD_LETTER_TOPIC",
+            f"the dead letter topic {topic!r} has {POLICY}={policy} and {MAX_BYTES}={limit}, so it would reject or lose letters; choose "
+            f"another dead.letter.topic, or change it: {_alter_command(admin, topic, wanted)}",
+        )
+    if limit is not None and limit < max_request_size:
+        warn_once(
+            f"the dead letter topic {topic!r} has {MAX_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): larger "
+            f"letters lose the value and the headers of their row. Change it: "
+            + _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
         )
 
 
@@ -160,6 +196,13 @@ def _create_command(admin: Admin, topic: str, brokers: int) -> str:
     )
 
 
+def _alter_command(admin: Admin, topic: str, configs: Mapping[str, str]) -> str:
+    return (
+        f"kafka-configs.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --entity-type topics --entity-name {topic} "
+        f"--alter --add-config {','.join(f'{name}={value}' for name, value in configs.items())}"
+    )
+
+
 def broker_count(admin: Admin, deadline: int) -> int:
     # Before the first response the metadata holds the bootstrap servers only. Their number says nothing about the brokers.
     if min(admin.client.metadata.brokers) < 0:
@@ -178,7 +221,7 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
         configs = admin.describe_configs("topic", topic, (*SAFE, UNCLEAN), deadline)
     except AuthorizationError:
         configs = {}
-    policy = configs.get("cleanup.policy")
+    policy = configs.get(POLICY)
     if policy is None:
         warn_once(
             f"the cleanup.policy of the commit log topic {topic!r} may not be read (missing right: DescribeConfigs). It must be "
@@ -189,8 +232,7 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
             f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions; change it: "
-            f"kafka-configs.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --entity-type topics "
-            f"--entity-name {topic} --alter --add-config cleanup.policy=compact",
+            + _alter_command(admin, topic, COMPACTED),
         )
     return configs
 

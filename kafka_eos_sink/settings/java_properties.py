@@ -32,22 +32,19 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
+    lines: list[list[str]] = []
     continued = False
     # Not splitlines(): it also splits at characters, such as U+2028, that Java keeps in the value.
     for physical in re.split(r"\r\n|\r|\n", text):
         line = physical.lstrip(" \t\f")
         if not continued and (not line or line[0] in "#!"):
             continue
-        if continued:
-            lines[-1] += line
-        else:
-            lines.append(line)
+        if not continued:
+            lines.append([])
         # An even number of backslashes is escaped backslashes, not a continuation.
         continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        if continued:
-            lines[-1] = lines[-1][:-1]
-    return lines
+        lines[-1].append(line[:-1] if continued else line)
+    return ["".join(parts) for parts in lines]
 
 
 def _unescape(text: str) -> str:

@@ -47,11 +47,6 @@ class SinkOptions:
     """The ``kafka.*`` names that were given, without ``kafka.``."""
     warnings: tuple[str, ...]
 
-    @property
-    def own_topics(self) -> frozenset[str]:
-        """The topics that hold only the sink's own records, those of other writes included."""
-        return frozenset({self.commit_log_topic, DEFAULT_TOPIC, self.history_topic, DEFAULT_HISTORY_TOPIC} - {""})
-
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by lower-case name, with the references of the sink's own options resolved.
@@ -112,6 +107,10 @@ def read_options(
             properties.producer,
             **producer,
             dead_letter_topic=settings["dead.letter.topic"],
+            # The default ones, too: they may be those of others, who would believe the row.
+            own_topics=frozenset(
+                {settings["commit.log.topic"], DEFAULT_TOPIC, settings["history.topic"], DEFAULT_HISTORY_TOPIC} - {""}
+            ),
             interceptor_options=_for_interceptors(options if resolved else sink_part(options)),
         ),
         kafka_names=properties.given,

@@ -17,6 +17,7 @@ from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.settings.jaas import parse_jaas
+from kafka_eos_sink.settings.secrets import VARIABLE, switched_off
 from kafka_eos_sink.settings.table import fields_of
 
 T = TypeVar("T")
@@ -168,6 +169,10 @@ class SecurityReader:
         return self._from_store(source, lambda: key_stores.pem_key_material(self.values[key], self.values[chain]))
 
     def _from_store(self, name: str, read: Callable[[], T]) -> T | None:
+        if name.endswith(".location") and switched_off():
+            reason = f"is rejected: {VARIABLE} switches files off in this process; give the certificates and keys inline, as PEM"
+            self._require(False, name, reason)
+            return None
         try:
             return read()
         except key_stores.StoreProblem as problem:

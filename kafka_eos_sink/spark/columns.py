@@ -7,11 +7,10 @@ identical, because users search for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,7 +24,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from kafka_eos_sink.errors import InvalidRowError, SchemaError
+from kafka_eos_sink.errors import SchemaError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.binary_columns import MAX_COLUMN_BYTES
 from kafka_eos_sink.protocol.record_columns import RecordColumns
@@ -76,19 +75,10 @@ class WrittenColumns:
     """The written columns and their types; the order of the DataFrame does not matter."""
     ignored: tuple[str, ...]
 
-    def rows(self, batches: Iterable[pa.RecordBatch], own_topics: Collection[str]) -> Iterator[Rows]:
-        """Yield the rows of the batches in order, without Python code per row; skip empty batches.
-
-        Raises:
-            InvalidRowError: COMMIT_LOG_TOPIC if the topic of a row is one of the sink's own.
-        """
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+        """Yield the rows of the batches in order, without Python code per row; skip empty batches."""
         for batch in batches:
-            for piece in self._pieces(batch):
-                rows = self.to_rows(piece)
-                # A topic option was checked at planning.
-                if not isinstance(rows.topic, str):
-                    _refuse_own_topics(rows.topic, own_topics)
-                yield rows
+            yield from map(self.to_rows, self._pieces(batch))
 
     def to_rows(self, batch: pa.RecordBatch) -> Rows:
         """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary."""
@@ -204,20 +194,3 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
         f"columns that Kafka has no place for are not written: {', '.join(columns.ignored)}; "
         f"written are {', '.join(_COLUMNS)}",
     )
-
-
-def _refuse_own_topics(topic: pa.Array, own_topics: Collection[str]) -> None:
-    # The option is checked at planning. A column can name the commit log too, and a row there could be read as a decision.
-    # The default log may be that of others, who would believe the row.
-    for own in sorted(own_topics):
-        into_log = pc.equal(topic, own)
-        if pc.any(into_log).as_py():
-            raise InvalidRowError(
-                "COMMIT_LOG_TOPIC",
-                f"row {_first(into_log)} of a batch has the topic {own!r}, which holds only the sink's own records; "
-                "correct the column topic",
-            )
-
-
-def _first(matches: pa.Array) -> int:
-    return int(pc.index(pc.fill_null(matches, False), True).as_py())

@@ -89,7 +89,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if query_id is None or batch is None:
             raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
         version = int(batch)
-        rows = self._columns.rows(iterator, options.own_topics)
+        rows = self._columns.rows(iterator)
         # The planner took the newest entry of the checkpoint, and only the task knows which batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
         settings = self._settings(

@@ -74,7 +74,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         context, task = current_task()
         settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
-        rows = self._columns.rows(iterator, self._checked_options().own_topics)
+        rows = self._columns.rows(iterator)
         if self._plan is None:
             return SinkMessage(session.write_task_at_least_once(settings, task, rows))
         return task_message(session.write_task(settings, self._plan, task, rows), context)

@@ -188,6 +188,20 @@ def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pyte
     assert found["missing"] > 0
 
 
+def test_range_that_a_record_names_often_is_read_once(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any program with Write on the history could make an audit read a partition a thousand times."""
+    given = settings_of(any_kafka)
+    write_all(given, 2)
+    with connected(given.client) as admin:
+        (newest,) = read_history(admin, given.history_topic, given.write_id, limit=1, timeout_ms=TIMEOUT_MS)
+    claim(given, offsets=newest.offsets * 500)
+    (found,) = audited(given, capsys)
+    assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
+    assert len(found["partitions"]) == len(newest.offsets)
+
+
 def test_record_with_more_rows_than_found_fails(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.producer import dead_letters
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.producer import Producer
@@ -413,7 +414,7 @@ def test_record_too_large_is_named_or_sent_to_dead_letter_topic(
     headers = dict(letter.headers)
     assert headers["kafka-eos.error"] == b"RECORD_TOO_LARGE"
     assert headers["kafka-eos.row"] == b"77"
-    assert headers["kafka-eos.value.bytes"] == b"5000"
+    assert letter.value == b"x" * 5_000
 
 
 def test_bad_rows_fail_the_task_before_any_row_of_slab_is_sent(
@@ -474,6 +475,88 @@ def test_bad_rows_reach_dead_letter_topic_in_same_transaction(
     }
     assert letters[2]["kafka-eos.topic"] == missing.encode()
     assert letters[5]["kafka-eos.partition"] == b"7"
+
+
+def test_row_for_a_topic_of_the_sink_is_named_or_a_dead_letter(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    """Readers of a commit log could take such a row for a decision."""
+    topic, dlq, own = (create_topic(any_kafka.bootstrap_servers) for _ in range(3))
+    given = rows(pa.array([topic, own, topic], pa.string()), 0, 3)
+    producer = started(own_topics=frozenset({own}))
+    with pytest.raises(InvalidRowError, match=rf"COMMIT_LOG_TOPIC\] row 1 of the task \(topic {own}"):
+        write_all(producer, [given])
+    producer.abort(deadline(client))
+    producer = started(own_topics=frozenset({own}), dead_letter_topic=dlq)
+    producer.write(given)
+    commit(client, producer)
+    assert [int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)] == [0, 2]
+    assert read_committed(any_kafka.bootstrap_servers, own) == []
+    (letter,) = read_committed(any_kafka.bootstrap_servers, dlq)
+    headers = dict(letter.headers)
+    assert (letter.value, headers["kafka-eos.error"]) == (b"1", b"COMMIT_LOG_TOPIC")
+    assert headers["kafka-eos.topic"] == own.encode()
+
+
+def test_letter_that_its_topic_rejects_keeps_reason_and_origin(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1, configs={"max.message.bytes": "20000"})
+    dlq = create_topic(
+        any_kafka.bootstrap_servers, partitions=1, configs={"max.message.bytes": str(dead_letters.ENOUGH_BYTES)}
+    )
+    values = [b"%d" % n for n in range(200)]
+    values[20], values[30] = b"x" * 30_000, b"y" * 30_000
+    # Rows that name the dead letter topic itself become letters there like others.
+    topics = pa.array([dlq if n in (30, 31) else topic for n in range(200)], pa.string())
+    keys = pa.array([b"k" * 5_000 if n == 30 else b"%d" % n for n in range(200)], pa.binary())
+    headers = pa.array([[("h", b"z"), ("kafka-eos.letter.reason", b"forged")]] * 200, pa.map_(pa.string(), pa.binary()))
+    producer = started(dead_letter_topic=dlq)
+    columns = RecordColumns(value=pa.array(values, pa.binary()), key=keys, headers=headers)
+    producer.write(Rows(topic=topics, partition=None, columns=columns))
+    # One too large for the request, one for no topic: the second fits its topic whole.
+    far = pa.array([None, None], pa.string())
+    columns = RecordColumns(value=pa.array([b"v" * 2_000_000, b"small"], pa.binary()), headers=headers[:2])
+    producer.write(Rows(topic=far, partition=None, columns=columns))
+    commit(client, producer)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 197
+    found = {dict(r.headers).get("kafka-eos.row"): r for r in read_committed(any_kafka.bootstrap_servers, dlq)}
+    assert found.keys() == {None, b"20", b"30", b"200", b"201"}
+    assert found[None].value == b"31"
+    assert {number: letter.value for number, letter in found.items() if letter.value} == {None: b"31", b"201": b"small"}
+    assert {number: letter.key for number, letter in found.items() if letter.key} == {None: b"31", b"20": b"20"}
+    reasons = {number: dict(letter.headers) for number, letter in found.items() if number is not None}
+    assert all(("h" in headers) == (number == b"201") for number, headers in reasons.items())
+    assert {number for number, headers in reasons.items() if "kafka-eos.letter.reason" in headers} == {b"20", b"30"}
+    assert b"RECORD_TOO_LARGE: topic " + dlq.encode() in reasons[b"20"]["kafka-eos.letter.reason"]
+    assert reasons[b"20"]["kafka-eos.topic"] == topic.encode()
+    assert reasons[b"20"]["kafka-eos.value.bytes"] == b"30000"
+    assert reasons[b"30"]["kafka-eos.key.bytes"] == b"5000"
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
+
+
+@pytest.mark.parametrize(
+    ("configs", "names"),
+    [
+        ({"cleanup.policy": "compact"}, "without key"),
+        ({"max.message.bytes": "100"}, "max.message.bytes"),
+    ],
+)
+def test_reduced_letter_that_its_topic_rejects_fails_the_task(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, configs: dict[str, str], names: str
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    dlq = create_topic(any_kafka.bootstrap_servers, partitions=1, configs=configs)
+    producer = started(dead_letter_topic=dlq)
+    given = RecordColumns(value=pa.array([b"good", b"bad"], pa.binary()))
+    producer.write(Rows(topic=pa.array([topic, None], pa.string()), partition=None, columns=given))
+    with pytest.raises(
+        InvalidRowError, match=rf"DEAD_LETTER_TOPIC\] the dead letter topic {dlq} .* row 1 of"
+    ) as raised:
+        producer.flush()
+    assert names in str(raised.value).lower()
+    producer.abort(deadline(client))
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
 
 
 @pytest.mark.parametrize("length", [250, 40_000, 2_000_000])

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_eos_sink.cli import cluster_check
 from kafka_eos_sink.client.connection import BrokerVersions
-from kafka_eos_sink.errors import ProtocolError
+from kafka_eos_sink.errors import AuthenticationError, ProtocolError
 from kafka_eos_sink.protocol.messages import ApiVersionsResponse
 from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT
 from kafka_eos_sink.runtime.session import _transaction_timeout
@@ -39,6 +39,16 @@ def test_names_of_the_cluster_and_its_brokers_are_one_line() -> None:
     found = list(cluster_check._brokers(admin(), 0))
     assert sum("executor db7" in each.found for each in found) == 2
     assert not any("\n" in each.found + each.what for each in found)
+
+
+def test_broker_that_rejects_the_login_is_named_with_the_code() -> None:
+    def call(*_: object, **__: object) -> None:
+        raise AuthenticationError("SASL_AUTHENTICATION_FAILED", "wrong password")
+
+    given = admin()
+    given.client.call = call
+    (found,) = (each for each in cluster_check._brokers(given, 0) if each.verdict is cluster_check.Verdict.FAILS)
+    assert "[KAFKA_EOS.SASL_AUTHENTICATION_FAILED] wrong password" in found.meaning
 
 
 def test_settings_are_one_line() -> None:

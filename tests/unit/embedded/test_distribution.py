@@ -177,6 +177,14 @@ def test_default_kafka_has_exactly_the_known_jars(ivy: Path, monkeypatch: pytest
     assert (folder / "known-1.jar").read_text() == "content\n"
 
 
+def test_cache_that_others_can_write_is_refused(ivy: Path) -> None:
+    """Jars there would run as this user."""
+    cache_directory().mkdir()
+    cache_directory().chmod(0o1777)
+    with pytest.raises(KafkaEosError, match=r"DISTRIBUTION_UNAVAILABLE.*Other users can write to the cache"):
+        resolve("9.0.0")
+
+
 def test_cache_is_for_its_owner_alone(ivy: Path) -> None:
     resolve("9.0.0")
     assert cache_directory().stat().st_mode & 0o777 == 0o700

@@ -31,6 +31,16 @@ def test_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> N
     lock_folder(tmp_path).close()
 
 
+def test_folder_that_others_could_replace_is_refused(tmp_path: Path) -> None:
+    parent = tmp_path / "shared"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(KafkaEosError, match=f"Other users can write to {parent}"):
+        lock_folder(parent / "kept")
+    parent.chmod(0o1777)  # as /tmp: only the owner of a folder can move it
+    lock_folder(parent / "kept").close()
+
+
 def test_lock_follows_no_link_and_truncates_nothing(tmp_path: Path) -> None:
     victim, lock = tmp_path / "victim", tmp_path / "kept" / "lock"
     victim.write_text("rows", "utf-8")

@@ -9,9 +9,10 @@ import pytest
 
 from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.dead_letters import AT_ONCE, dead_letters
 from kafka_eos_sink.producer.partitioner import TopicPartitions
-from kafka_eos_sink.producer.row_checks import checked_rows, dead_letters
-from kafka_eos_sink.producer.rows import Rows, concat_rows
+from kafka_eos_sink.producer.row_checks import BadRows, checked_rows
+from kafka_eos_sink.producer.rows import NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
@@ -68,6 +69,13 @@ def check(given: Rows, topics: Topics | None = None, **settings: Any) -> tuple[A
     return checked_rows(given, numbers, directory, ProducerConfig(**settings))
 
 
+def letters_of(bad: list[BadRows], config: ProducerConfig) -> NumberedRows:
+    """All letters in one piece."""
+    pieces = list(dead_letters(bad, config))
+    columns = RecordColumns.concat([piece.columns for piece in pieces])
+    return NumberedRows(columns=columns, row_numbers=np.concatenate([piece.row_numbers for piece in pieces]))
+
+
 @pytest.mark.parametrize(
     ("given", "code", "words"),
     [
@@ -114,18 +122,18 @@ def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
 
 
 def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
-    given = rows([b"good", b"null", b"x" * 500, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
-    (good,), bad = check(given, max_request_size=300, dead_letter_topic="dlq")
+    given = rows([b"good", b"null", b"x" * 5_000, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
+    (good,), bad = check(given, max_request_size=3_000, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad, ProducerConfig())
-    assert letters.topic == "dlq"
+    letters = letters_of(bad, ProducerConfig(max_request_size=3_000))
     headers = [{h["key"]: h["value"] for h in row} for row in letters.columns.headers.to_pylist()]
     by_code = {row["kafka-eos.error"]: row for row in headers}
     assert set(by_code) == {b"NULL_TOPIC", b"RECORD_TOO_LARGE", b"NO_SUCH_PARTITION"}
     assert "kafka-eos.topic" not in by_code[b"NULL_TOPIC"]
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.partition"] == b"9"
     assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
-    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"500"
+    assert sorted((~letters.row_numbers).tolist()) == [1001, 1002, 1003]
+    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"5000"
     assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
 
 
@@ -138,7 +146,7 @@ def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
     (good,), (bad,) = check(Rows(topic=topics, partition=None, columns=columns), dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
     assert (bad.code, bad.topic) == ("UNKNOWN_TOPIC", "\ufffdx")
-    letters = dead_letters("dlq", [bad], ProducerConfig())
+    letters = letters_of([bad], ProducerConfig())
     assert header_bytes(letters.columns.headers, 0)[0] == (b"\xff", b"1")
 
 
@@ -153,7 +161,7 @@ def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
     )
     (good,), bad = check(given, dead_letter_topic="dlq")
     assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = dead_letters("dlq", bad, ProducerConfig())
+    letters = letters_of(bad, ProducerConfig())
     assert letters.columns.timestamp is None
     found = {
         value: [(header["key"], header["value"]) for header in row if header["key"] not in REASONS]
@@ -175,7 +183,7 @@ def test_row_that_is_too_large_as_a_letter_keeps_no_value_and_headers(part: str)
     given = rows([value], [None], headers=[[{"key": "h", "value": header}]])
     given = dataclasses.replace(given, columns=dataclasses.replace(given.columns, key=pa.array([key], pa.binary())))
     _, bad = check(given, dead_letter_topic="dlq")
-    letters = dead_letters("dlq", bad, ProducerConfig())
+    letters = letters_of(bad, ProducerConfig())
     assert record_sizes(letters.columns)[0] < 1_000
     assert letters.columns.key.to_pylist() == [None if part == "key" else b"small"]
     headers = {each["key"]: each["value"] for each in letters.columns.headers.to_pylist()[0]}
@@ -199,3 +207,13 @@ def test_rows_of_different_shapes_are_joined() -> None:
     same = concat_rows([rows([b"a"]), rows([b"b"])])
     assert same.topic == "t"
     assert same.partition is None
+
+
+def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
+    """A broker may reject a hundred thousand rows of one batch, with a reason that names many of them."""
+    count = 2 * AT_ONCE + 1
+    bad = BadRows("RECORD_REFUSED", "no key; " * 1_000, "t", rows([b"1"] * count), np.arange(count), 0)
+    pieces = list(dead_letters([bad], ProducerConfig()))
+    assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
+    assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
+    assert int(record_sizes(pieces[0].columns).max()) < 1_300

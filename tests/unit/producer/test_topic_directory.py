@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 MAX_BLOCK_MS = 60_000
+
+
+def unknown() -> SimpleNamespace:
+    code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value)
+    return SimpleNamespace(is_internal=False, error_code=code, partitions=())
 
 
 class Cluster:
@@ -21,10 +27,11 @@ class Cluster:
         self.responds = responds
         self.now = 0
         self.wanted: list[str] = []
-        led = SimpleNamespace(partition_index=0, leader_id=1)
-        self.metadata = SimpleNamespace(
-            topics={"t": SimpleNamespace(is_internal=False, error_code=0, partitions=(led,))}
-        )
+        self.created: set[str] = set()
+        self.missing: set[str] = set()
+        leader = SimpleNamespace(partition_index=0, leader_id=1)
+        self.led = SimpleNamespace(is_internal=False, error_code=0, partitions=(leader,))
+        self.metadata = SimpleNamespace(topics={"t": self.led})
 
     def clock(self) -> int:
         return self.now
@@ -34,18 +41,17 @@ class Cluster:
         self.wanted += names
 
     def request_metadata_update(self) -> None:
-        missing = SimpleNamespace(
-            is_internal=False, error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.value), partitions=()
-        )
         if self.responds:
-            self.metadata.topics |= dict.fromkeys(set(self.wanted) - self.metadata.topics.keys(), missing)
+            names = set(self.wanted) - self.metadata.topics.keys() | self.missing
+            self.metadata.topics |= {name: self.led if name in self.created else unknown() for name in names}
+            self.missing = names - self.created
 
     def pump(self, ms: int) -> None:
         self.now += ms
 
 
-def directory(cluster: Any, timeout_ms: int | None = None) -> TopicDirectory:
-    return TopicDirectory(cluster, cluster, MAX_BLOCK_MS, timeout_ms)
+def directory(cluster: Any, **settings: Any) -> TopicDirectory:
+    return TopicDirectory(cluster, cluster, ProducerConfig(max_block_ms=MAX_BLOCK_MS, **settings))
 
 
 def code_of(found: Any) -> str:
@@ -77,7 +83,7 @@ def test_many_missing_topics_wait_max_block_ms_once() -> None:
 
 def test_wait_for_missing_topics_fits_a_short_transaction_timeout() -> None:
     cluster = Cluster(responds=True)
-    topics = directory(cluster, timeout_ms=60_000)
+    topics = directory(cluster, transaction_timeout_ms=60_000)
     for number in range(15):
         topics.resolve([f"missing-{number}"])
     assert 6_000 <= cluster.now < 12_000
@@ -99,4 +105,21 @@ def test_invalid_names_are_never_requested() -> None:
     names = ["t", "", ".", "..", "a/b", "a\n", "ü", "x" * 250, "x" * 40_000]
     found = directory(cluster).resolve(names)
     assert [code_of(found[name]) for name in names[1:]] == ["INVALID_TOPIC"] * 8
+    assert (cluster.wanted, cluster.now) == (["t"], 0)
+
+
+def test_topic_created_since_the_client_remembers_it_is_found() -> None:
+    """A client serves many tasks, and a task that has waited for other names has no patience left."""
+    cluster = Cluster(responds=True)
+    directory(cluster).resolve(["late"])
+    topics = directory(cluster)
+    topics.resolve(["missing"])
+    cluster.created.add("late")
+    assert not isinstance(topics.resolve(["late"])["late"], TopicProblem)
+
+
+def test_topics_of_the_sink_are_problems_and_never_requested() -> None:
+    cluster = Cluster(responds=True)
+    found = directory(cluster, own_topics=frozenset({"log"})).resolve(["t", "log"])
+    assert code_of(found["log"]) == "COMMIT_LOG_TOPIC"
     assert (cluster.wanted, cluster.now) == (["t"], 0)

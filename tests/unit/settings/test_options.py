@@ -257,6 +257,18 @@ def test_problems_of_the_properties_file_are_named(tmp_path: Path) -> None:
     assert "hunter2" not in wrong
 
 
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.truststore.location", "ssl.ca.location"])
+def test_files_are_refused_when_references_are_off(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are this process's own: a key store would let the options log in with its key."""
+    given = {"kafka.bootstrap.servers": "b:2", "topic": "t", "kafka.security.protocol": "SSL", f"kafka.{name}": "/x"}
+    with pytest.raises(ConfigurationError, match=rf"kafka\.{name}: .*/x"):
+        read_options(given)
+    monkeypatch.setenv("KAFKA_EOS_REFERENCES", "none")
+    with pytest.raises(ConfigurationError, match=rf"kafka\.{name} is rejected: KAFKA_EOS_REFERENCES") as raised:
+        read_options(given)
+    assert "/x" not in str(raised.value)
+
+
 def test_properties_file_is_refused_when_references_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=a:1\n", "utf-8")
@@ -265,3 +277,11 @@ def test_properties_file_is_refused_when_references_are_off(tmp_path: Path, monk
     monkeypatch.setenv("KAFKA_EOS_REFERENCES", "none")
     with pytest.raises(ConfigurationError, match=r"kafka\.properties\.file is rejected: KAFKA_EOS_REFERENCES"):
         read_options(given)
+
+
+@pytest.mark.parametrize("history", ["ours", ""])
+def test_rows_may_not_go_to_topics_of_the_sink(history: str) -> None:
+    """The write has topics of its own; others believe what is in the default ones."""
+    given = {"kafka.bootstrap.servers": "b:1", "commit.log.topic": "mine", "history.topic": history}
+    defaults = {"__kafka_eos_commits", "__kafka_eos_history"}
+    assert read_options(given).producer.own_topics == {"mine", *defaults, *([history] if history else [])}

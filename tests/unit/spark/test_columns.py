@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from kafka_eos_sink.errors import InvalidRowError, SchemaError
-from kafka_eos_sink.settings.options import read_options
+from kafka_eos_sink.errors import SchemaError
 from kafka_eos_sink.spark.columns import ignored_columns_warning, written_columns
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -178,7 +177,7 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
         ],
         names=["other", "key", "value", "topic", "partition", "headers", "timestamp"],
     ).slice(1)
-    (rows,) = columns.rows([batch], {"__log"})
+    (rows,) = columns.rows([batch])
     assert rows.num_rows == 3
     assert rows.topic.to_pylist() == ["t", "u", None]
     assert rows.topic.type == pa.string()
@@ -220,7 +219,7 @@ def test_headers_of_every_type_become_the_same(
     kind = nested(text)
     given = pairs if pa.types.is_map(kind) else [p and [{"key": k, "value": v} for k, v in p] for p in pairs]
     batch = pa.record_batch([pa.array(["v"] * 5), pa.array(given, kind)], names=["value", "headers"]).slice(1)
-    (rows,) = columns.rows([batch], {"__log"})
+    (rows,) = columns.rows([batch])
     assert rows.columns.headers is not None
     assert rows.columns.headers.to_pylist() == [
         [{"key": "k", "value": b"v"}, {"key": "ключ", "value": None}],
@@ -233,7 +232,7 @@ def test_headers_of_every_type_become_the_same(
 def test_the_option_topic_goes_before_the_column() -> None:
     columns = written_columns(schema("topic string; value string"), "orders")
     batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
-    (rows,) = columns.rows([batch], {"__log"})
+    (rows,) = columns.rows([batch])
     assert rows.topic == "orders"
     assert rows.partition is None
     assert rows.columns.key is None
@@ -245,24 +244,4 @@ def test_batches_without_rows_are_skipped() -> None:
     columns = written_columns(schema("value string"), "orders")
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])
-    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]), "__log")] == [1, 1]
-
-
-def test_a_row_for_the_commit_log_is_refused() -> None:
-    columns = written_columns(schema("value string; topic string"), None)
-    batch = pa.record_batch(
-        [pa.array(["a", "b", "c"]), pa.array(["t", None, "__log"], pa.large_string())], names=["value", "topic"]
-    )
-    with pytest.raises(InvalidRowError, match=r"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 2 .*'__log'"):
-        list(columns.rows([batch], {"__log"}))
-    assert [rows.num_rows for rows in columns.rows([batch], {"__other"})] == [3]
-
-
-@pytest.mark.parametrize("own", ["__kafka_eos_commits", "__kafka_eos_history", "mine", "ours"])
-def test_row_for_a_topic_of_the_sink_is_refused(own: str) -> None:
-    """The write has topics of its own; others believe what is in the default ones."""
-    given = {"kafka.bootstrap.servers": "b:1", "commit.log.topic": "mine", "history.topic": "ours"}
-    columns = written_columns(schema("value string; topic string"), None)
-    batch = pa.record_batch([pa.array(["a", "b"]), pa.array(["t", own])], names=["value", "topic"])
-    with pytest.raises(InvalidRowError, match=rf"^\[KAFKA_EOS.COMMIT_LOG_TOPIC\] row 1 .*'{own}'"):
-        list(columns.rows([batch], read_options(given).own_topics))
+    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]))] == [1, 1]

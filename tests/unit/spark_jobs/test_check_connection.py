@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kafka_eos_sink.cli.cluster_check import Finding, Verdict
+from kafka_eos_sink.errors import AuthenticationError
 from spark_jobs import check_connection
 from spark_jobs.check_connection import arguments, check_here, sink_options
 
@@ -38,3 +40,15 @@ def test_any_failure_is_a_line_of_its_process(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(check_connection, "check_cluster", fail)
     assert check_here({"kafka.bootstrap.servers": "a:1", "topic": "t"}) == (False, "broken")
+
+
+def test_failed_login_to_one_broker_is_found_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of the job logs in again, and failed logins can lock the account."""
+    failure = AuthenticationError("SASL_AUTHENTICATION_FAILED", "Authentication failed")
+    finding = Finding(
+        "", "broker 2", "b:2 cannot be reached from here", Verdict.FAILS, f"check its listener; {failure}"
+    )
+    monkeypatch.setattr(check_connection, "check_cluster", lambda *_, **__: [finding])
+    row = check_here({"kafka.bootstrap.servers": "a:1", "topic": "t"})
+    assert not row[0]
+    assert check_connection.login_failed({"executor x": row})

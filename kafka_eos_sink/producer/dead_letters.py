@@ -1,0 +1,134 @@
+"""Build dead letters: the rows that Kafka cannot store, for the dead letter topic, with the reason in headers.
+
+    kafka-eos.error        the code, as in docs/errors.md
+    kafka-eos.reason       the reason as text
+    kafka-eos.topic        the row's topic, if the row has one
+    kafka-eos.partition    the row's partition, if the row has one
+    kafka-eos.timestamp    the row's timestamp in ms since 1970, if the row has one
+    kafka-eos.row          the row's number within the task
+    kafka-eos.key.bytes, kafka-eos.value.bytes
+                           size of a key or value that the producer removed
+    kafka-eos.letter.reason
+                           why the dead letter topic rejected the letter with its value and headers
+
+Letters pass through the producer like rows. In place of a row number they have its complement ``~number``, which is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.row_checks import BadRows, largest_record
+from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.protocol.record_columns import RecordColumns, header_bytes, headers_array
+
+ENOUGH_BYTES: Final = 16_384
+"""A topic with this max.message.bytes takes every reduced letter."""
+LONGEST_KEPT_KEY: Final = 4_096
+"""Bytes of the longest key that a reduced letter keeps."""
+LONGEST_KEPT_TEXT: Final = 1_000
+"""Bytes of the longest text in a letter's own headers."""
+AT_ONCE: Final = 1_000
+"""Letters that are in memory beside the batches. A batch of the smallest rows would make a hundred thousand."""
+LENGTH_BYTES: Final = 10
+"""At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
+
+PREFIX: Final = b"kafka-eos."
+LETTER_REASON: Final = b"kafka-eos.letter.reason"
+
+Headers = list[tuple[bytes, bytes | None]]
+Letter = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers."""
+
+
+def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> Iterator[NumberedRows]:
+    """Build the dead letters, some at a time. One that would be too large for a request is reduced.
+
+    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
+    """
+    for group in bad:
+        for start in range(0, len(group.row_numbers), AT_ONCE):
+            numbers = group.row_numbers[start : start + AT_ONCE]
+            # Python per row is fine here: these are only the rows that Kafka rejects.
+            letters = [_letter(group, at, number, config) for at, number in enumerate(numbers.tolist(), start)]
+            yield _numbered(letters, ~numbers)
+
+
+def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Letter:
+    columns = group.rows.columns
+    key = None if columns.key is None else columns.key[at].as_py()
+    value = columns.value[at].as_py()
+    # Nobody may take a header of the row for one of the letter's own.
+    of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
+    of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
+    partition = group.partition
+    if partition is None and group.rows.partition is not None:
+        partition = group.rows.partition[at].as_py()
+    reasons = _headers(
+        {
+            "error": group.code,
+            "reason": group.reason,
+            "topic": group.topic,
+            "partition": partition,
+            "timestamp": None if columns.timestamp is None else columns.timestamp[at].as_py(),
+            "row": number,
+        }
+    )
+    parts = [key, value, *(part for header in (*of_row, *reasons) for part in header)]
+    fits = sum(len(part) + LENGTH_BYTES for part in parts if part is not None) <= largest_record(config)
+    return (key, value, of_row + reasons) if fits else _reduced(key, value, reasons)
+
+
+def reduced_letters(topic: str, rejected: NumberedRows, error: KafkaEosError) -> NumberedRows:
+    """Build letters without the value and headers of the row, after their topic has rejected the whole ones.
+
+    Raises:
+        InvalidRowError: DEAD_LETTER_TOPIC if the topic has rejected a reduced letter.
+    """
+    columns = rejected.columns
+    letters: list[Letter] = []
+    for at, number in enumerate(rejected.row_numbers.tolist()):
+        reasons = [header for header in header_bytes(columns.headers, at) if header[0].startswith(PREFIX)]
+        if reasons[-1][0] == LETTER_REASON:
+            raise InvalidRowError(
+                "DEAD_LETTER_TOPIC",
+                f"the dead letter topic {topic} rejected the letter of row {~number} of the task, even without value and headers: "
+                f"{error.message.rstrip('.')}. Give the topic cleanup.policy=delete, a max.message.bytes of at least {ENOUGH_BYTES} and "
+                "no message.timestamp.before.max.ms or message.timestamp.after.max.ms below an hour, or set another dead.letter.topic",
+            )
+        key = None if columns.key is None else columns.key[at].as_py()
+        key, value, headers = _reduced(key, columns.value[at].as_py(), reasons)
+        letters.append((key, value, [*headers, (LETTER_REASON, _text(f"{error.code}: {error.message}"))]))
+    return _numbered(letters, rejected.row_numbers)
+
+
+def _reduced(key: bytes | None, value: bytes | None, reasons: Headers) -> Letter:
+    # Key, topic, row number and size still identify the row.
+    removed_key = key if key is not None and len(key) > LONGEST_KEPT_KEY else None
+    removed = {"key.bytes": removed_key, "value.bytes": value}
+    sizes = _headers({name: len(part) for name, part in removed.items() if part is not None})
+    return key if removed_key is None else None, None, reasons + sizes
+
+
+def _numbered(letters: Sequence[Letter], row_numbers: npt.NDArray[np.int64]) -> NumberedRows:
+    keys, values, headers = zip(*letters, strict=True)
+    columns = RecordColumns(
+        value=pa.array(values, pa.binary()), key=pa.array(keys, pa.binary()), headers=headers_array(headers)
+    )
+    return NumberedRows(columns=columns, row_numbers=row_numbers)
+
+
+def _headers(texts: Mapping[str, object]) -> Headers:
+    return [(PREFIX + name.encode(), _text(str(text))) for name, text in texts.items() if text is not None]
+
+
+def _text(text: str) -> bytes:
+    # Names are shorter. A longer text, which is none, could make the letter too large. A reason may name many rows.
+    return text.encode()[:LONGEST_KEPT_TEXT].decode(errors="ignore").encode()

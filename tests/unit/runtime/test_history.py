@@ -1,0 +1,77 @@
+"""Records that other programs write into the history, and what reading them takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.history import HistoryTail, read_history
+
+COUNT, RANGES = 60, 2_000
+LARGE = BatchRecord(
+    write_id="w",
+    query_id="batch",
+    version=0,
+    finished_ms=0,
+    rows=1,
+    transactions=1,
+    offsets=tuple(OffsetRange(topic="t", partition=at, first_offset=0, last_offset=1) for at in range(RANGES)),
+)
+
+
+class Topic:
+    """An admin for a history of one partition, with one large record per batch."""
+
+    client = SimpleNamespace(clock=lambda: 0)
+
+    def __init__(self) -> None:
+        self.batches = []
+        for version in range(COUNT):
+            value = replace(LARGE, version=version, finished_ms=version).encoded()
+            block = encode_rows([(b"w", value, ())], 1_000)
+            header, records = seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
+            self.batches.append(version.to_bytes(8, "big") + bytes(header[8:]) + bytes(records))
+
+    def topic(self, name: str, _deadline: int) -> Any:
+        return SimpleNamespace(name=name, topic_id=UUID(int=1), partitions=(SimpleNamespace(partition_index=0),))
+
+    def list_offsets(self, where: Any, _deadline: int, *, isolation: str, timestamp: int = -1) -> Any:
+        return dict.fromkeys(where, 0 if timestamp == EARLIEST else COUNT)
+
+    def fetch(self, _where: Any, first: int, _deadline: int, *, isolation: str) -> Any:
+        return SimpleNamespace(error_code=0, records=self.batches[first])
+
+
+@pytest.fixture
+def peak() -> Any:
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+def test_reader_keeps_no_more_records_than_its_limit(peak: Any) -> None:
+    admin = Topic()
+    before = peak()
+    (newest,) = read_history(cast(Any, admin), "history", "w", limit=1, timeout_ms=1)
+    assert newest.version == COUNT - 1
+    assert peak() - before < 5_000_000
+    versions = [record.version for record in read_history(cast(Any, admin), "history", "w", limit=3, timeout_ms=1)]
+    assert versions == [COUNT - 1, COUNT - 2, COUNT - 3]
+
+
+def test_live_view_keeps_no_offsets_of_records(peak: Any) -> None:
+    admin = Topic()
+    before = peak()
+    found = HistoryTail(cast(Any, admin), "history", timeout_ms=1).read()
+    assert peak() - before < 5_000_000
+    assert [record.version for record in found] == list(reversed(range(COUNT)))
+    assert {record.offsets for record in found} == {()}
