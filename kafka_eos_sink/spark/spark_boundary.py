@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
@@ -96,6 +98,13 @@ def task_message(message: TaskMessage, context: TaskContext) -> SinkMessage:
     return SinkMessage(dataclasses.replace(message, application_id=context.getLocalProperty("spark.app.id")))
 
 
+@cache
+def spare_modules() -> None:
+    """Exclude what lives now from garbage collection, once per process: modules, which never die."""
+    # PySpark's daemon collects before a worker takes its next task. That visits every object of pyspark, pyarrow and this package.
+    gc.freeze()
+
+
 class SinkWriter:
     """What both writers do with options and columns, in every process.
 
@@ -120,6 +129,7 @@ class SinkWriter:
         return f"{type(self).__name__}({readable(self._options)})"
 
     def _checked_options(self) -> SinkOptions:
+        spare_modules()
         # Not kept on self: pickled options would carry resolved secrets into the plan.
         return read_options(self._options, streaming=self._streaming, resolved=True)
 
