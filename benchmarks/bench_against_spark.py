@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.bench_copy import measure_recovery
-from benchmarks.bench_streaming import WARM_UP, MicroBatches, measure_latency
+from benchmarks.bench_streaming import WARM_UP, MicroBatches, measure_batch_writes, measure_latency
 from benchmarks.cells import Cell, full_grid, small_grid
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
@@ -99,7 +99,7 @@ def bench(
         str, typer.Option(help="What is measured, separated by commas.", callback=_known(_PARTS))
     ] = ",".join(_PARTS),
     batches: Annotated[
-        int, typer.Option(min=WARM_UP + 1, help=f"Micro-batches per query; the first {WARM_UP} do not count.")
+        int, typer.Option(min=WARM_UP + 1, help=f"Micro-batches per query, of which the first {WARM_UP} do not count.")
     ] = 25,
     full: Annotated[bool, typer.Option("--full", help="Other sizes, codecs, partitions and tasks as well.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a chart to this PNG.")] = None,
@@ -109,7 +109,8 @@ def bench(
     """Measure kafka-eos, Spark's own Kafka sink and a writer that drops its rows.
 
     All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. Their
-    settings are the defaults but for the compression. Then the latency of small micro-batches, and the recovery of lost transactions.
+    settings are the defaults but for the compression. Then the latency of small micro-batches and batch writes, and the recovery of
+    lost transactions.
     """
     chosen = parts.split(",")
     if chart is not None and chosen == ["recovery"]:
@@ -138,6 +139,8 @@ def bench(
                 load = MicroBatches(batches=batches, rounds=rounds)
                 with steps.step(f"micro-batches of {load.rows} rows in {load.tasks} tasks") as step:
                     found.latency = measure_latency(spark, kafka.bootstrap_servers, folder, load, step.update)
+                with steps.step(f"batch writes of a row in each of {load.tasks} tasks") as step:
+                    found.latency += measure_batch_writes(spark, kafka.bootstrap_servers, load, step.update)
             if "recovery" in chosen:
                 with steps.step(f"recovery of {megabytes} MB") as step:
                     times = min(rounds, _RECOVERY_ROUNDS)

@@ -1,8 +1,9 @@
-"""The latency of a micro-batch: kafka-eos beside Spark's Kafka sink and a writer that drops its rows.
+"""The latency of a micro-batch and of a small batch write: kafka-eos beside Spark's Kafka sink and a writer that drops its rows.
 
     python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
 
 Each round runs one query per sink over the same source. The first round and the first micro-batches of each query do not count.
+Then the sinks write batches of one row per task, in turns.
 Prints median, 95 % and 99 % of the duration of a micro-batch (``triggerExecution``). The driver's part of kafka-eos is plan and
 commit (check, decide, end, verify), timed where Spark calls them. The rest of the difference is the tasks' requests, and the
 broker, which shares the cores with them. ``make bench`` measures the same (`bench_against_spark`).
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS, Contender
+from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS, NO_HISTORY, Contender
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
-from benchmarks.report import Latency, latency_table
+from benchmarks.report import BATCH_WRITE, Latency, latency_table
 from benchmarks.timed import TIMED_FORMAT, TimedDataSource, driver_ms
 from benchmarks.topics import make_topic
 from benchmarks.turns import turns
@@ -35,7 +36,7 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["WARM_UP", "MicroBatches", "measure_latency"]
+__all__ = ["WARM_UP", "MicroBatches", "measure_batch_writes", "measure_latency"]
 
 WARM_UP = 5
 PARTITIONS = 8
@@ -46,7 +47,7 @@ _FORMATS = {FLOOR: DISCARD_FORMAT, KAFKA_EOS: TIMED_FORMAT, BUILT_IN: "kafka"}
 class MicroBatches:
     """What is measured: per sink, ``rounds`` queries of ``batches`` micro-batches after one query to warm up.
 
-    The first `WARM_UP` micro-batches of each query do not count.
+    The first `WARM_UP` micro-batches of each query do not count. Of batch writes, there are ``batches`` per sink after `WARM_UP`.
     """
 
     rows: int = 400
@@ -114,6 +115,40 @@ def measure_latency(
     ]
 
 
+def measure_batch_writes(
+    spark: SparkSession, servers: str, load: MicroBatches, update: Callable[[int, int, str], None]
+) -> list[Latency]:
+    """Measure batch writes of one row per task, in turns; the first `WARM_UP` of each sink do not count.
+
+    Args:
+        update: As for `measure_latency`.
+    """
+    spark.dataSource.register(DiscardDataSource)
+    frame = spark.range(0, load.tasks, 1, load.tasks).selectExpr("cast(id as string) value")
+    kafka = {"kafka.bootstrap.servers": servers, "topic": make_topic(servers, "bench-batch-writes", load.tasks)}
+    sinks: dict[Contender, tuple[str, dict[str, str]]] = {
+        FLOOR: (DISCARD_FORMAT, {"rows": str(load.tasks)}),
+        KAFKA_EOS: ("kafka-eos", kafka),
+        NO_HISTORY: ("kafka-eos", {**kafka, "history.topic": ""}),
+        BUILT_IN: ("kafka", kafka),
+    }
+    ms: dict[Contender, list[float]] = {sink: [] for sink in sinks}
+    writes = WARM_UP + load.batches
+    for done, (number, sink) in enumerate(turns(list(sinks), writes)):
+        update(done, writes * len(sinks), f"batch write {number + 1} of {writes}: {sink.name}")
+        name, options = sinks[sink]
+        began = time.perf_counter()
+        try:
+            frame.write.format(name).mode("append").options(**options).save()
+        except Exception as error:
+            raise in_one_sentence(error) from None
+        if number >= WARM_UP:
+            ms[sink].append((time.perf_counter() - began) * 1_000)
+    return [
+        Latency(kind=BATCH_WRITE, contender=sink, rows=load.tasks, tasks=load.tasks, ms=tuple(ms[sink])) for sink in ms
+    ]
+
+
 def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) -> None:
     """Measure micro-batches of ``rows`` rows in ``tasks`` tasks."""
     load = MicroBatches(rows=rows, tasks=tasks, batches=batches, rounds=rounds)
@@ -122,7 +157,9 @@ def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) 
         spark_folder("kafka-eos-bench-", print) as folder,
         quiet_spark("local[2]", folder, resolve_coordinates(KAFKA_SOURCE_JARS), {}, {}) as spark,
     ):
-        found = measure_latency(spark, kafka.bootstrap_servers, folder, load, lambda _done, _total, what: print(what))
+        servers = kafka.bootstrap_servers
+        found = measure_latency(spark, servers, folder, load, lambda _done, _total, what: print(what))
+        found += measure_batch_writes(spark, servers, load, lambda _done, _total, what: print(what))
     output_console().print(latency_table(found))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.cells import Cell
 
-__all__ = ["BUILT_IN", "CONTENDERS", "FLOOR", "KAFKA_EOS", "Contender", "contenders_of"]
+__all__ = ["BUILT_IN", "CONTENDERS", "FLOOR", "KAFKA_EOS", "NO_HISTORY", "Contender", "contenders_of"]
 
 Write = Callable[["DataFrame", "Cell", str, str], None]
 """Writes rows of a cell to a topic of the brokers."""
@@ -92,6 +92,9 @@ def _kafka_python(records: DataFrame, cell: Cell, servers: str, topic: str) -> N
 
 FLOOR = Contender(name="rows dropped", guarantee="", write=_discard, writes_to_kafka=False)
 KAFKA_EOS = Contender(name="kafka-eos", guarantee="exactly once", write=_save("kafka-eos"))
+NO_HISTORY = Contender(
+    name="kafka-eos without history", guarantee="exactly once", write=_save("kafka-eos", **{"history.topic": ""})
+)
 BUILT_IN = Contender(name="Spark's Kafka sink", guarantee="at least once", write=_save("kafka"))
 CONTENDERS = (
     FLOOR,

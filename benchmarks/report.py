@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "BATCH_WRITE",
     "Latency",
     "Measured",
     "Recovery",
@@ -69,12 +70,15 @@ class Measured:
         )
 
 
+MICRO_BATCH, BATCH_WRITE = "micro-batch", "batch write"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """The micro-batches of one sink after the warm-up.
+    """The micro-batches or batch writes of one sink after the warm-up.
 
     Attributes:
-        ms: Duration of each (``triggerExecution``).
+        ms: Duration of each (``triggerExecution``, or ``save()``).
         driver_ms: Plan and commit of each; empty for other sinks than kafka-eos.
     """
 
@@ -83,6 +87,7 @@ class Latency:
     tasks: int
     ms: tuple[float, ...]
     driver_ms: tuple[float, ...] = ()
+    kind: str = MICRO_BATCH
 
     def percentile(self, percent: int) -> float:
         """Return the smallest duration that is not shorter than ``percent`` of all."""
@@ -176,18 +181,24 @@ def as_json(all_measured: Sequence[Measured], cpus: int) -> list[dict[str, Any]]
 
 def ratio_to_floor(latency: Latency, all_latencies: Iterable[Latency]) -> float | None:
     """Return the ratio of the median to that of the writer that drops its rows, None without its result."""
-    floor = next((each for each in all_latencies if each.contender == FLOOR), None)
+    floor = next((each for each in all_latencies if each.contender == FLOOR and each.kind == latency.kind), None)
     return None if floor is None else median(latency.ms) / median(floor.ms)
 
 
 def latency_table(all_latencies: Sequence[Latency]) -> Table:
     """Make a table with one line per sink; ratios are to the writer that drops its rows."""
-    numbers = ("micro-batches", "median ms", "95 %", "99 %", "ratio", "plan and commit, median ms")
+    numbers = ("writes", "median ms", "95 %", "99 %", "ratio", "plan and commit, median ms")
     table = plain_table("sink", *numbers, numbers=numbers)
+    kind = ""
     for latency in all_latencies:
+        if latency.kind != kind:
+            if kind:
+                table.add_section()
+            kind = latency.kind
+            table.add_row(Text(f"{kind} of {latency.rows:,} rows in {latency.tasks} tasks", style="bold"))
         ratio = ratio_to_floor(latency, all_latencies)
         table.add_row(
-            ", ".join(filter(None, (latency.contender.name, latency.contender.guarantee))),
+            "  " + ", ".join(filter(None, (latency.contender.name, latency.contender.guarantee))),
             f"{len(latency.ms):,}",
             f"{median(latency.ms):.0f}",
             f"{latency.percentile(95):.0f}",
@@ -195,15 +206,13 @@ def latency_table(all_latencies: Sequence[Latency]) -> Table:
             "" if ratio is None else f"{ratio:.2f}",
             f"{median(latency.driver_ms):.0f}" if latency.driver_ms else "",
         )
-    if all_latencies:
-        table.title = f"micro-batches of {all_latencies[0].rows:,} rows in {all_latencies[0].tasks} tasks"
-        table.title_justify, table.title_style = "left", "bold"
     return table
 
 
 def latency_json(all_latencies: Sequence[Latency]) -> list[dict[str, Any]]:
     return [
         {
+            "kind": latency.kind,
             "contender": latency.contender.name,
             "rows": latency.rows,
             "tasks": latency.tasks,
@@ -247,6 +256,7 @@ def recovery_json(recovery: Recovery) -> dict[str, Any]:
 
 def draw_chart(all_measured: Sequence[Measured], all_latencies: Sequence[Latency], file: Path, title: str) -> None:
     """Draw a PNG: a panel for rows per second of every contender and cell, and one for the latency of micro-batches."""
+    all_latencies = [each for each in all_latencies if each.kind == MICRO_BATCH]
     import matplotlib
 
     matplotlib.use("Agg")

@@ -25,6 +25,7 @@ from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Decision, 
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
 from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -50,9 +51,11 @@ log = logging.getLogger(__name__)
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """Largest timeout without a configured one: prepared transactions must outlive a driver restart, and brokers rarely allow more."""
 CHECK_EVERY_MS = 60_000
-"""How often a planner checks topics and broker settings, at most."""
+"""How often a planner checks topics, broker settings and the right to read the commit log, at most."""
 LIST_EVERY_MS = 5_000
 """A plan lists open transactions if the last list is older than this. It then aborts what killed attempts opened late."""
+LOOK_UP_WITHIN_MS = 3_000
+"""For how long to wait for coordinators that are looked up ahead of their use."""
 MAX_REMEMBERED = 256
 
 
@@ -132,7 +135,7 @@ def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> 
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """What a planner process remembers of a write.
+    """What a planner process remembers of a write, or of all writes with random ids to a topic.
 
     These are hints only, because other drivers may have written since.
     Times are ms of the client's clock. ``view`` holds what this process has read of the commit log.
@@ -170,7 +173,8 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
     now = admin.client.clock()
     version = admin.transaction_version(now + settings.producer.max_block_ms)
     key = (
-        settings.write_id,
+        # Nothing but the check serves the next write with a random id.
+        None if settings.random_write_id else settings.write_id,
         settings.commit_log_topic,
         settings.client,
         settings.topic,
@@ -180,13 +184,13 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
     # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
     known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
-        known.transaction_timeout_ms = _check(settings, admin)
+        known.transaction_timeout_ms = _check(settings, executor)
         known.checked_at = now
     request = _take_over_request(settings, known.transaction_timeout_ms)
     if settings.random_write_id:
-        # This plan reads no log, but the commit will. A missing right must show before anything is decided.
-        executor.require_readable_log()
-        return executor.run(fence_only(request))
+        found = executor.run(fence_only(request))
+        _remember(key, known)
+        return found
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
     lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
     request = replace(request, view=known.view, predecessor=None if lists else known.plan)
@@ -195,17 +199,22 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
     known.view.forget_superseded()
     if lists:
         known.listed_at = now
-    _remembered[key] = known
-    while len(_remembered) > MAX_REMEMBERED:
-        del _remembered[next(iter(_remembered))]
+    _remember(key, known)
     # A micro-batch's version is known to its tasks only.
     if not settings.streaming:
         executor.run(require_admitted(known.plan, settings.batch))
     return known.plan
 
 
-def _check(settings: WriteSettings, admin: Admin) -> int:
+def _remember(key: tuple[object, ...], known: _Remembered) -> None:
+    _remembered[key] = known
+    while len(_remembered) > MAX_REMEMBERED:
+        del _remembered[next(iter(_remembered))]
+
+
+def _check(settings: WriteSettings, executor: Executor) -> int:
     """Check the topics and the brokers' settings; return the tasks' transaction timeout in ms."""
+    admin = executor.admin
     deadline = admin.client.clock() + settings.producer.max_block_ms
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
@@ -216,12 +225,18 @@ def _check(settings: WriteSettings, admin: Admin) -> int:
     elif settings.topic is not None:
         require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
     ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    if settings.random_write_id:
+        # The plan reads no log, but the commit will. A missing right must show before anything is decided.
+        executor.require_readable_log()
     return _transaction_timeout(settings, found)
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
+        # In one request, while Spark computes the rows.
+        slot = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))
+        admin.look_up((slot, plan.driver.transactional_id), admin.client.clock() + LOOK_UP_WITHIN_MS)
         executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
         try:
             return executor.write(write_attempt(plan, settings.batch, task))
@@ -281,6 +296,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
     )
     with lease_admin(settings.client) as admin:
         executor = _executor(settings, admin)
+        admin.look_up(_ids_of_commit(plan, messages), admin.client.clock() + LOOK_UP_WITHIN_MS)
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
@@ -295,6 +311,14 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
         _report(settings, admin, replace(found, user_metadata=settings.user_metadata))
         return decision
+
+
+def _ids_of_commit(plan: Plan, messages: Sequence[TaskMessage | None]) -> Iterator[str]:
+    """Yield the transactional ids that a commit describes: the driver's, and every slot of each task."""
+    yield plan.driver.transactional_id
+    for message in filter(None, messages):
+        for slot in range(SLOTS):
+            yield task_transactional_id(plan.write_id, message.task.partition, slot)
 
 
 def _report(settings: WriteSettings, admin: Admin, record: BatchRecord) -> None:

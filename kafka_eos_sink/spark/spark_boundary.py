@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from kafka_eos_sink.client.transport import acknowledge_now
 from kafka_eos_sink.commit.prepared_transaction import TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
@@ -48,7 +51,9 @@ class SinkMessage(WriterCommitMessage):
 
 
 def current_task() -> tuple[TaskContext, TaskIdentity]:
-    """Return the Spark task that runs in this process."""
+    """Return the Spark task that runs in this process, about to wait for its rows."""
+    # Spark sends the first rows in a packet of their own, behind the one that started the task.
+    acknowledge_now()
     # None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:
@@ -96,6 +101,13 @@ def task_message(message: TaskMessage, context: TaskContext) -> SinkMessage:
     return SinkMessage(dataclasses.replace(message, application_id=context.getLocalProperty("spark.app.id")))
 
 
+@cache
+def spare_modules() -> None:
+    """Exclude what lives now from garbage collection, once per process: modules, which never die."""
+    # PySpark's daemon collects before a worker takes its next task. That visits every object of pyspark, pyarrow and this package.
+    gc.freeze()
+
+
 class SinkWriter:
     """What both writers do with options and columns, in every process.
 
@@ -120,6 +132,7 @@ class SinkWriter:
         return f"{type(self).__name__}({readable(self._options)})"
 
     def _checked_options(self) -> SinkOptions:
+        spare_modules()
         # Not kept on self: pickled options would carry resolved secrets into the plan.
         return read_options(self._options, streaming=self._streaming, resolved=True)
 

@@ -17,6 +17,7 @@ from benchmarks.cells import BASE, Cell, full_grid, small_grid
 from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds
 from benchmarks.report import (
+    BATCH_WRITE,
     Latency,
     Measured,
     Recovery,
@@ -154,10 +155,19 @@ def test_latency_is_relative_to_the_median_of_dropped_rows() -> None:
     assert ratio_to_floor(ours, [ours]) is None
 
 
+def test_batch_writes_are_relative_to_batch_writes_of_dropped_rows() -> None:
+    each = [latency(sink, ms) for sink, ms in ((FLOOR, 100.0), (KAFKA_EOS, 150.0))]
+    writes = [replace(one, kind=BATCH_WRITE, rows=4, ms=(2 * one.ms[0] - 100,)) for one in each]
+    assert ratio_to_floor(writes[1], [*each, *writes]) == pytest.approx(2)
+    assert ratio_to_floor(writes[1], each) is None
+    headings = [line for line in lines(latency_table([*each, *writes])) if "rows in 4 tasks" in line]
+    assert [line.split()[0] for line in headings] == ["micro-batch", "batch"]
+
+
 def test_latency_table_and_json_hold_percentiles_of_each_sink() -> None:
     both = [latency(FLOOR, 100.0, 200.0), latency(KAFKA_EOS, *(300.0,) * 18, 400.0, 500.0, driver_ms=(40.0, 50.0))]
     shown = lines(latency_table(both))
-    assert "400 rows in 4 tasks" in shown[0]
+    assert any("micro-batch of 400 rows in 4 tasks" in line for line in shown)
     ours = next(line for line in shown if "kafka-eos, exactly once" in line)
     assert ours.split()[-6:] == ["20", "300", "400", "500", "2.00", "45"]
     floor, found = latency_json(both)
@@ -197,6 +207,8 @@ def test_parts_left_out_are_empty_in_json_and_have_no_table() -> None:
 def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: str) -> None:
     throughput = [] if parts == "latency" else [measured(each, 1.0) for each in CONTENDERS]
     latencies = [] if parts == "throughput" else [latency(each, 300.0, 400.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN)]
+    # The chart omits batch writes.
+    latencies += [replace(each, kind=BATCH_WRITE) for each in latencies]
     draw_chart(throughput, latencies, tmp_path / "chart.png", "title")
     width, height = png_size(tmp_path / "chart.png")
     heights = {"throughput": 0.5 + 0.8 + 0.35 * 6, "latency": 0.5 + 0.8 + 0.5 * 3}

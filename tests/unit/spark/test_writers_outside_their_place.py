@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from pyspark.sql.types import StructType
 
@@ -17,6 +20,24 @@ def test_writer_resolves_a_reference_of_the_sink_once(monkeypatch: pytest.Monkey
     named = OPTIONS | {"txnAppId": "${env:OUTER}", "txnVersion": "1"}
     writer = KafkaEosDataSource(named).writer(SCHEMA, overwrite=False)
     assert writer._checked_options().txn_app_id == "${env:INNER}"
+
+
+def test_first_use_of_writer_spares_modules_from_collections() -> None:
+    """In a process of its own, because the garbage collector is that of the whole process."""
+    lines = [
+        "import gc",
+        "from pyspark.sql.types import StructType",
+        "from kafka_eos_sink.spark.data_source import KafkaEosDataSource",
+        f"writer = KafkaEosDataSource({OPTIONS!r}).writer(StructType().add('value', 'string'), overwrite=False)",
+        "assert gc.get_freeze_count() == 0",
+        "writer._checked_options()",
+        "spared = gc.get_freeze_count()",
+        "assert spared > 10_000, spared",
+        "later = [[number] for number in range(1_000)]",
+        "writer._checked_options()",
+        "assert gc.get_freeze_count() <= spared",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=60)
 
 
 def test_write_outside_a_task_is_an_error() -> None:
