@@ -245,6 +245,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_documented_commands.py::test_broker_of_the_first_page_serves_the_others", ALL),
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
@@ -304,6 +305,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_standalone.py", ALL),  # a cluster of its own, to which jobs bring 80 MB
     Rule("spark/test_connect.py", ALL),
     Rule("spark/test_sql.py", ALL),
+    Rule("spark/test_migrate.py", ALL),
     Rule("spark/test_demo.py", ALL),
     Rule("spark/test_bench.py", ALL),
     Rule("spark/test_notebooks.py", ALL),
