@@ -66,7 +66,6 @@ NOT_RUN = {
 """Block -> why no test runs it."""
 
 PICTURES = {
-    "README.md#kafka-eos:2",
     "docs/architecture.md#the-picture",
     "docs/operate.md#from-symptom-to-command",
     "docs/protocol.md#the-procedure",

@@ -216,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
     Rule("faults/test_stopped_broker.py", ALL),
+    Rule("faults/test_history.py", ALL),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),
@@ -306,6 +307,12 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_connect.py", ALL),
     Rule("spark/test_sql.py", ALL),
     Rule("spark/test_migrate.py", ALL),
+    Rule(
+        "spark/test_snippets.py::test_block_runs_and_writes_its_rows_once",
+        TEST,
+        lambda params: params["block"].name == "docs/batch.md#batch-writes",
+    ),
+    Rule("spark/test_snippets.py", ALL),
     Rule("spark/test_demo.py", ALL),
     Rule("spark/test_bench.py", ALL),
     Rule("spark/test_notebooks.py", ALL),

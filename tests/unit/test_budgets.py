@@ -27,10 +27,10 @@ LINES = {
     "embedded": 1_621,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 680,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
-    # audit and its web page: 212; `top`: 350
-    "cli": 2_494,
+    # audit and its web page: 212; `top`: 350; docs/cli.md, written from the commands: 125
+    "cli": 2_619,
 }
-ALL_LINES = 27_255  # with four mends of recovery; commit/, 4,387 of them, is to be 3,500
+ALL_LINES = 27_386  # with four mends of recovery, docs/cli.md and the page in each message; commit/, 4,387 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
