@@ -87,6 +87,8 @@ def test_documented_command_succeeds(
             write_all(replace(given, version=VERSION + 1))  # finishes the dead version, too
         if name in ASKING and "--yes" not in arguments:
             arguments.append("--yes")
+        if name == "consume" and "--count" not in arguments:
+            arguments += ["--count", "2"]  # Ctrl-C ends it otherwise
         capsys.readouterr()
         status = main(arguments)
         shown = capsys.readouterr()
@@ -133,6 +135,23 @@ def test_consumers_that_stand_still_are_freed_as_the_page_says(
     assert main([*filled(words, given, servers, tmp_path), "--yes"]) == 0
     assert len(read_committed(servers, topic)) == 4 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_decided_write_is_finished_as_the_page_says(
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/operate.md on DECIDED_NOT_FINISHED, for a job that does not run again."""
+    given = dead_write(kafka, monkeypatch)
+    section = "docs/operate.md#a-job-says-decided_not_finished"
+    recover, status = (block_of(name).commands()[0] for name in (section, f"{section}:2"))
+    assert main([*filled(words_of(recover), given, kafka.bootstrap_servers, tmp_path), "--yes"]) == 0
+    capsys.readouterr()
+    assert main(filled(words_of(status), given, kafka.bootstrap_servers, tmp_path)) == 0
+    assert re.search(rf"\b{VERSION}  finished\b", capsys.readouterr().out)
+    assert len(read_committed(kafka.bootstrap_servers, str(given.topic))) == 4 * ROWS
 
 
 def test_run_that_wrote_a_row_is_found_as_the_page_says(

@@ -86,7 +86,7 @@ DIFFERS = {
         "INVALID_OPTIONS.*in.flight",
     ),
     "transactional id": Differs(
-        {"kafka.transactional.id": "mine"},
+        {"kafka.transactional.id": "mine", "kafka.delivery.timeout.ms": "4000", "kafka.request.timeout.ms": "3000"},
         "INVALID_OPTIONS.*transactional.id.prefix",
         theirs="initTransactions|transaction",
     ),
@@ -150,7 +150,7 @@ def test_option_of_sparks_sink_is_rejected_by_ours(
         options = {"topic": topic} | dict(case.options)
         reason = case.ours if sink == "kafka-eos" else case.theirs
         if reason:
-            with pytest.raises(Exception, match=f"(?s){reason}"):
+            with pytest.raises(Exception, match=f"(?is){reason}"):
                 write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
         else:
             write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)

@@ -149,3 +149,16 @@ def test_commands_of_the_text_have_the_options_that_they_name(document: Path) ->
             options = {option for each in commands[name].params for option in each.opts} if name in commands else set()
             wrong += [f"{name} {word}" for word in re.findall(r"(?<!\S)\[?(--[a-z-]+)", words) if word not in options]
     assert wrong == []
+
+
+def test_decision_tree_names_the_codes_and_the_commands() -> None:
+    """From a symptom, each code that needs more than another run leads to a way out, and each operator's command has a place."""
+    (tree,) = (block.text for block in all_blocks() if block.name == "docs/operate.md#from-symptom-to-command")
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    for section in ("What the commit log forbids", "After the decision"):
+        rows = page.partition(f"\n## {section}\n")[2].partition("\n### ")[0]
+        codes = re.findall(r"^\| `([A-Z_]+)` \|", rows, re.MULTILINE)
+        assert len(codes) >= 5
+        assert [code for code in codes if code not in tree] == []
+    for command in ("recover", "resolve", "repair", "transactions", "top", "status", "history", "audit"):
+        assert re.search(rf"\b{command}\b", tree), command
