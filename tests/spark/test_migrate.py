@@ -46,6 +46,11 @@ SAME = {
     "null headers": Same(
         (VALUE, HEADERS.replace("array(", "IF(id % 2 = 0, NULL, array(").replace(") AS", ")) AS")), placed=False
     ),
+    "another partitioner": Same(
+        (VALUE,),
+        {"topic": "TOPIC", "kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"},
+        placed=False,
+    ),
     "other columns": Same((VALUE, "id AS order_id", "current_timestamp() AS written"), placed=False),
     **{
         f"{name}={value}": Same(("CAST(id AS STRING) AS key", VALUE), {"topic": "TOPIC", name: value})
@@ -179,22 +184,24 @@ def test_only_ours_writes_the_column_timestamp(
     assert min(found["kafka"]) > 1_600_000_000_000
 
 
+@pytest.mark.parametrize("mode", ["append", "complete", "update"])
 def test_both_sinks_stream_equal_records(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path, mode: str
 ) -> None:
     frame(spark, ("CAST(id AS STRING) AS key", VALUE), "").write.parquet(str(tmp_path / "rows"))
     found = {}
     for sink, topic in topics.items():
         rows = spark.readStream.schema("key STRING, value STRING").parquet(str(tmp_path / "rows"))
-        query = (
-            rows.writeStream.format(sink)
-            .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-            .option("topic", topic)
-            .option("checkpointLocation", str(tmp_path / sink))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        if mode != "append":
+            rows = rows.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
+        writer = rows.writeStream.format(sink).outputMode(mode).trigger(availableNow=True)
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
+        writer = writer.options(**options).option("checkpointLocation", str(tmp_path / sink))
+        if sink == "kafka-eos" and mode == "update":
+            with pytest.raises(Exception, match=r"(?i)update"):
+                writer.start().awaitTermination()
+        else:
+            writer.start().awaitTermination()
         found[sink] = content(read_committed(kafka.bootstrap_servers, topic), placed=True)
     assert len(found["kafka"]) == 60
-    assert found["kafka-eos"] == found["kafka"]
+    assert found["kafka-eos"] == ([] if mode == "update" else found["kafka"])
