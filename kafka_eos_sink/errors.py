@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 
 PEER_CHARACTERS = 500
+PAGE = "docs/errors.md"
+"""Lists the codes, an anchor each: in a clone, and in the installed package beside this module."""
+_LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
 
 
 def printable(text: str) -> str:
@@ -34,17 +37,18 @@ class KafkaEosError(Exception):
 
     Args:
         code: The stable code.
-        message: One sentence: what happened, where, and what to do. Control characters are replaced.
+        message: One sentence: what happened, where, and what to do. Control characters are replaced. Links of other
+            errors in it are removed, because the text ends with this error's own link.
     """
 
     def __init__(self, code: str, message: str) -> None:
-        message = printable(message)
+        message = _LINK.sub("", printable(message))
         super().__init__(code, message)
         self.code = code
         self.message = message
 
     def __str__(self) -> str:
-        return f"[KAFKA_EOS.{self.code}] {self.message}"
+        return f"[KAFKA_EOS.{self.code}] {self.message} ({PAGE}#{self.code.lower()})"
 
 
 class ConfigurationError(KafkaEosError):

@@ -1,13 +1,17 @@
-"""The command ``kafka-eos`` on a terminal, and a person who answers its question."""
+"""The command ``kafka-eos`` as a person runs it: on a terminal where it asks, and a broker in the foreground."""
 
 from __future__ import annotations
 
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 PATIENCE_S = 120.0
 
@@ -35,3 +39,24 @@ def on_terminal(arguments: list[str], answer: str) -> tuple[int, str]:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+@contextmanager
+def broker(*options: str) -> Iterator[tuple[str, list[str]]]:
+    """Run ``kafka-eos broker`` in another process; yield its servers and, at the end, what it printed on standard error."""
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--heap", "384m", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert command.stdout is not None
+    printed: list[str] = []
+    try:
+        yield command.stdout.readline().strip(), printed
+    finally:
+        command.send_signal(signal.SIGTERM)
+        _, errors = command.communicate(timeout=60)
+        printed += errors.splitlines()
+    assert command.returncode == 0, errors

@@ -216,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
     Rule("faults/test_stopped_broker.py", ALL),
+    Rule("faults/test_history.py", ALL),
     Rule("faults/test_lost_answers.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),
@@ -245,6 +246,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_documented_commands.py::test_broker_of_the_first_page_serves_the_others", ALL),
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
@@ -306,6 +308,13 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_standalone.py", ALL),  # a cluster of its own, to which jobs bring 80 MB
     Rule("spark/test_connect.py", ALL),
     Rule("spark/test_sql.py", ALL),
+    Rule("spark/test_migrate.py", ALL),
+    Rule(
+        "spark/test_snippets.py::test_block_runs_and_writes_its_rows_once",
+        TEST,
+        lambda params: params["block"].name == "docs/batch.md#batch-writes",
+    ),
+    Rule("spark/test_snippets.py", ALL),
     Rule("spark/test_demo.py", ALL),
     Rule("spark/test_bench.py", ALL),
     Rule("spark/test_notebooks.py", ALL),

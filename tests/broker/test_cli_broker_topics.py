@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kafka_eos_sink.cli.main import main
-
-
-@contextmanager
-def broker(*options: str) -> Iterator[tuple[str, list[str]]]:
-    """Run the command in another process; yield its servers and, at the end, what it printed on standard error."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--heap", "384m", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert command.stdout is not None
-    printed: list[str] = []
-    try:
-        yield command.stdout.readline().strip(), printed
-    finally:
-        command.send_signal(signal.SIGTERM)
-        _, errors = command.communicate(timeout=60)
-        printed += errors.splitlines()
-    assert command.returncode == 0, errors
+from terminals import broker
 
 
 def partitions(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:

@@ -392,7 +392,9 @@ def test_error_shows_only_the_type_of_what_a_provider_raises() -> None:
     def refused() -> None:
         raise OSError(f"401 for https://idp/token?client_secret={SECRET}")
 
-    with pytest.raises(AuthenticationError, match=r"a:b raised OSError$") as caught:
+    with pytest.raises(
+        AuthenticationError, match=r"a:b raised OSError \(docs/errors\.md#token_unavailable\)$"
+    ) as caught:
         provided(refused).current()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 

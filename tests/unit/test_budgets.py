@@ -28,9 +28,9 @@ LINES = {
     "demo": 682,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
     # audit and its web page: 212; `top`: 360; `metrics`: 400
-    "cli": 2_933,
+    "cli": 3_062,
 }
-ALL_LINES = 27_938  # with seven mends of recovery; commit/, 4,439 of them, is to be 3,500
+ALL_LINES = 28_071  # with seven mends of recovery; commit/, 4,439 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

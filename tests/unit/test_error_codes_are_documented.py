@@ -1,11 +1,13 @@
-"""Every stable code that the package can raise has a row in docs/errors.md."""
+"""Every stable code that the package can raise has a row and an anchor in docs/errors.md, to which its message leads."""
 
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from pathlib import Path
 
+from documents import anchors
 from kafka_eos_sink import errors
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +49,22 @@ def test_every_code_that_is_raised_is_documented() -> None:
     raised = raised_codes()
     assert len(raised) > 30, f"the search for codes is broken: {sorted(raised)}"
     assert sorted(raised - documented_codes()) == []
+
+
+def test_every_message_ends_with_the_anchor_of_its_code() -> None:
+    page = anchors(ROOT / errors.PAGE)
+    for code in raised_codes() | documented_codes():
+        text = str(errors.KafkaEosError(code, "what happened"))
+        link = re.fullmatch(rf"\[KAFKA_EOS\.{code}\] what happened \((docs/errors\.md)#([a-z0-9_]+)\)", text)
+        assert link, text
+        assert link[2] in page, code
+
+
+def test_error_within_an_error_leaves_only_the_outer_link() -> None:
+    inner = errors.BrokerUnavailableError("REQUEST_DEADLINE", "not in time")
+    outer = errors.DecisionPendingError("DECISION_UNKNOWN", f"the marker did not appear: {inner}; run again")
+    assert str(outer) == (
+        "[KAFKA_EOS.DECISION_UNKNOWN] the marker did not appear: [KAFKA_EOS.REQUEST_DEADLINE] not in time; run again "
+        "(docs/errors.md#decision_unknown)"
+    )
+    assert str(pickle.loads(pickle.dumps(outer))) == str(outer)

@@ -271,4 +271,4 @@ def test_missing_extra_names_the_install_command(
     assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
-    assert line.endswith("needs prometheus-client: pip install 'kafka-eos-sink[metrics]'")
+    assert "needs prometheus-client: pip install 'kafka-eos-sink[metrics]' (docs/errors.md#" in line

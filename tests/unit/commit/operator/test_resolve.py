@@ -368,9 +368,9 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 @pytest.mark.parametrize(
     ("query_id", "given", "answer", "why"),
     [
-        (STREAM, STREAM, "rewrite", "newest is version 3, finished$"),
-        (STREAM, None, "committed", "newest is version 3, finished; .*add --query-id 5f1c$"),
-        (Q, Q, "committed", "newest is version 3, finished$"),
+        (STREAM, STREAM, "rewrite", r"newest is version 3, finished \(docs"),
+        (STREAM, None, "committed", r"newest is version 3, finished; .*add --query-id 5f1c \(docs"),
+        (Q, Q, "committed", r"newest is version 3, finished \(docs"),
     ],
     ids=["rewrite", "without the query id", "a batch write"],
 )

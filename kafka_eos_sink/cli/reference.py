@@ -1,0 +1,129 @@
+"""``docs/cli.md``, written from the commands and their help.
+
+``python -m kafka_eos_sink.cli.reference > docs/cli.md`` writes the page. A unit test compares it with the commands.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.main import application
+
+COMMAND = "python -m kafka_eos_sink.cli.reference > docs/cli.md"
+_WIDTH = 140
+
+_INTRODUCTION = f"""\
+# The command `kafka-eos`
+
+<!-- Generated: do not edit. Change the command in kafka_eos_sink/cli and run
+     {COMMAND} -->
+
+It comes with `make setup` (`.venv/bin/kafka-eos`) or with `pip install '.[cli]'`. `--help` after a command shows what stands here.
+`kafka-eos --install-completion` switches on completion in your shell. [operate.md](operate.md#from-symptom-to-command) leads from a
+symptom to the command.
+"""
+
+_END = f"""\
+## Write ids
+
+A write id names who writes. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
+Streaming queries: `transactional.id.prefix`, or `kafka-eos-<query id>` without one. `kafka-eos status` lists them. A write without
+`txnAppId` has a random one, which `kafka-eos transactions` shows while something is open.
+
+## Exit status
+
+0: success. 1: a failure, in one sentence on standard error, or a result that needs attention. 2: wrong usage.
+
+## Environment
+
+| variable | |
+|---|---|
+| `{console.SERVERS_VARIABLE}` | stands for `--bootstrap-servers`; servers in a properties file win over it |
+| `{console.PROPERTIES_VARIABLE}` | stands for `--properties`; a file that names servers is rejected beside a \
+`--bootstrap-servers` with others, because its password is not for them |
+| `KAFKA_EOS_REFERENCES` | `none` rejects `${{env:NAME}}` and `${{file:/path:key}}` in options and files, \
+the option `kafka.properties.file` and `kafka.ssl.*.location`; default `all` |
+| `KAFKA_EOS_CACHE` | the folder for Kafka's jars; default `~/.cache/kafka-eos` |
+| `KAFKA_EOS_IVY_SETTINGS` | an Ivy settings file, for a mirror of Maven Central |
+"""
+
+_SHARED = ("--bootstrap-servers", "--properties", "--commit-log-topic", "--history-topic", "--yes", "--json")
+"""Options with one meaning in all commands; they have one table."""
+
+
+def cli_page() -> str:
+    """Return the text of ``docs/cli.md``."""
+    commands: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    first: dict[str, str] = {}
+    for name, command in commands.items():
+        first.setdefault(command.help, name)
+    shown = {name: command for name, command in commands.items() if first[command.help] == name}
+    summaries = (f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in shown.items())
+    parts = ["\n".join(("| command | |", "|---|---|", *summaries)), "\n".join(_shared(shown))]
+    for name, command in shown.items():
+        older = [other for other, same in commands.items() if same.help == command.help and other != name]
+        parts.append("\n".join(_section(name, command, older)))
+    return "\n\n".join((_INTRODUCTION.rstrip(), *parts, _END))
+
+
+def _sentence(command: Any) -> str:
+    return str(command.help).partition("\n")[0].rstrip(".")
+
+
+def _shared(commands: dict[str, Any]) -> Iterator[str]:
+    yield "## Options of several commands"
+    yield ""
+    yield from _header()
+    for name in _SHARED:
+        yield next(
+            _row(command, each) for command in commands.values() for each in command.params if each.opts == [name]
+        )
+
+
+def _section(name: str, command: Any, older: list[str]) -> Iterator[str]:
+    example, _, neighbour = command.epilog.partition("\n\n")
+    yield f"## kafka-eos {name}"
+    for paragraph in command.help.split("\n\n"):
+        yield ""
+        yield textwrap.fill(paragraph, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    yield ""
+    yield f"    {example.removeprefix('Example: ')}"
+    own = [each for each in command.params if each.opts[0] not in _SHARED]
+    if own:
+        yield ""
+        yield from _header()
+        yield from (_row(command, each) for each in own)
+    shared = [f"`{each}`" for option in command.params for each in option.opts if each in _SHARED]
+    yield ""
+    if shared:
+        yield f"Also: {', '.join(shared)}."
+    if older:
+        yield f"Older name: {', '.join(f'`kafka-eos {each}`' for each in older)}."
+    what, _, other = neighbour.rpartition(": kafka-eos ")
+    yield f"{what}: [`kafka-eos {other}`](#kafka-eos-{other})."
+
+
+def _header() -> Iterator[str]:
+    yield "| option | default | meaning |"
+    yield "|---|---|---|"
+
+
+def _row(command: Any, option: Any) -> str:
+    """Return an option's row: name and value, default, meaning."""
+    value = default = ""
+    if not option.is_flag:
+        hint = get_type_hints(command.callback)[option.name]
+        choices = "|".join(get_args(hint)) if get_origin(hint) is Literal else ""
+        value = f" {option.metavar or choices or option.name.rpartition('_')[2].upper()}".replace("|", r"\|")
+        default = "required" if option.required else "" if option.default is None else f"`{option.default}`"
+    return f"| `{option.opts[0]}{value}` | {default} | {option.help} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(cli_page())

@@ -1,0 +1,236 @@
+"""The commands of README and docs on a real broker, each as it stands there, and the consumer in Java."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from documents import Block, all_blocks, words_of
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.ports import choose_free_ports
+from kafka_eos_sink.runtime import session
+from kafka_testing import (
+    assert_nothing_open,
+    create_topic,
+    open_transaction,
+    read_committed,
+    read_uncommitted,
+    unique_topic,
+)
+from snippets import ON_A_BROKER
+from terminals import broker
+
+VERSION = 3
+ASKING = ("recover", "repair", "resolve", "forget")
+"""Commands that ask on a terminal; what the user types there is ``--yes`` here."""
+
+
+def block_of(name: str) -> Block:
+    (block,) = (block for block in all_blocks() if block.name == name)
+    return block
+
+
+def dead_write(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
+    """A write whose driver died after the decision of its second version."""
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers), version=VERSION - 1)
+    write_all(given)
+    given = replace(given, version=VERSION)
+    plan = session.plan(given)
+    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    return given
+
+
+def filled(words: list[str], given: session.WriteSettings, servers: str, folder: Path) -> list[str]:
+    """Put a real cluster and write where the documents have placeholders."""
+    (folder / "client.properties").write_text(f"bootstrap.servers={servers}\n", "utf-8")
+    topic = str(given.topic)
+    values = {
+        "--bootstrap-servers": servers,
+        "--write-id": given.write_id,
+        "--version": str(given.version),
+        "--topic": topic,
+        "--prefix": given.write_id,
+        "--properties": str(folder / "client.properties"),
+        "--count": "2",
+        "--html": str(folder / "report.html"),
+    }
+    return [values.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+
+
+@pytest.mark.parametrize("block", ON_A_BROKER, ids=lambda block: block.name)
+def test_documented_command_succeeds(
+    block: Block,
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = kafka.bootstrap_servers
+    monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", servers)
+    monkeypatch.setenv("COLUMNS", "200")
+    for command in block.commands():
+        name, *words = words_of(command)
+        given = dead_write(kafka, monkeypatch)
+        arguments = [name, *filled(words, given, servers, tmp_path)]
+        if name in ("forget", "repair"):
+            assert main(["recover", "--write-id", given.write_id, "--yes"]) == 0
+        if name in ("audit", "history", "consume"):
+            write_all(replace(given, version=VERSION + 1))  # finishes the dead version, too
+        if name in ASKING and "--yes" not in arguments:
+            arguments.append("--yes")
+        if name == "consume" and "--count" not in arguments:
+            arguments += ["--count", "2"]  # Ctrl-C ends it otherwise
+        capsys.readouterr()
+        status = main(arguments)
+        shown = capsys.readouterr()
+        assert status == 0, f"{command}: {shown.err}"
+        assert shows_the_write(name, arguments, given, shown.out), f"{command}: {shown.out}"
+        assert main(["recover", "--write-id", given.write_id, "--abort-unknown", "--yes"]) == 0
+        assert_nothing_open(servers, [str(given.topic)])
+
+
+def shows_the_write(name: str, arguments: list[str], given: session.WriteSettings, shown: str) -> bool:
+    """Whether the output is about this write."""
+    if name == "consume":
+        return len(shown.splitlines()) == 2
+    if name == "check":
+        return "replication" in shown
+    if name in ("transactions", "status", "commits", "top", "recover", "repair", "resolve", "forget", "audit"):
+        return given.write_id in shown or str(given.topic) in shown
+    return str(given.version) in shown
+
+
+def test_what_is_documented_is_every_command_that_connects() -> None:
+    named = {words_of(command)[0] for block in ON_A_BROKER for command in block.commands()}
+    assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top", "transactions"} <= named
+
+
+def test_consumers_that_stand_still_are_freed_as_the_page_says(
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/operate.md: from the symptom to the command that ends it, by the page's own commands and their output."""
+    given = dead_write(kafka, monkeypatch)
+    servers, topic = kafka.bootstrap_servers, str(given.topic)
+    assert len(read_uncommitted(servers, topic)) == 4 * ROWS
+    assert len(read_committed(servers, topic)) == 2 * ROWS  # consumers stand still before the second version
+
+    view, recover = (block_of(f"docs/operate.md#consumers-stand-still{suffix}").commands()[0] for suffix in ("", ":2"))
+    assert main([*filled(words_of(view), given, servers, tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    (blocking,) = set(re.findall(rf"({re.escape(given.write_id)})\.\d+\.\d+", shown))
+    assert f"{topic}-" in shown
+    words = [blocking if word == "W" else word for word in words_of(recover)]
+    assert main([*filled(words, given, servers, tmp_path), "--yes"]) == 0
+    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_decided_write_is_finished_as_the_page_says(
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/operate.md on DECIDED_NOT_FINISHED, for a job that does not run again."""
+    given = dead_write(kafka, monkeypatch)
+    section = "docs/operate.md#a-job-says-decided_not_finished"
+    recover, status = (block_of(name).commands()[0] for name in (section, f"{section}:2"))
+    assert main([*filled(words_of(recover), given, kafka.bootstrap_servers, tmp_path), "--yes"]) == 0
+    capsys.readouterr()
+    assert main(filled(words_of(status), given, kafka.bootstrap_servers, tmp_path)) == 0
+    assert re.search(rf"\b{VERSION}  finished\b", capsys.readouterr().out)
+    assert len(read_committed(kafka.bootstrap_servers, str(given.topic))) == 4 * ROWS
+
+
+def test_run_that_wrote_a_row_is_found_as_the_page_says(
+    kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)), user_metadata="run 7")
+    write_all(given)
+    write_all(replace(given, version=VERSION + 1, user_metadata="run 8"))
+
+    def run(number: str) -> str:
+        (command,) = block_of(f"docs/operate.md#which-run-wrote-this-row{number}").commands()
+        words = filled(words_of(command), given, kafka.bootstrap_servers, tmp_path)
+        assert (
+            main(["100" if before == "--count" else word for before, word in zip(["", *words], words, strict=False)])
+            == 0
+        )
+        return capsys.readouterr().out
+
+    capsys.readouterr()
+    rows = [json.loads(line) for line in run("").splitlines()]
+    batches = json.loads(run(":2"))
+    for row in rows:
+        (batch,) = (
+            each
+            for each in batches
+            for part in each["offsets"]
+            if part["partition"] == row["partition"] and part["first_offset"] <= row["offset"] <= part["last_offset"]
+        )
+        assert batch["user_metadata"] == ("run 7" if batch["version"] == VERSION else "run 8")
+    assert len(rows) == 4 * ROWS
+    assert "complete" in run(":3")
+
+
+@contextmanager
+def java(program: Path, jars: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        ["java", "-cp", f"{jars}/*", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_java_consumer_shows_only_committed_rows(
+    kafka: EmbeddedKafka, kafka_jars: Path, tmp_path: Path, isolation: str
+) -> None:
+    """Java's default shows the aborted rows, too, as docs/consume.md says."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    open_transaction(servers, unique_topic("other"), topic, partitions=1).abort_transaction(60)
+    write_all(write_settings(kafka, topic))
+    text = block_of("docs/consume.md#java").text.replace("localhost:9092", servers).replace('"orders"', f'"{topic}"')
+    text = text.replace("orders-reader", f"reader-of-{topic}-{isolation}")
+    if isolation == "read_uncommitted":
+        text = "\n".join(line for line in text.splitlines() if "isolation.level" not in line)
+    program = tmp_path / "ReadOrders.java"
+    program.write_text(text, "utf-8")
+    count = 2 * ROWS + (isolation == "read_uncommitted")
+    with java(program, kafka_jars) as process:
+        assert process.stdout is not None
+        read = [process.stdout.readline().strip() for _ in range(count)]
+    expected = [str(number) for number in range(2 * ROWS)]
+    assert sorted(read) == sorted([*expected, "-1"] if isolation == "read_uncommitted" else expected)
+
+
+def test_broker_of_the_first_page_serves_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kafka-eos broker`` as docs/start.md and docs/cli.md run it, on a free port."""
+    (command,) = block_of("docs/start.md#a-broker-and-a-topic").commands()
+    (example,) = block_of("docs/cli.md#kafka-eos-broker").commands()
+    assert words_of(command) == words_of(example)
+    (port,) = choose_free_ports("127.0.0.1", 1)
+    words = [str(port) if word == "9092" else word for word in words_of(command)]
+    with broker(*words[1:]) as (servers, _):
+        assert servers.endswith(f":{port}")
+        monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", f"localhost:{port}")
+        assert main(["topics", "--json"]) == 0
+        assert [(each["name"], each["partitions"]) for each in json.loads(capsys.readouterr().out)] == [("orders", 3)]

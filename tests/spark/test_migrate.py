@@ -1,0 +1,207 @@
+"""docs/migrate.md: Spark's own `kafka` sink beside ours, for each column and option that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_testing import ReadRecord, assert_nothing_open, create_topic, read_committed
+
+PARTITIONS = 3
+Sink = Literal["kafka", "kafka-eos"]
+VALUE = "CAST(id AS STRING) AS value"
+HEADERS = (
+    "array(named_struct('key', 'a', 'value', CAST('1' AS BINARY)), named_struct('key', 'a', 'value', NULL)) AS headers"
+)
+
+
+@dataclass(frozen=True)
+class Same:
+    """What both sinks write alike. ``TOPIC`` stands for the topic, ``OTHER`` for one that does not exist."""
+
+    columns: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=lambda: {"topic": "TOPIC"})
+    placed: bool = True
+    """Whether the records' partitions are determined."""
+
+
+SAME = {
+    "string value": Same((VALUE,), placed=False),
+    "binary value": Same(("CAST(CAST(id AS STRING) AS BINARY) AS value",), placed=False),
+    "tombstones": Same(("CAST(id AS STRING) AS key", "IF(id % 2 = 0, NULL, CAST(id AS STRING)) AS value")),
+    "string key": Same(("CONCAT('customer ', id) AS key", VALUE)),
+    "binary key": Same(("CAST(CONCAT('customer ', id) AS BINARY) AS key", VALUE)),
+    "null keys": Same(("IF(id % 2 = 0, NULL, CAST(id AS STRING)) AS key", VALUE), placed=False),
+    "column topic": Same((VALUE, "'TOPIC' AS topic"), {}, placed=False),
+    "option topic wins": Same((VALUE, "'OTHER' AS topic"), placed=False),
+    "column partition": Same((VALUE, "CAST(id % 3 AS INT) AS partition")),
+    "null partition": Same(("CAST(id AS STRING) AS key", VALUE, "CAST(NULL AS INT) AS partition")),
+    "headers": Same((VALUE, HEADERS), placed=False),
+    "null headers": Same(
+        (VALUE, HEADERS.replace("array(", "IF(id % 2 = 0, NULL, array(").replace(") AS", ")) AS")), placed=False
+    ),
+    "another partitioner": Same(
+        (VALUE,),
+        {"topic": "TOPIC", "kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"},
+        placed=False,
+    ),
+    "other columns": Same((VALUE, "id AS order_id", "current_timestamp() AS written"), placed=False),
+    **{
+        f"{name}={value}": Same(("CAST(id AS STRING) AS key", VALUE), {"topic": "TOPIC", name: value})
+        for name, value in {
+            "kafka.acks": "all",
+            "kafka.batch.size": "1000",
+            "kafka.buffer.memory": "33554432",
+            "kafka.client.id": "orders",
+            "kafka.compression.type": "gzip",
+            "kafka.delivery.timeout.ms": "60000",
+            "kafka.enable.idempotence": "true",
+            "kafka.linger.ms": "20",
+            "kafka.max.in.flight.requests.per.connection": "1",
+            "kafka.max.request.size": "100000",
+            "kafka.request.timeout.ms": "20000",
+            "kafka.partitioner.ignore.keys": "false",
+        }.items()
+    },
+}
+
+
+@dataclass(frozen=True)
+class Differs:
+    """An option that Spark's sink takes, and what ours answers. ``theirs`` is the reason if Spark's fails, too."""
+
+    options: Mapping[str, str]
+    ours: str
+    theirs: str = ""
+    mode: str = "append"
+
+
+DIFFERS = {
+    "includeHeaders": Differs({"includeHeaders": "true"}, "INVALID_OPTIONS.*includeHeaders"),
+    "acks": Differs({"kafka.acks": "1"}, "INVALID_OPTIONS.*acks"),
+    "idempotence": Differs({"kafka.enable.idempotence": "false"}, "INVALID_OPTIONS.*idempotence"),
+    "in flight": Differs(
+        {"kafka.max.in.flight.requests.per.connection": "6", "kafka.enable.idempotence": "false"},
+        "INVALID_OPTIONS.*in.flight",
+    ),
+    "transactional id": Differs(
+        {"kafka.transactional.id": "mine", "kafka.delivery.timeout.ms": "4000", "kafka.request.timeout.ms": "3000"},
+        "INVALID_OPTIONS.*transactional.id.prefix",
+        theirs="initTransactions|transaction",
+    ),
+    "serializer": Differs(
+        {"kafka.key.serializer": "org.apache.kafka.common.serialization.StringSerializer"},
+        "INVALID_OPTIONS.*serializer",
+        theirs="key.serializer",
+    ),
+    "interceptor": Differs({"kafka.interceptor.classes": ""}, "INVALID_OPTIONS.*interceptors"),
+    "unknown name": Differs({"kafka.compresion.type": "gzip"}, "INVALID_OPTIONS.*compression.type"),
+    "no topic": Differs({"topic": ""}, "INVALID_", theirs="topic"),
+    "default mode": Differs({}, "mode", mode="errorifexists"),
+    "overwrite": Differs({}, "OVERWRITE_NOT_SUPPORTED", theirs="[Oo]verwrite", mode="overwrite"),
+}
+
+
+def frame(spark: SparkSession, columns: tuple[str, ...], topic: str) -> DataFrame:
+    return spark.range(0, 60, 1, 2).selectExpr(*(column.replace("TOPIC", topic) for column in columns))
+
+
+def write(rows: DataFrame, sink: Sink, kafka: EmbeddedKafka, options: Mapping[str, str], mode: str = "append") -> None:
+    rows.write.format(sink).option("kafka.bootstrap.servers", kafka.bootstrap_servers).options(**options).mode(
+        mode
+    ).save()
+
+
+def content(records: list[ReadRecord], *, placed: bool) -> list[Any]:
+    """What the two sinks must agree on: all but offsets and the time of writing."""
+    return sorted(
+        repr((record.partition if placed else None, record.key, record.value, record.headers)) for record in records
+    )
+
+
+@pytest.fixture
+def topics(kafka: EmbeddedKafka) -> Iterator[dict[Sink, str]]:
+    sinks: tuple[Sink, ...] = ("kafka", "kafka-eos")
+    yield {sink: create_topic(kafka.bootstrap_servers, partitions=PARTITIONS) for sink in sinks}
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_both_sinks_write_equal_records(
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], name: str
+) -> None:
+    case = SAME[name]
+    found = {}
+    for sink, topic in topics.items():
+        options = {option: value.replace("TOPIC", topic) for option, value in case.options.items()}
+        write(frame(spark, case.columns, topic), sink, kafka, options)
+        found[sink] = content(read_committed(kafka.bootstrap_servers, topic), placed=case.placed)
+    assert len(found["kafka"]) == 60
+    assert found["kafka-eos"] == found["kafka"]
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_option_of_sparks_sink_is_rejected_by_ours(
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], name: str
+) -> None:
+    case = DIFFERS[name]
+    for sink, topic in topics.items():
+        options = {"topic": topic} | dict(case.options)
+        reason = case.ours if sink == "kafka-eos" else case.theirs
+        if reason:
+            with pytest.raises(Exception, match=f"(?is){reason}"):
+                write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
+        else:
+            write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
+        assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if reason else 60)
+
+
+def test_includeheaders_makes_no_difference_to_sparks_sink(
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str]
+) -> None:
+    found = []
+    for given, topic in zip(({"includeHeaders": "false"}, {"includeHeaders": "true"}), topics.values(), strict=True):
+        write(frame(spark, (VALUE, HEADERS), topic), "kafka", kafka, {"topic": topic} | given)
+        found.append(content(read_committed(kafka.bootstrap_servers, topic), placed=False))
+    assert found[0] == found[1]
+    assert "'a'" in found[0][0]
+
+
+def test_only_ours_writes_the_column_timestamp(
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str]
+) -> None:
+    found = {}
+    for sink, topic in topics.items():
+        write(frame(spark, (VALUE, "timestamp_seconds(7) AS timestamp"), topic), sink, kafka, {"topic": topic})
+        found[sink] = {record.timestamp for record in read_committed(kafka.bootstrap_servers, topic)}
+    assert found["kafka-eos"] == {7_000}
+    assert min(found["kafka"]) > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("mode", ["append", "complete", "update"])
+def test_both_sinks_stream_equal_records(
+    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path, mode: str
+) -> None:
+    frame(spark, ("CAST(id AS STRING) AS key", VALUE), "").write.parquet(str(tmp_path / "rows"))
+    found = {}
+    for sink, topic in topics.items():
+        rows = spark.readStream.schema("key STRING, value STRING").parquet(str(tmp_path / "rows"))
+        if mode != "append":
+            rows = rows.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
+        writer = rows.writeStream.format(sink).outputMode(mode).trigger(availableNow=True)
+        options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
+        writer = writer.options(**options).option("checkpointLocation", str(tmp_path / sink))
+        if sink == "kafka-eos" and mode == "update":
+            with pytest.raises(Exception, match=r"(?i)update"):
+                writer.start().awaitTermination()
+        else:
+            writer.start().awaitTermination()
+        found[sink] = content(read_committed(kafka.bootstrap_servers, topic), placed=True)
+    assert len(found["kafka"]) == 60
+    assert found["kafka-eos"] == ([] if mode == "update" else found["kafka"])
