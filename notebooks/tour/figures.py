@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
 
+import PIL.Image
 from IPython.display import Image
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
@@ -20,48 +22,44 @@ if TYPE_CHECKING:
 # Of Okabe and Ito: also told apart by colour-blind readers, and in grey.
 BLUE, SKY, RED, GREY, INK = "#0072B2", "#9BD0F0", "#D55E00", "#8C8C8C", "#222222"
 _WIDTH, _DPI = 9.0, 140
+_DASHED = (0, (4, 3))
 _STYLE: Any = {"fontsize": 10, "color": INK}
 
 
 def offsets(samples: Sequence[Sample], batch: LoggedBatch) -> Image:
     """Draw last stable offset and high watermark through one batch: as a whole, and its last moments."""
-    figure, (whole, end) = _figure(
-        3.6, "Rows reach the log at once; consumers see them only after the decision", columns=2
-    )
-    began = samples[0].at_ms
-    for axes, unit in ((whole, 1000.0), (end, 1.0)):
-        zero = began if axes is whole else batch.decided_ms
+    title = "Rows reach the log at once; consumers see them only after the decision"
+    figure, (whole, end) = _figure(3.4, title, columns=2)
+    after, top = batch.ended_ms - batch.decided_ms, max(each.high_watermark for each in samples)
+    for axes, zero, unit in ((whole, batch.began_ms, 1000), (end, batch.decided_ms, 1)):
         at = [(each.at_ms - zero) / unit for each in samples]
         stable, high = [each.last_stable for each in samples], [each.high_watermark for each in samples]
         axes.fill_between(at, stable, high, step="post", color=SKY, alpha=0.5, linewidth=0)
         axes.step(at, high, where="post", color=INK, linewidth=1.6)
         axes.step(at, stable, where="post", color=BLUE, linewidth=2.4)
-        for ms in (batch.prepared_ms, batch.decided_ms, batch.ended_ms):
-            axes.axvline((ms - zero) / unit, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axes.set_ylim(0, max(high) * 1.2)
-    top = max(each.high_watermark for each in samples)
-    middle = (batch.began_ms + batch.prepared_ms) / 2
-    whole.set_xlabel("seconds since save() was called", **_STYLE)
+        axes.set_ylim(0, top * 1.2)
+    seconds, prepared = (batch.ended_ms - batch.began_ms) / 1000, (batch.prepared_ms - batch.began_ms) / 1000
+    left = -0.5 * seconds
+    whole.set_xlim(left * 1.07, seconds * 1.12)
+    _mark(whole, top, prepared, "prepared ", "right")
+    _mark(whole, top, seconds, "ended", "center")
+    whole.set_xlabel("seconds since the first row", **_STYLE)
     whole.set_ylabel("offset, all partitions", **_STYLE)
-    whole.text(0.03, 0.93, "high watermark: what is in the log", transform=whole.transAxes, va="top", **_STYLE)
-    whole.text(
-        0.03,
-        0.03,
-        "last stable offset: what consumers see",
-        transform=whole.transAxes,
-        va="bottom",
-        fontsize=10,
-        color=BLUE,
-    )
-    whole.text((middle - began) / 1000, top * 0.22, "written,\nnot yet visible", ha="left", fontsize=9.5, color=BLUE)
-    before, after = batch.prepared_ms - batch.decided_ms, batch.ended_ms - batch.decided_ms
-    room = max(after - before, 40) * 0.35
-    end.set_xlim(before - room, after + room)
-    end.set_xlabel("milliseconds around the decision", **_STYLE)
-    for ms, name, side in ((before, "prepared ", "right"), (0, " decided", "left"), (after, " ended", "left")):
-        end.text(ms, top * 1.12, name, ha=side, va="center", **_STYLE)
-    return _image(figure, "Last stable offset and high watermark through one batch")
+    whole.text(left, top * 0.75, "high watermark:\nall that is in the log", va="center", **_STYLE)
+    whole.text(left, top * 0.11, "last stable offset:\nwhat consumers see", va="center", fontsize=10, color=BLUE)
+    whole.text((prepared + seconds) / 2, top * 0.4, "written,\nnot yet\nvisible", ha="center", fontsize=9.5, color=BLUE)
+    end.set_xlim(-after * 1.6 - 10, after * 2.6 + 10)
+    end.set_xlabel("milliseconds since the decision", **_STYLE)
+    end.tick_params(labelleft=False)
+    _mark(end, top, 0, "decided ", "right")
+    _mark(end, top, after, " ended", "left")
+    return _image(figure, title)
+
+
+def _mark(axes: Axes, top: int, at: float, name: str, side: Literal["left", "right", "center"]) -> None:
+    axes.axvline(at, color=GREY, linewidth=0.9, linestyle=_DASHED, ymax=0.9)
+    axes.text(at, top * 1.13, name, ha=side, va="center", **_STYLE)
 
 
 def counts(found: Sequence[Count]) -> Image:
@@ -69,7 +67,7 @@ def counts(found: Sequence[Count]) -> Image:
     failures = list(dict.fromkeys(each.failure for each in found))
     doubled = sum(each.duplicates for each in found if each.sink != NAMES[EOS])
     wrong = sum(each.duplicates + each.missing for each in found if each.sink == NAMES[EOS])
-    title = f"{len(failures)} failures: Spark's own sink doubles {doubled:,} rows, kafka-eos {wrong:,}"
+    title = f"{len(failures)} failures: Spark's own sink doubles {doubled:,} rows, kafka-eos {wrong or 'none'}"
     figure, (axes,) = _figure(0.5 + 0.95 * len(failures), title)
     widest = max(each.sent + each.duplicates for each in found)
     for each in found:
@@ -81,23 +79,20 @@ def counts(found: Sequence[Count]) -> Image:
         axes.text(
             each.sent * 0.015, y, f"{each.sink}: {each.visible:,} visible", va="center", color="white", fontsize=9
         )
-        errors = [
-            f"{count:,} {name}" for count, name in ((each.duplicates, "doubled"), (each.missing, "missing")) if count
-        ]
         axes.text(
             once + max(each.duplicates, each.missing) + widest * 0.01,
             y,
-            ", ".join(errors) or "no row doubled or missing",
+            f"{each.duplicates:,} doubled, {each.missing:,} missing",
             va="center",
             fontsize=9,
-            color=RED if errors else BLUE,
+            color=RED if each.duplicates + each.missing else BLUE,
         )
     sent = found[0].sent
-    axes.axvline(sent, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.axvline(sent, color=INK, linewidth=0.9, linestyle=_DASHED)
     axes.text(sent, -0.62, f"sent: {sent:,}", ha="center", va="bottom", **_STYLE)
-    axes.set_yticks(range(len(failures)), failures, **_STYLE)
+    axes.set_yticks(range(len(failures)), [fill(each, 22) for each in failures], **_STYLE)
     axes.set_ylim(len(failures) - 0.5, -0.55)
-    axes.set_xlim(0, widest * 1.16)
+    axes.set_xlim(0, widest * 1.24)
     axes.xaxis.set_visible(False)
     axes.spines[["bottom", "left"]].set_visible(False)
     axes.tick_params(length=0)
@@ -123,12 +118,15 @@ def transactions(batch: LoggedBatch) -> Image:
                 last, y, f"  killed after {each.rows:,} rows; aborted, not decided", va="center", fontsize=9, color=INK
             )
     first = next(y for y, each in enumerate(batch.attempts) if each.is_committed)
-    finished = (batch.attempts[first].last_row_ms - batch.began_ms) / 1000
+    written = batch.attempts[first]
+    middle = ((written.first_row_ms + written.last_row_ms) / 2 - batch.began_ms) / 1000
+    axes.text(middle, first, "writes", ha="center", va="center", fontsize=9, color="white")
+    finished = (written.last_row_ms - batch.began_ms) / 1000
     axes.text(
         finished, first, "  prepared: all rows in Kafka, the transaction stays open", va="center", fontsize=9, color=INK
     )
     decided = (batch.decided_ms - batch.began_ms) / 1000
-    axes.axvline(decided, color=INK, linewidth=1.1, linestyle=(0, (4, 3)))
+    axes.axvline(decided, color=INK, linewidth=1.1, linestyle=_DASHED)
     axes.text(decided, -0.65, "decided ", ha="right", va="bottom", **_STYLE)
     axes.set_yticks(range(len(names)), names, **_STYLE)
     axes.set_ylim(len(names) - 0.5, -0.6)
@@ -146,31 +144,41 @@ def _name(attempt: Attempt, attempts: Sequence[Attempt]) -> str:
 
 def kills(found: Sequence[Kill]) -> Image:
     """Draw the rows that were lost or doubled by a kill at each step."""
-    wrong = sum(each.doubled + each.lost for each in found if each.sink == NAMES[EOS])
-    steps = sum(each.sink == NAMES[EOS] for each in found)
-    title = f"Killed at each of {steps} steps, kafka-eos loses or doubles {wrong:,} rows"
-    figure, (axes,) = _figure(0.9 + 0.27 * len(found), title)
+    of_eos = [each for each in found if each.sink == NAMES[EOS]]
+    others = [each for each in found if each.sink != NAMES[EOS]]
+    wrong = sum(each.doubled + each.lost for each in of_eos)
+    title = f"Killed at each of {len(of_eos)} steps, kafka-eos loses or doubles {wrong or 'no'} rows"
+    figure, (axes,) = _figure(0.265 * (len(found) + 2), title)
     widest = max(each.doubled + each.lost for each in found) or 1
-    for y, each in enumerate(found):
-        colour = BLUE if each.sink == NAMES[EOS] else RED
-        axes.barh(y, each.doubled, 0.55, color=colour)
-        axes.barh(y, -each.lost, 0.55, color=colour, hatch="////")
-        count = each.doubled + each.lost
-        axes.plot(0, y, "o", color=colour, markersize=6, clip_on=False)
-        then = "the same write ran again" if each.save_failed else "Spark ran the task again"
-        text = f"{count:,} rows  " if count else "0 rows  "
-        axes.text(max(0, each.doubled) + widest * 0.025, y, text, va="center", fontsize=9, color=colour, weight="bold")
-        axes.text(widest * 1.42, y, then, va="center", ha="right", fontsize=8.5, color=GREY)
-    axes.axhline(steps - 0.5, color=GREY, linewidth=0.8)
+    ticks: dict[int, str] = {}
+    y = -1
+    for group, head in ((of_eos, "kafka-eos, killed at"), (others, "Spark's own sink, killed after")):
+        y += 1
+        axes.text(-widest * 0.06, y, head, ha="right", va="center", fontsize=9.5, color=INK, weight="bold")
+        for each in group:
+            y += 1
+            ticks[y] = each.step
+            _draw_kill(axes, y, each, widest)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.text(widest * 0.5, (steps - 1) / 2, "kafka-eos", ha="center", va="center", fontsize=12, color=BLUE)
-    axes.set_yticks(range(len(found)), [each.step for each in found], fontsize=9, color=INK)
-    axes.set_ylim(len(found) - 0.5, -0.6)
-    axes.set_xlim(-widest * 0.08, widest * 1.45)
+    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9, color=INK)
+    axes.set_ylim(y + 0.5, -0.6)
+    axes.set_xlim(-max(each.lost for each in found) - widest * 0.05, widest * 1.92)
     axes.xaxis.set_visible(False)
     axes.spines[["bottom", "left"]].set_visible(False)
     axes.tick_params(length=0)
     return _image(figure, title)
+
+
+def _draw_kill(axes: Axes, y: int, kill: Kill, widest: int) -> None:
+    colour = BLUE if kill.sink == NAMES[EOS] else RED
+    axes.barh(y, kill.doubled, 0.55, color=colour)
+    axes.barh(y, -kill.lost, 0.55, color=colour, hatch="////")
+    if not kill.doubled + kill.lost:
+        axes.plot(0, y, "o", color=colour, markersize=6, clip_on=False)
+    text = f"{kill.doubled:,} doubled, {kill.lost:,} lost"
+    axes.text(kill.doubled + widest * 0.03, y, text, va="center", fontsize=9, color=colour)
+    then = "the same write ran again" if kill.save_failed else "Spark ran the task again"
+    axes.text(widest * 1.9, y, then, va="center", ha="right", fontsize=8.5, color=GREY)
 
 
 def _figure(height: float, title: str, columns: int = 1) -> tuple[Figure, tuple[Axes, ...]]:
@@ -185,6 +193,8 @@ def _figure(height: float, title: str, columns: int = 1) -> tuple[Figure, tuple[
 
 
 def _image(figure: Figure, text: str) -> Image:
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    return Image(png.getvalue(), width=int(_WIDTH * 100), alt=text)  # type: ignore[no-untyped-call]
+    """Return the figure as a PNG of few colours, which is a third of the size."""
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    PIL.Image.open(drawn).convert("RGB").quantize(64).save(small, format="png", optimize=True)
+    return Image(small.getvalue(), width=int(_WIDTH * 100), alt=text)  # type: ignore[no-untyped-call]

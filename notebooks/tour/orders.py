@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,7 @@ EOS, SPARKS = "kafka-eos", "kafka"
 """The data sources: this project's, and Spark's own."""
 SINKS = (EOS, SPARKS)
 NAMES = {EOS: "kafka-eos", SPARKS: "Spark's own sink"}
-ROWS, TASKS = 6_000, 6
-"""Of a batch. Each task writes a sixth."""
+TASKS, ROWS_PER_TASK = 6, 1_000
 PIECES = 10
 """Arrow batches of a task."""
 _ROW_BYTES = 1_000
@@ -38,22 +38,22 @@ def topic_of(sink: str, name: str = "orders") -> str:
     return f"{name}-{sink}"
 
 
-def orders(spark: SparkSession, version: int, task: Task | None = None) -> DataFrame:
+def orders(spark: SparkSession, version: int, task: Task | None = None, tasks: int = TASKS) -> DataFrame:
     """Return a batch of orders: the same rows each time.
 
     Args:
         task: What happens to the tasks; None for nothing.
     """
-    named = spark.range(0, ROWS, 1, TASKS).selectExpr(
+    named = spark.range(0, tasks * ROWS_PER_TASK, 1, tasks).selectExpr(
         "CAST(CONCAT('customer ', id % 100) AS BINARY) AS key",
         f"CAST(RPAD(CONCAT('batch {version}, order ', id, ' '), {_ROW_BYTES}, '.') AS BINARY) AS value",
     )
     return named if task is None else named.mapInArrow(task, named.schema)
 
 
-def rows_of(version: int) -> Iterator[tuple[bytes, bytes]]:
+def rows_of(version: int, tasks: int = TASKS) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of the rows of a batch, made without Spark."""
-    for number in range(ROWS):
+    for number in range(tasks * ROWS_PER_TASK):
         yield b"customer %d" % (number % 100), (b"batch %d, order %d " % (version, number)).ljust(_ROW_BYTES, b".")
 
 
@@ -141,8 +141,6 @@ def _is_first(mark: Path) -> bool:
 
 def _parent_of(pid: int) -> int:
     """Return the parent of a process, by Linux or by `ps`."""
-    import subprocess
-
     stat = Path(f"/proc/{pid}/stat")
     if stat.exists():
         return int(stat.read_text().rpartition(")")[2].split()[1])

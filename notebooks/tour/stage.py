@@ -28,10 +28,26 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC, PHASES, BatchRecord
 from kafka_eos_sink.runtime.history import read_history
-from tour.orders import EOS, NAMES, PIECES, SINKS, SPARKS, Task, orders, rows_of, topic_of, unharmed, worker_dies, write
+from tour.kafka_log import LoggedBatch, OffsetSampler, read_batch
+from tour.orders import (
+    EOS,
+    NAMES,
+    PIECES,
+    ROWS_PER_TASK,
+    SINKS,
+    SPARKS,
+    TASKS,
+    Task,
+    orders,
+    rows_of,
+    topic_of,
+    unharmed,
+    worker_dies,
+    write,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 STEPS = (
     "plan.fenced",
@@ -56,14 +72,14 @@ _HOSTS = ("127.0.0.1", "127.0.0.2")
 _SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1_000 // PIECES),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_TASK // PIECES),
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.5",
 }
 _DEADLINE_S = 120.0
-_TIMEOUT_MS = 20_000
-"""Of the transactions that Kafka is to abort."""
+_KILL_TASKS = 2
+"""Of the batches in which a process is killed at a named step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +132,20 @@ class Stage:
 
     # ---- writing
 
-    def write(self, version: int, sink: str = EOS, happens: Callable[[Path], Task] | None = None) -> str | None:
-        """Write a batch of orders.
+    def write(self, version: int, sink: str = EOS, happens: Callable[[Path], Task] | None = None) -> None:
+        """Write a batch of orders; raises the error of ``save()`` in one sentence.
 
         Args:
             happens: What happens to the tasks, once for each sink and batch; None for nothing.
-
-        Returns:
-            The error of ``save()`` in one sentence, None for success.
         """
-        mark = self._folder / f"happened-{version}-{sink}"
-        task = unharmed() if happens is None else happens(mark)
-        return self._save(version, sink, topic_of(sink), task)
+        task = unharmed() if happens is None else happens(self._folder / f"happened-{version}-{sink}")
+        self._save(orders(self.spark, version, task), version, sink, topic_of(sink))
 
-    def _save(self, version: int, sink: str, topic: str, task: Task | None) -> str | None:
+    def _save(self, frame: DataFrame, version: int, sink: str, topic: str) -> None:
         try:
-            write(orders(self.spark, version, task), sink, self.servers, topic, version)
+            write(frame, sink, self.servers, topic, version)
         except Exception as error:
-            return in_one_sentence(error).message
-        return None
+            raise in_one_sentence(error) from None
 
     def speculate(self, on: bool) -> None:
         """Switch second copies of slow tasks on or off; Spark asks for each stage."""
@@ -167,7 +178,7 @@ class Stage:
         try:
             _wait(lambda: job.poll() is not None or (mark.exists() and mark.read_text()), "the decision")
             if not mark.exists():
-                raise KafkaEosError("TOUR_FAILED", f"the job ended before its decision: {_end_of(folder)}")
+                raise RuntimeError(f"the job ended before its decision: {_end_of(folder)}")
         finally:
             os.killpg(job.pid, signal.SIGKILL)
             # Spark puts Python workers into a group of their own.
@@ -189,37 +200,48 @@ class Stage:
         return self._kills(EOS, topic, STEPS, failed)
 
     def _kill_at(self, step: str, version: int, topic: str) -> bool:
-        armed = self._folder / step
-        armed.unlink()
-        failed = self._save(version, EOS, topic, None)
-        if not armed.exists():
-            raise KafkaEosError("TOUR_FAILED", f"no process reached {step}: {failed}")
-        if failed and (again := self._save(version, EOS, topic, None)):
-            raise KafkaEosError("TOUR_FAILED", f"the batch could not be written again after {step}: {again}")
-        return failed is not None
+        """Return whether ``save()`` failed, and the batch was written again."""
+        frame, killed = orders(self.spark, version, tasks=_KILL_TASKS), self._folder / step
+        killed.unlink()
+        failed = False
+        try:
+            self._save(frame, version, EOS, topic)
+        except KafkaEosError:
+            failed = True
+            self._save(frame, version, EOS, topic)
+        if not killed.exists():
+            raise RuntimeError(f"no process has reached {step}")
+        return failed
 
     def kill_tasks_of_sparks_sink(self, shares: Sequence[float]) -> list[Kill]:
         """Kill a task of Spark's own sink after each of these shares of its rows; Spark runs the task again."""
         topic = topic_of(SPARKS, "kills")
-        failed = []
         for version, share in enumerate(shares, 1):
             task = worker_dies(self._folder / f"killed-{version}", round(share * PIECES))
-            failed.append(self._save(version, SPARKS, topic, task) is not None)
-        return self._kills(SPARKS, topic, [f"{share:.0%} of a task" for share in shares], failed)
+            self._save(orders(self.spark, version, task, tasks=_KILL_TASKS), version, SPARKS, topic)
+        return self._kills(SPARKS, topic, [f"{share:.0%} of its rows" for share in shares], [False] * len(shares))
 
     def _kills(self, sink: str, topic: str, steps: Sequence[str], failed: Sequence[bool]) -> list[Kill]:
-        found = self._censuses(topic, range(1, len(steps) + 1))
+        found = self._censuses(topic, range(1, len(steps) + 1), _KILL_TASKS)
         return [
             Kill(sink=NAMES[sink], step=step, save_failed=save_failed, doubled=census.duplicates, lost=census.missing)
             for step, save_failed, census in zip(steps, failed, found, strict=True)
         ]
 
-    # ---- counting
+    # ---- watching and counting
 
-    def _censuses(self, topic: str, versions: Iterable[int]) -> list[Census]:
+    def sampled_offsets(self) -> OffsetSampler:
+        """Return what lists the offsets of kafka-eos' topic while its block runs."""
+        return OffsetSampler(self.servers, topic_of(EOS))
+
+    def logged(self, version: int) -> LoggedBatch:
+        """Return the transactions of a batch of kafka-eos, as Kafka's logs have them."""
+        return read_batch(self.servers, topic_of(EOS), WRITE_ID, version)
+
+    def _censuses(self, topic: str, versions: Iterable[int], tasks: int = TASKS) -> list[Census]:
         """Compare the rows of batches with those that a `read_committed` consumer of another library sees."""
         seen = read_topic(self.servers, topic, "read_committed", lambda _: None)
-        sent = [count_records(rows_of(version)) for version in versions]
+        sent = [count_records(rows_of(version, tasks)) for version in versions]
         return [compare(each, Counter({row: seen[row] for row in each if seen[row]})) for each in sent]
 
     def count(self, failure: str, version: int) -> pd.DataFrame:
@@ -236,11 +258,8 @@ class Stage:
                     missing=found.missing,
                 )
             )
-        return (
-            pd.DataFrame([asdict(each) for each in self.counts[-len(SINKS) :]])
-            .set_index("sink")
-            .drop(columns="failure")
-        )
+        shown = pd.DataFrame(map(asdict, self.counts[-len(SINKS) :])).drop(columns="failure").set_index("sink")
+        return shown.map("{:,}".format).rename_axis(None)
 
     def visible(self, version: int) -> int:
         """Return how many rows of a batch of kafka-eos a `read_committed` consumer sees."""
@@ -250,7 +269,7 @@ class Stage:
         """Return what kafka-eos has recorded of each batch of orders, the oldest first."""
         with connected(self.servers) as admin:
             found = read_history(admin, DEFAULT_HISTORY_TOPIC, WRITE_ID, limit=100, timeout_ms=60_000)
-        return pd.DataFrame(map(_history_row, reversed(found))).set_index("version")
+        return pd.DataFrame(map(_history_row, reversed(found))).set_index("version").rename_axis(None)
 
 
 def _history_row(record: BatchRecord) -> dict[str, object]:
@@ -264,7 +283,7 @@ def _history_row(record: BatchRecord) -> dict[str, object]:
         f"{record.parts_copied} transactions copied" if record.parts_copied else "",
     ]
     return {
-        "version": record.version,
+        "version": f"version {record.version}",
         "rows": shown(record.rows),
         "transactions": shown(record.transactions),
         **{f"{phase} ms": shown(figures[f"{phase}_ms"]) for phase in PHASES},
@@ -305,7 +324,6 @@ def _spark_cluster(folder: Path) -> Iterator[str]:
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
-    os.environ["SPARK_LOCAL_DIRS"] = str(folder)
     with (folder / "cluster.log").open("ab") as log:
         popen = {"stdout": log, "stderr": subprocess.STDOUT}
         gateway: Any = launch_gateway(SparkConf(loadDefaults=False), popen_kwargs=popen)  # type: ignore[no-untyped-call]
@@ -313,6 +331,7 @@ def _spark_cluster(folder: Path) -> Iterator[str]:
         jvm = gateway.jvm
         deploy, none = jvm.org.apache.spark.deploy, jvm.scala.Option.empty()
         conf = jvm.org.apache.spark.SparkConf(False)
+        conf.set("spark.local.dir", str(folder))
         conf.set("spark.deploy.maxExecutorRetries", "-1")
         url = deploy.master.Master.startRpcEnvAndEndpoint(_HOSTS[0], 0, 0, conf)._1().address().toSparkURL()
         urls = gateway.new_array(jvm.java.lang.String, 1)
@@ -347,7 +366,7 @@ def _wait(condition: Callable[[], object], what: str) -> None:
     give_up_at = time.monotonic() + _DEADLINE_S
     while not condition():
         if time.monotonic() > give_up_at:
-            raise KafkaEosError("TOUR_FAILED", f"waited {_DEADLINE_S:g} s for {what}")
+            raise RuntimeError(f"waited {_DEADLINE_S:g} s for {what}")
         time.sleep(0.05)
 
 

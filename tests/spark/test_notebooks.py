@@ -45,7 +45,7 @@ def test_readme_program_writes_each_row_once(tmp_path: Path) -> None:
 
 COUNTED = """
 import dataclasses, json
-print("FOUND " + json.dumps([[dataclasses.asdict(each) for each in found] for found in (tour.counts, kills)]))
+print("FOUND " + json.dumps([[dataclasses.asdict(each) for each in found] for found in (stage.counts, kills)]))
 """
 
 
