@@ -21,14 +21,14 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+h1, .t {{ overflow-wrap: anywhere; }} .t {{ min-width: 12rem; }} .w {{ white-space: nowrap; }}
 table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8885; }}
+th, td {{ text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #8885; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 .batch {{ font-weight: 600; }}
 .good {{ color: #188038; }} .partly {{ color: #b06000; }} .bad {{ color: #d93025; }}
-svg {{ width: 100%; height: auto; }}
-svg text {{ font: 13px system-ui, sans-serif; fill: currentColor; }}
+svg {{ width: 100%; height: auto; font: 13px system-ui, sans-serif; }} svg text {{ fill: currentColor; }}
 .decided {{ fill: #9aa0a6; }} .found {{ fill: #4285f4; }}
 </style>
 </head>
@@ -39,7 +39,7 @@ svg text {{ font: 13px system-ui, sans-serif; fill: currentColor; }}
 {chart}
 <h2>Batches and partitions</h2>
 <table>
-<thead><tr><th class="n">version</th><th>finished (UTC)</th><th>topic-partition</th><th class="n">offsets</th>
+<thead><tr><th class="n">version</th><th class="w">finished (UTC)</th><th>topic-partition</th><th class="n">offsets</th>
 <th class="n">decided</th><th class="n">found</th><th class="n">missing</th><th class="n">not readable</th><th>verdict</th></tr></thead>
 <tbody>
 {rows}
@@ -99,14 +99,14 @@ def _rows(audit: BatchAudit) -> Iterator[str]:
     finished = record.finished_at[:19].replace("T", " ")
     figures = (record.rows, audit.found, audit.missing, audit.not_readable)
     yield (
-        f'<tr class="batch"><td class="n">{record.version}</td><td>{_text(finished)}</td><td></td><td></td>'
+        f'<tr class="batch"><td class="n">{record.version}</td><td class="w">{_text(finished)}</td><td></td><td></td>'
         + "".join(f'<td class="n">{each:,}</td>' for each in figures)
         + f'<td class="{style}">{audit.verdict}</td></tr>'
     )
     for part in audit.partitions:
         hidden = f"{part.hidden:,} offsets not readable: {part.reason}" if part.reason else ""
         yield (
-            f"<tr><td></td><td></td><td>{_text(f'{part.topic}-{part.partition}')}</td>"
+            f'<tr><td></td><td></td><td class="t">{_text(f"{part.topic}-{part.partition}")}</td>'
             f'<td class="n">{part.first_offset}..{part.last_offset}</td><td></td><td class="n">{part.found:,}</td><td></td><td></td>'
             f"<td>{_text(hidden)}</td></tr>"
         )

@@ -1,21 +1,22 @@
-"""The notebooks run from their first cell to their last, the README's program from its first line; both count what they claim."""
+"""The notebook runs from its first cell to its last, the README's program from its first line; both count what they claim."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
+
+from dead_writes import POINTS
+
 REPOSITORY = Path(__file__).parents[2]
 NOTEBOOKS = REPOSITORY / "notebooks"
 PATIENCE_S = 300
-
-
-def code_of(notebook: Path) -> str:
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 def run(script: Path, program: str) -> str:
@@ -42,14 +43,52 @@ def test_readme_program_writes_each_row_once(tmp_path: Path) -> None:
     assert out.splitlines() == ["after the first write: 1000", "after the second write: 1000"]
 
 
-def test_the_steps_of_exactly_once(tmp_path: Path) -> None:
-    told = "import json as _json\nprint('COUNTS ' + _json.dumps(counts))\n"
-    out = run(tmp_path / "exactly_once.py", code_of(NOTEBOOKS / "exactly_once.ipynb") + "\n" + told)
-    (line,) = (line for line in out.splitlines() if line.startswith("COUNTS "))
-    counts = json.loads(line.removeprefix("COUNTS "))
-    assert [each["sent"] for each in counts] == [20_000, 20_000, 10_000]
+COUNTED = """
+import dataclasses, json
+print("FOUND " + json.dumps([[dataclasses.asdict(each) for each in found] for found in (stage.counts, kills)]))
+"""
+
+
+def text_of(notebook: nbformat.NotebookNode) -> str:
+    """What its cells have printed or shown as text."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in outputs)
+
+
+def test_tour_runs_and_its_claims_hold(tmp_path: Path) -> None:
+    shutil.copytree(NOTEBOOKS, tmp_path, dirs_exist_ok=True)
+    copy = tmp_path / "exactly_once_tour.ipynb"
+    notebook = nbformat.read(copy, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(COUNTED))
+    nbformat.write(notebook, copy)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        f"--rootdir={tmp_path}",
+    ]
+    nbmake = ["--nbmake", f"--nbmake-timeout={PATIENCE_S}", "--overwrite", str(copy)]
+    ran = subprocess.run([*command, *nbmake], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stdout[-5_000:]
+    shown = text_of(nbformat.read(copy, as_version=4))
+    (line,) = (line for line in shown.splitlines() if line.startswith("FOUND "))
+    counts, kills = json.loads(line.removeprefix("FOUND "))
+
+    assert len({each["failure"] for each in counts}) == 5
     for each in counts:
-        assert (each["visible"], each["duplicates"], each["missing"]) == (each["sent"], 0, 0)
-    failed = counts[1]
-    assert failed["in the log, aborted ones included"] > failed["sent"], "the failed attempt had sent nothing"
-    assert "nightly-orders" in out
+        if each["sink"] == "kafka-eos":
+            assert (each["visible"], each["duplicates"], each["missing"]) == (each["sent"], 0, 0)
+        else:
+            assert each["duplicates"] > 0, f"nothing to compare with: {each}"
+    assert [(each["doubled"], each["lost"]) for each in kills if each["sink"] == "kafka-eos"] == [(0, 0)] * len(POINTS)
+    assert {each["step"] for each in kills if each["sink"] == "kafka-eos"} == set(POINTS)
+    doubled = [each["doubled"] for each in kills if each["sink"] != "kafka-eos"]
+    assert doubled == sorted(doubled)
+    assert doubled[-1] > 0
+    for claim in ("attempt ended", "finished by a later run", "transactions copied"):
+        assert claim in shown, f"the history does not show it: {claim}"

@@ -1,0 +1,1 @@
+"""What the notebook beside this package uses: a Kafka and a Spark to break, and figures of what happened."""
