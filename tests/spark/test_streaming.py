@@ -26,7 +26,7 @@ def stream(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(kafka, spark, tmp_path)
 
 
-def test_every_line_is_there_once_over_restarts_in_one_session(
+def test_each_line_is_visible_once_over_restarts_in_one_session(
     any_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(any_kafka, spark, tmp_path, files=3)

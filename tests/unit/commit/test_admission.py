@@ -141,7 +141,7 @@ def test_a_batch_write_may_begin_with_any_version() -> None:
     assert admit(plan(), replace(BATCH, streaming=False)) == (None, None)
 
 
-def test_batch_writes_may_leave_versions_out() -> None:
+def test_batch_write_versions_may_have_gaps() -> None:
     assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False)) == (None, None)
 
 

@@ -373,7 +373,7 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
         (1, 3, "CompleteCommit", False),  # a coordinator that was replaced tells how it was before the fence
     ],
 )
-def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
+def test_attempt_is_overtaken_once_its_driver_has_decided(
     producer_id: int, epoch: int, state: str, overtaken: bool
 ) -> None:
     found = driver_as(state, producer_id, epoch)
