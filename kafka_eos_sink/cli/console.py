@@ -1,4 +1,4 @@
-"""What the commands share: options for the cluster and the write, the client they configure, tables and JSON."""
+"""Shared by the commands: options, the client that they configure, tables and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVERS_VARIABLE, PROPERTIES_VARIABLE = "KAFKA_EOS_BOOTSTRAP_SERVERS", "KAFKA_EO
 
 
 class _FromEnvironment(str):
-    """Bootstrap servers that nobody has typed."""
+    """Bootstrap servers from the environment, not from the command line."""
 
     __slots__ = ()
 
@@ -158,12 +158,11 @@ def fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 def print_json_line(value: dict[str, Any]) -> None:
-    """Print an object as one line of JSON."""
     typer.echo(json.dumps(value, separators=(",", ":")))
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON, dataclasses as objects of their fields or by ``as_json``, sets sorted."""
+    """Print indented JSON; a dataclass by its ``as_json`` or its fields, sets sorted."""
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 

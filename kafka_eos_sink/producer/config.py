@@ -89,7 +89,7 @@ class ProducerConfig:
     transaction_timeout_ms: int | None = None
     """None: the task executor lowers the timeout until the broker accepts it."""
     dead_letter_topic: str | None = None
-    """The topic for rows that Kafka cannot store. If None, such a row fails the task."""
+    """The topic for rows that Kafka cannot store. If None, the first one fails the task."""
     interceptors: tuple[str, ...] = ()
     """``package.module:Class`` each."""
     interceptor_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)

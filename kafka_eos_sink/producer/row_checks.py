@@ -43,7 +43,7 @@ LONGEST_KEPT_BYTES: Final = 65_536
 LONGEST_KEPT_TOPIC: Final = 1_000
 """Characters."""
 LENGTH_BYTES: Final = 10
-"""At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
+"""Largest overhead in bytes of a key, a value or a part of a header in a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str 
         yield rows.topic, rows, numbers
         return
     encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
-    # A name that is not UTF-8 is none of a topic, and is refused like other wrong names.
+    # No topic has a name that is not UTF-8, so it is rejected like other invalid names.
     octets = as_binary(encoded.dictionary).to_pylist()
     names = [None if name is None else name.decode(errors="replace") for name in octets]
     index = encoded.indices.to_numpy(zero_copy_only=False)
@@ -194,9 +194,9 @@ def _picked(
 
 
 def dead_letters(topic: str, bad: Sequence[BadRows], config: ProducerConfig) -> Rows:
-    """Build the dead letters, with the reason in their headers. A letter that would be too large keeps neither value nor own headers.
+    """Build the dead letters; a too large row loses its value and headers.
 
-    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
+    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic can reject a future one.
     """
     # Python per row is fine here: these are only the rows that Kafka rejects.
     keys: list[bytes | None] = []
@@ -208,7 +208,7 @@ def dead_letters(topic: str, bad: Sequence[BadRows], config: ProducerConfig) -> 
             key = None if columns.key is None else columns.key[at].as_py()
             value = columns.value[at].as_py()
             own = [] if columns.headers is None else header_bytes(columns.headers, at)
-            # Names are shorter. A longer text, which is none, could make the dead letter too large.
+            # Topic names are shorter. A longer text could make the dead letter too large.
             name = None if group.topic is None else group.topic[:LONGEST_KEPT_TOPIC]
             why = {"error": group.code, "reason": group.reason, "topic": name, "partition": group.partition}
             if group.partition is None and group.rows.partition is not None:

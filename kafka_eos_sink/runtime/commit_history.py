@@ -1,4 +1,4 @@
-"""Reads past and running writes from the commit log, for people to look at."""
+"""Reads past and running writes from the commit log, for people."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CommittedWrite:
     committed         how many of the named transactions have their COMMIT marker in the log
     aborted           how many have an ABORT marker there: recovery copies their rows
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
-    offsets           one range per topic-partition over all transactions; other records may lie between
+    offsets           one range per topic-partition over all transactions, possibly with other records in it
     """
 
     write_id: str
@@ -203,7 +203,7 @@ class CommitLogWatch:
             self._read_to(where, view, ends[where], deadline)
             writes = writes_in(view)
             found += writes
-            # Somebody may watch for weeks. The parts of a write that is under way are needed until it has ended.
+            # A watch may run for weeks. Only a write in progress still needs its parts.
             if all(write.state in ENDED for write in writes):
                 view.forget_superseded()
         return tuple(
@@ -211,7 +211,7 @@ class CommitLogWatch:
         )
 
     def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
-        # A log that was deleted and created again may still be shorter than what was read of the old one.
+        # A log that was deleted and created again may be shorter than the old position.
         if end < view.next_offset:
             view.restart()
         executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that become Kafka records: their names, their types, and their Arrow arrays.
+"""The columns of a DataFrame that become Kafka records: names, types, Arrow arrays.
 
 The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
 nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message is
@@ -207,8 +207,8 @@ def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
 
 
 def _refuse_own_topics(topic: pa.Array, own_topics: Collection[str]) -> None:
-    # The option is checked at planning. A column can name the commit log too, and a row there could be read as a decision.
-    # The default log may be that of others, who would believe the row.
+    # The plan checks the option. A column can name the commit log too, and drivers could read a row there as a decision. That
+    # includes the default log, which other writes may use.
     for own in sorted(own_topics):
         into_log = pc.equal(topic, own)
         if pc.any(into_log).as_py():

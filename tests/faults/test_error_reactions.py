@@ -387,7 +387,7 @@ def deadlines() -> Iterator[Case]:
             Rule(m.EndTxnRequest, LoseRequest(close=False), nth=3, count=None, where=of_task),
         ),
         ends="DECIDED_NOT_FINISHED",
-        says=rf"with no answer before the deadline; an earlier try returned {busy}{partitions}",
+        says=rf"with no response before the deadline; an earlier try returned {busy}{partitions}",
         decided=True,
         **short,
     )

@@ -321,7 +321,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
         edits=(GOES_ON, STAYS_OPEN),
         setting=replace(
-            MISSING_MARKER, name="an attempt without a response", faults=faults(skip_marker=1, speculate=1, unavailable=1)
+            MISSING_MARKER,
+            name="an attempt without a response",
+            faults=faults(skip_marker=1, speculate=1, unavailable=1),
         ),
         caught=("I3",),
     ),

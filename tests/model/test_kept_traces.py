@@ -64,7 +64,9 @@ def test_late_attempt_writes_nothing_to_committed_transaction(version: int, with
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("without_marker", [LOG, DATA], ids=["commit log", "data"])
 @pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_late_attempt_in_committed_transaction_is_not_aborted(version: int, without_marker: int, may_read: bool) -> None:
+def test_late_attempt_in_committed_transaction_is_not_aborted(
+    version: int, without_marker: int, may_read: bool
+) -> None:
     found = committed_with_a_late_attempt(version, without_marker, may_read=may_read, sweeps=True)
     assert is_open(found, TASK)
     found.run(0, "commit")

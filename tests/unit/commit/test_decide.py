@@ -48,7 +48,7 @@ def test_commit_without_faults_decides_ends_and_verifies() -> None:
 
 def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     world = World(ReadLog=unreachable)
-    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write them again"):
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*Do not write them again"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
 
@@ -216,7 +216,7 @@ def test_unproven_visibility_without_read_writes_no_done_record() -> None:
     world = World()
     readers = Readers(world, 15, held_by=None)
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert "it cannot be proven that readers see the committed rows" in world.warnings[-1]
+    assert "not proven that readers see the committed rows" in world.warnings[-1]
     assert readers.done == []
     assert world.now > 1_000 + HIDDEN_READERS_MS
 

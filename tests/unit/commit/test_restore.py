@@ -489,7 +489,7 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert settled.found.decision.is_void
     assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
-    assert "the version may be written anew" in cluster.warnings[-1]
+    assert "the next run may write the version again" in cluster.warnings[-1]
 
 
 def hidden(step: steps.CopyRecords) -> Any:
@@ -582,7 +582,7 @@ def test_second_decision_without_marker_is_unknown_ends_nothing() -> None:
         return Cluster.ReadLog(cluster, step)
 
     cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
-    with pytest.raises(DecisionPendingError, match="do not write them again") as raised:
+    with pytest.raises(DecisionPendingError, match="Do not write them again") as raised:
         cluster.finish(limits=SettleLimits(deadline_ms=5_000))
     assert raised.value.code == "DECISION_UNKNOWN"
     assert cluster.ended_copies == []
