@@ -71,7 +71,7 @@ CommitLogTopic = Annotated[
 HistoryTopic = Annotated[
     str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 

@@ -89,8 +89,7 @@ def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> Log
     """Return a barrier.
 
     Args:
-        topic_id: Of the log that the driver has read, zero without one. The record reaches another log if this one is deleted and created
-            again meanwhile.
+        topic_id: Of the log that the driver has read, zero without one. A log that is created again gets the record with the old id.
     """
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 

@@ -35,4 +35,5 @@ def verdict_on(described: TransactionDescription | None, identity: ProducerIdent
 
 def bump_of(identity: ProducerIdentity) -> int:
     """Return by how much EndTxn raises the epoch: 1 from version 2 on (KIP-890)."""
+    # Below version 2, only an abort by the coordinator itself, as after a timeout, raises the epoch.
     return 1 if identity.transaction_version >= 2 else 0

@@ -126,6 +126,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
             return True
         looks += 1
         now: int = yield Now()
+        # Not at the first look: the coordinator is usually still writing the markers.
         if looks > 1 and now >= asks_at:
             asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)

@@ -87,6 +87,7 @@ def settle(
                 f"{unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
             )
     try:
+        # Visibility before markers: once proven, it lets `verify_markers` accept a missing marker in the commit log.
         yield from require_not_readable(decision, lost)
         proven = yield from verify_visible(decision, answered, deadline)
         if recovering:

@@ -20,14 +20,14 @@ from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
-"""finished   every row is visible, and a done record stands
-decided    the decision stands without a done record; the next run of the same id or `kafka-eos recover` finishes it
+"""finished   every row is visible, and the log has its done record
+decided    the log lacks its done record; the next run of the same id or `kafka-eos recover` finishes it
 undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 resolved   an operator has decided it (`kafka-eos resolve`)
-unreadable records of it were not written by the sink, or are gone; ``problem`` says which"""
+unreadable another program wrote into its records, or some are gone; ``problem`` names which"""
 ENDED: tuple[WriteState, ...] = ("finished", "void", "resolved")
-"""The states in which nothing of a write is open."""
+"""The states in which no transaction of a write is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """The requests of the driver's own transaction on the commit log.
 
-Each is one call of the client's engine.
-A code that no retry can mend is returned, because the procedures in ``commit/`` decide what it means. An error of configuration or
-permission is raised. None stands for a request whose response was lost until the deadline.
+Each is one call of the client's engine. The procedures in ``commit/`` get a code that no retry can mend, and decide its meaning. An error
+of configuration or permission is raised. None stands for a request whose response was lost until the deadline.
 """
 
 from __future__ import annotations
