@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.spark.partitioning import partition_for_topic
     from kafka_eos_sink.spark.spark_sessions import activate_session
 
-# At import, because Spark starts planner, task and commit processes that run no other code of ours first.
+# At import, because Spark starts planner, task and commit processes that run no other code of this package first.
 configure()
 
 __version__ = "0.1.0"

@@ -204,20 +204,20 @@ RULES: tuple[Rule, ...] = (
         Sample(of_class=lambda params: params["case"].equivalence_class, every=5),
     ),
     Rule(
-        "faults/test_lost_answers.py::test_a_write_outlives_a_loss_anywhere_on_its_way",
+        "faults/test_lost_responses.py::test_write_survives_a_lost_message_at_any_stage",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
     Rule(
-        "faults/test_restore.py::test_restore_outlives_a_loss_anywhere_on_its_way",
+        "faults/test_restore.py::test_restore_survives_a_lost_message_at_any_stage",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
-    Rule("faults/test_produce_answers.py", EXHAUSTIVE, below_version_2),
+    Rule("faults/test_produce_responses.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
     Rule("faults/test_stopped_broker.py", ALL),
     Rule("faults/test_history.py", ALL),
-    Rule("faults/test_lost_answers.py", ALL, below_version_2),
+    Rule("faults/test_lost_responses.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
     Rule("faults", TEST),
     # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
@@ -282,7 +282,7 @@ RULES: tuple[Rule, ...] = (
         one_of("codec", "gzip", "snappy", "zstd"),
     ),
     Rule(
-        "broker/test_write_deaths.py::test_a_write_that_dies_is_whole_after_the_next_run",
+        "broker/test_write_deaths.py::test_killed_write_is_complete_after_the_next_run",
         TEST,
         one_of("point", "task.prepared", "commit.decision_written", "commit.decided", "commit.between_ends"),
     ),

@@ -1,4 +1,4 @@
-"""``kafka-eos audit``: compare what the history names of a write with what its topics hold."""
+"""``kafka-eos audit``: compare the history of a write with the rows in its topics."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def audit(
     history_topic: console.HistoryTopic = "__kafka_eos_history",
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Count the rows of the newest batches in their topics, and compare them with what was decided.
+    """Count the rows of the newest batches in their topics, and compare them with the decisions.
 
     The command takes the offsets and producers of each batch from the history and reads these offsets with
     isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an
-    open transaction blocks, are named as not readable. Exit status 1 if rows are missing, or more than decided.
+    open transaction blocks, are named as not readable. Exit status 1 if rows are missing or too many.
 
     Example: kafka-eos audit --write-id kafka-eos/nightly/orders --limit 5 --html report.html
 

@@ -11,7 +11,7 @@ from kafka_eos_sink.errors import one_line
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.audit import BatchAudit
 
-# The policy also stops what a name from Kafka might load if it were ever not escaped.
+# If a name from Kafka ever escaped the escaping, the policy would still block its scripts.
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -50,7 +50,7 @@ svg {{ width: 100%; height: auto; font: 13px system-ui, sans-serif; }} svg text 
 """
 _WIDTH, _LINE, _BAR = 900, 56, 14
 _ROOM = 110
-"""Beside the longest bar, for its number."""
+"""Width for the number at the end of the longest bar."""
 
 
 def page(write_id: str, audits: Sequence[BatchAudit]) -> str:

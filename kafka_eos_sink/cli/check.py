@@ -53,7 +53,7 @@ def check(
 
 
 def check_table(found: Sequence[Finding]) -> Table:
-    """Build a table with one line per finding; findings on a topic stand under its name."""
+    """Build a table with one line per finding; a topic's findings follow its name."""
     rows: list[console.Row] = []
     for about, findings in groupby(found, lambda finding: finding.about):
         # The cluster has no name: an empty line separates its last findings from those of the topics.

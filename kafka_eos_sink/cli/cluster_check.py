@@ -1,6 +1,6 @@
-"""The checks of ``kafka-eos check``: what they read from a cluster, and the rules that judge it.
+"""The checks of ``kafka-eos check``: requests to the cluster, and rules for the results.
 
-Each check is a row: its name, and cases in order, of which the first whose condition holds is the finding.
+Each check is a row: its name, and cases in order. The first case whose condition holds is the finding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RELEASES = {
 
 
 class _Operation(IntEnum):
-    """Bits of the authorized operations that brokers report (org.apache.kafka.common.acl.AclOperation)."""
+    """Bits of the authorized operations (org.apache.kafka.common.acl.AclOperation)."""
 
     READ = 3
     WRITE = 4
@@ -58,7 +58,7 @@ class _Operation(IntEnum):
 
 
 class Verdict(Enum):
-    """What a finding means for a write."""
+    """The effect of a finding on a write."""
 
     WORKS = "ok"
     WARNING = "warning"
@@ -81,11 +81,11 @@ class Finding:
 
 
 _Case = tuple[bool | None, str, Verdict, str]
-"""A condition, what was found, the verdict, and what the user should know or do."""
+"""A condition, the finding, the verdict, and the advice."""
 
 
 def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> Finding:
-    """Return the finding of the first case whose condition holds, else ``otherwise`` with the verdict ok."""
+    """Return the finding of the first case that holds, else ``otherwise`` with verdict ok."""
     return next((Finding(about, what, *case[1:]) for case in cases if case[0]), Finding(about, what, otherwise))
 
 

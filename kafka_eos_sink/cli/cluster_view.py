@@ -1,4 +1,4 @@
-"""What ``kafka-eos top`` and ``metrics`` read: writes, open transactions, blocked partitions."""
+"""The data of ``kafka-eos top`` and ``metrics``: writes, open transactions, and blocked partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_eos_sink.runtime.history import HistoryTail
 
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
-"""Newest batches of a write that its rate is about."""
+"""Newest batches of a write that give its rate."""
 _LARGEST = 2**63
 _GROUP_OFFSETS = "__consumer_offsets"
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 class WriteLine:
     """A version of a write.
 
-    rows_per_second  over its newest batches, from plan to verify; None without a batch whose time was measured
+    rows_per_second  over its newest batches, from plan to verify; None without a measured batch
     record           of this version; None if the history does not hold it
     """
 
@@ -68,10 +68,10 @@ class BlockedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What was read at one time.
+    """One reading.
 
-    batches   records of the history that were not in an earlier view of the same watch
-    not_read  a line for each part that the cluster refused; it begins with the part's name, one of `PARTS`
+    batches   records of the history that no earlier reading of the same watch returned
+    not_read  a line for each part that the cluster rejected; it begins with the part's name, one of `PARTS`
     """
 
     now_ms: int
@@ -99,7 +99,7 @@ class ClusterView:
 
 
 class ClusterWatch:
-    """Reads the view again and again; the commit log and the history only as far as they have grown."""
+    """Reads the view repeatedly; of commit log and history only the appended records."""
 
     def __init__(self, admin: Admin, commit_log_topic: str, history_topic: str, prefix: str | None) -> None:
         self._admin = admin
@@ -109,7 +109,7 @@ class ClusterWatch:
         self._history = HistoryTail(admin, history_topic, timeout_ms=console.TIMEOUT_MS)
 
     def look(self) -> ClusterView:
-        """Read everything; what a missing right hides is in ``not_read``.
+        """Read everything; ``not_read`` names the parts that a missing permission hides.
 
         Raises:
             BrokerUnavailableError, AuthenticationError.
@@ -157,7 +157,7 @@ class ClusterWatch:
         return of.write_id.startswith(self._prefix)
 
     def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
-        """Return the partitions of the transactions that have consumers, those of the oldest transaction first."""
+        """Return the blocked partitions that consumers read, the oldest transaction's first."""
         # The sink reads its commit log with read_uncommitted.
         found = (where for state in states for where in sorted(state.partitions) if where[0] not in self._internal)
         return list(dict.fromkeys(found))
@@ -182,7 +182,7 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
     """
     by_query: dict[tuple[str, str], list[BatchRecord]] = {}
     for record in records:
-        # Anybody with Write on the topic can write false records.
+        # Any principal with Write on the topic can write false records.
         if plausible(record):
             by_query.setdefault((record.write_id, record.query_id), []).append(record)
 
@@ -213,5 +213,5 @@ def rows_per_second(records: Iterable[BatchRecord]) -> int | None:
     measured = [record for record in records if phases_ms(record)]
     if not measured:
         return None
-    # Integers: the quotient of large ones fits no float.
+    # Integer division: large integers overflow a float.
     return sum(record.rows for record in measured) * 1000 // max(1, sum(sum(phases_ms(each)) for each in measured))

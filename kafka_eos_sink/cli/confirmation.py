@@ -1,4 +1,4 @@
-"""What the commands that change a write show first, and how they ask."""
+"""The confirmation of the commands that change a write."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def require_consent(found: Preview, effect: str, *, err: bool) -> None:
-    """Show what a command found and what it would do, and ask on a terminal.
+    """Show the findings and effect of a command, and require a confirmation.
 
     Args:
         err: Show it on standard error, because standard output is for JSON.
 
     Raises:
-        typer.Exit: Nobody agreed (status 1).
+        typer.Exit: The command was not confirmed (status 1).
     """
     tables = [commits_table(found.writes)] if found.writes else []
     if found.opened:
@@ -40,5 +40,5 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
 
 
 def agrees(question: str) -> bool:
-    """Ask on a terminal; without one, nobody can agree."""
+    """Prompt on a terminal; return False without a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(question, err=True)

@@ -1,4 +1,4 @@
-"""What the commands share: options for the cluster and the write, the client they configure, tables and JSON."""
+"""Shared by the commands: options, the client that they configure, tables and JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVERS_VARIABLE, PROPERTIES_VARIABLE = "KAFKA_EOS_BOOTSTRAP_SERVERS", "KAFKA_EO
 
 
 class _FromEnvironment(str):
-    """Bootstrap servers that nobody has typed."""
+    """Bootstrap servers from the environment, not from the command line."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ CommitLogTopic = Annotated[
 HistoryTopic = Annotated[
     str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
@@ -193,12 +193,11 @@ def fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 def print_json_line(value: dict[str, Any]) -> None:
-    """Print an object as one line of JSON."""
     typer.echo(json.dumps(value, separators=(",", ":")))
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON, dataclasses as objects of their fields or by ``as_json``, sets sorted."""
+    """Print indented JSON; a dataclass by its ``as_json`` or its fields, sets sorted."""
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 

@@ -35,7 +35,7 @@ def consume(
 
     Ctrl-C or --count stops the command. It reads with isolation.level=read_committed, joins no consumer group, and commits no
     offsets. A line holds partition, offset, key and value, separated by tabs; a missing key or value is null. With --json,
-    each line is an object, and text that is not UTF-8 stands in base64 under key_base64 or value_base64.
+    each line is an object, and bytes that are not UTF-8 appear in base64 as key_base64 or value_base64.
 
     Example: kafka-eos consume --topic orders --from-beginning --count 10
 
@@ -71,17 +71,16 @@ def _first_offsets(admin: Admin, topic: str, isolation: Isolation, timestamp: in
 
 
 def record_line(partition: int, record: Record) -> str:
-    """Return a record on one line, safe for a terminal: a producer chooses its key and value."""
+    """Return a record on one line, safe for a terminal, because producers choose the content."""
     return f"{partition}\t{record.offset}\t{_shown(record.key)}\t{_shown(record.value)}"
 
 
 def _shown(content: bytes | None) -> str:
-    """Return content as text on one line, without the characters on which a terminal acts."""
+    """Return content as text on one line, without control characters."""
     return "null" if content is None else one_line(content.decode("utf-8", "backslashreplace"))
 
 
 def record_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    """Return a record for ``--json``."""
     place = {"topic": topic, "partition": partition} | console.fields(record, "offset", "timestamp")
     headers = [{"key": key, **dict(_field("value", value))} for key, value in record.headers]
     return {**place, **dict(_field("key", record.key)), **dict(_field("value", record.value)), "headers": headers}

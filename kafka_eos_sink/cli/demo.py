@@ -1,4 +1,4 @@
-"""``kafka-eos demo``: write real data through Spark into Kafka while processes die, and count the result."""
+"""``kafka-eos demo``: write real data while processes die, and count the result."""
 
 from __future__ import annotations
 

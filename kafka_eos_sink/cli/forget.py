@@ -1,4 +1,4 @@
-"""``kafka-eos forget``: remove a write that has ended for good from the commit log."""
+"""``kafka-eos forget``: remove a write that will not run again from the commit log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ def forget(
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Remove a write that has ended for good from the commit log.
+    """Remove a write that will not run again from the commit log.
 
-    Use it for a job or query that will not run again under this write id: the commit log keeps the newest version of every
-    write id until somebody removes it. The rows in the data topics stay. The sink then no longer knows what was written: a
-    later batch under the write id writes its rows whatever its version is, and a stream that continues from its checkpoint fails with
-    COMMIT_LOG_LOST.
+    The commit log keeps the newest version of every write id until this command removes it. The rows in the data topics
+    stay. Afterwards a batch under the write id writes its rows whatever its version is, and a stream that continues from its
+    checkpoint fails with COMMIT_LOG_LOST.
 
-    The command refuses while anything of the write is open, undecided, or decided and not finished. It shows what it would do
-    and asks on a terminal; elsewhere it needs --yes. Exit status 1 if nobody agreed.
+    The command fails while a transaction of the write is open, or a version is undecided or unfinished. It shows its effect and
+    asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
     Example: kafka-eos forget --write-id kafka-eos/nightly/orders
 

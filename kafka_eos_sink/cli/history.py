@@ -1,4 +1,4 @@
-"""``kafka-eos history``: what each batch of a write wrote, when, and how long it took."""
+"""``kafka-eos history``: rows, time and duration of each batch of a write."""
 
 from __future__ import annotations
 

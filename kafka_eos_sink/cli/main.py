@@ -1,7 +1,7 @@
-"""The command ``kafka-eos``: loads the subcommands and turns failures into one sentence and an exit status.
+"""The command ``kafka-eos``: subcommands, and failures as one sentence with an exit status.
 
-Each subcommand is a module of this package with a function of the same name; its docstring is the help text. What begins with
-"Example:" stands at the end of the help, after the options.
+Each subcommand is a module of this package with a function of the same name; its docstring is the help text. The part from "Example:"
+on follows the options at the end of the help.
 A module is imported only when its command runs or when ``--help`` lists all commands, because some import pyarrow.
 """
 

@@ -1,4 +1,4 @@
-"""``kafka-eos recover``: finish the decided version of a dead write and abort its other open transactions."""
+"""``kafka-eos recover``: finish the decided version of a dead write and abort the rest."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def recover(
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
     of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
     gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
-    write id is fenced, and its batch fails. The command shows what it would do and asks on a terminal; elsewhere it needs
-    --yes. Exit status 1 if nobody agreed, or if a transaction may still be open; the table names it with the reason.
+    write id is fenced, and its batch fails. The command shows its effect and asks for confirmation on a terminal; elsewhere it
+    needs --yes. Exit status 1 without confirmation, or if a transaction may still be open; the table names it with the reason.
 
     Example: kafka-eos recover --write-id kafka-eos/nightly/orders
 
@@ -142,7 +142,7 @@ def _result(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the whole result for ``--json``; ``over`` is true if the transaction is known not to be open."""
+    """Build the whole result for ``--json``; ``over`` means the transaction is not open."""
     decisions = [
         console.fields(decision, "query_id", "version", "resolution", "proven")
         | {

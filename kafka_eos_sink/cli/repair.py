@@ -37,9 +37,9 @@ def repair(
     the transaction open, the transaction is decided, and its coordinator or its marker in the commit log proves that it is
     committed. For other open transactions it prints the command of Kafka's own tool that aborts them.
 
-    The command shows what it would write and asks on a terminal; elsewhere it writes only with --yes. It fences nobody. It
-    needs Read on the topics, and Alter or ClusterAction on the cluster. Exit status 1 if something is not proven or could not
-    be checked.
+    The command shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. It fences no driver. It
+    needs Read on the topics, and Alter or ClusterAction on the cluster. Exit status 1 if a transaction is unproven or a partition
+    could not be checked.
 
     Example: kafka-eos repair --write-id kafka-eos/nightly/orders
 
@@ -88,7 +88,7 @@ def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
 
 
 def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
-    """Build the whole result for ``--json``; ``version`` is null if no newest decision names the transaction."""
+    """Build the whole result for ``--json``; ``version`` is null without a newest decision."""
     findings = [
         console.fields(each, "transactional_id", "start_offset", "version", "reason")
         | {"topic": each.where[0], "partition": each.where[1], "marker": each.verdict.value}
@@ -109,7 +109,7 @@ def _show(done: Repaired, err: bool) -> None:
 
 
 def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, properties: Path | None) -> str:
-    """Say what to do about transactions that are not proven committed."""
+    """Describe what to do about transactions that are not proven committed."""
     tool = ["kafka-transactions.sh", "--bootstrap-server", settings.client.bootstrap_servers_text]
     if properties is not None:
         tool += ["--command-config", str(properties)]

@@ -1,4 +1,4 @@
-"""``kafka-eos resolve``: record what became of a version that the sink cannot prove."""
+"""``kafka-eos resolve``: record the outcome of a version that the sink cannot prove."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resolve(
         int, typer.Option("--version", metavar="V", min=0, help="The version: txnVersion, or the batch id of a stream.")
     ],
     resolution: Annotated[
-        Literal["committed", "rewrite"], typer.Option("--as", help="What the version counts as, see above.")
+        Literal["committed", "rewrite"], typer.Option("--as", help="The outcome to record, see above.")
     ],
     query_id: Annotated[
         str | None,
@@ -34,9 +34,9 @@ def resolve(
     commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Record what became of a version that the sink cannot prove.
+    """Record the outcome of a version that the sink cannot prove.
 
-    Look at the rows in the topic first.
+    Read the rows in the topic first.
 
     committed: the version counts as written, and the next run skips it. Its open transactions are committed; lost rows stay
     lost. If the commit log does not know the stream, or only older versions, the stream continues with the version after V.
@@ -44,8 +44,8 @@ def resolve(
     rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
     --allow-duplicates is given.
 
-    A job or query that still runs under the write id is fenced, and its batch fails. The command shows what it would do and
-    asks on a terminal; elsewhere it needs --yes. Exit status 1 if nobody agreed.
+    A job or query that still runs under the write id is fenced, and its batch fails. The command shows its effect and
+    asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
     Example: kafka-eos resolve --write-id kafka-eos/nightly/orders --version 7 --as committed
 

@@ -1,4 +1,4 @@
-"""``kafka-eos status``: the newest version of each write, from the commit log, as a table or as JSON."""
+"""``kafka-eos status``: the newest version of each write, from the commit log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def status(
     """Show the commit log: versions, rows, times and offsets.
 
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
-    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: somebody else wrote into its
+    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: another program wrote into its
     records, or a piece is gone. Writes without txnAppId leave no entry.
 
     Example: kafka-eos status --write-id kafka-eos/nightly/orders

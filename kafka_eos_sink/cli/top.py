@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.protocol.messages import TransactionState
 
 _SHOWN = 10
-"""Rows of a table. The first ones are those to act on."""
+"""Most rows of a table; the first ones need action first."""
 _WRITES = ("write id", "version", "state", "finished", "rows", "rows/s", "copied")
 _TRANSACTIONS = ("transactional id", "age", "times out in", "blocks")
 _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
@@ -43,7 +43,7 @@ def top(
 ) -> None:
     """Watch writes, open transactions, and which readers they block.
 
-    The oldest open transaction stands first. A blocked partition shows how many offsets read_committed consumers do not see,
+    The oldest open transaction comes first. A blocked partition shows how many offsets read_committed consumers do not see,
     and which transactions hide them. rows/s is the rate of the newest batches, from plan to verify; copied is how many
     aborted transactions the last batch copied. Everything is read from Kafka. Ctrl-C ends the command. Without a
     terminal it prints the view once. `--json` shows all rows and whole lists.
@@ -118,7 +118,7 @@ def _line(text: str, style: str) -> Text:
 def _transaction(state: TransactionState, found: ClusterView) -> console.Row:
     age, time_left = age_and_time_left(state, found.now_ms)
     ending = "" if state.transaction_state == "Ongoing" else state.transaction_state
-    # Not those that no consumer reads, as the commit log.
+    # No consumer reads the commit log under read_committed.
     blocks = {(each.topic, each.partition) for each in found.blocked}.intersection(state.partitions)
     return state.transactional_id, age, ending or time_left, partition_lines(blocks)
 

@@ -89,7 +89,6 @@ def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
 
 
 def topics_table(found: Sequence[TopicSize]) -> Table:
-    """Build a table with one row per topic."""
     columns = ("topic", "partitions", "replicas", "visible offsets", "open transactions")
 
     def row(topic: TopicSize) -> console.Row:

@@ -1,4 +1,4 @@
-"""``kafka-eos transactions``: the open transactions of a cluster, their age, and the partitions they block."""
+"""``kafka-eos transactions``: open transactions, their age, and the partitions they block."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def transactions(
 
 
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
-    """Find the transactions that have begun and not ended, the oldest first; ``timeout_ms`` bounds all requests."""
+    """Find the open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
     deadline = admin.client.clock() + timeout_ms
     # If no broker is reachable, this call raises an error that names the brokers.
     admin.client.any_node(deadline)
@@ -82,7 +82,7 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
 
 
 def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
-    """Return a transaction's age and the time left to its timeout, empty for what is unknown or no longer applies."""
+    """Return a transaction's age and time left as text, empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
     never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == _NEVER_MS
     if age is None:
@@ -91,7 +91,7 @@ def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
 
 
 def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | None]:
-    """Return a transaction's age and the time left to its timeout, None for what is unknown or does not apply."""
+    """Return a transaction's age and time left in ms, None if unknown or not applicable."""
     if state.transaction_start_time_ms < 0:
         return None, None
     # The coordinator's clock can be ahead of this machine's.
@@ -103,7 +103,6 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
 
 
 def transaction_json(state: TransactionState) -> dict[str, Any]:
-    """Return a transaction for ``--json``."""
     names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
     partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
     return console.fields(state, *names) | {"state": state.transaction_state, "partitions": partitions}

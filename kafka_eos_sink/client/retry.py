@@ -45,7 +45,7 @@ class Retry:
         """Record why a request got no response; raise the error if no retry can help."""
         if not isinstance(error, (LostResponse, BrokerUnavailableError)):
             raise error
-        # The deadline itself cut the last try short. An earlier error code tells the user more about the cluster.
+        # The deadline itself cut the last try short. An earlier error code describes the cluster better.
         if not (self._has_code and self.expired):
             self.reason = error.message
             self._node = node_id

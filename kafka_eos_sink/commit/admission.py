@@ -37,20 +37,20 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
             raise _not_the_next_version(plan, batch, newest)
         return None, None
     if newest.status is DecisionStatus.VOID:
-        # None of its rows is visible, so the batch may be another one now.
+        # None of its rows is visible, so this run may write other rows.
         return None, None
     if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
         raise _second_write(plan, batch)
     if newest.resolution is not None:
-        # The operator looked at the rows, so topic, schema and offsets are not compared.
+        # The operator has checked the rows, so topic, schema and offsets are not compared.
         return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve called it {newest.resolution}"
+            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
         )
     return TaskOutcome.ALREADY_COMMITTED, _require_same_batch(plan, batch, newest)
 
 
 def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise in the planner what every task would raise."""
+    """Raise the tasks' error in the planner."""
     admit(plan, batch)
     yield from ()
 
@@ -60,19 +60,19 @@ def _admit_rolled_back(
 ) -> tuple[TaskOutcome | None, str | None]:
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped, whether it was ever written or not: version "
-            f"{newest.version} is (onCheckpointRollback=skip)"
+            f"version {batch.version} of write id {plan.write_id!r} is skipped without a check of its rows, because version "
+            f"{newest.version} is written (onCheckpointRollback=skip)"
         )
     if batch.on_checkpoint_rollback == "rewrite":
         return None, (
-            f"version {batch.version} of write id {plan.write_id!r} is written although version {newest.version} is "
-            "(onCheckpointRollback=rewrite): it is the newest from now on, so the versions above it are written again when they come"
+            f"version {batch.version} of write id {plan.write_id!r} is written after version {newest.version} "
+            "(onCheckpointRollback=rewrite): it is the newest from now on, so later runs write the versions above it again"
         )
     raise _checkpoint_rolled_back(plan, batch, newest)
 
 
 def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> str | None:
-    """Require that the same version is the same write; return a warning if only topic or schema changed."""
+    """Require the same batch for the same version; warn if only topic or schema changed."""
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
@@ -84,32 +84,32 @@ def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecisio
         return None
     return (
         f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
-        f"{newest.schema!r}; the option or the schema has changed since, the new ones count from the next version on"
+        f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on"
     )
 
 
 def _not_the_next_version(plan: Plan, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
-    """A stream's batch does not follow the newest one in the log, so nothing shows whether it was written."""
+    """Nothing proves whether a stream's batch was written if the log lacks the one before it."""
     if newest is None:
         what = (
             f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
             f"{plan.write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or another "
-            "sink began the checkpoint. Look"
+            "sink began the checkpoint. Read"
         )
     else:
         what = (
             f"the commit log of write id {plan.write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
             f"checkpoint continues at batch {batch.version}: the write was set back to a former commit.log.topic or "
             "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote the "
-            "batches between; or somebody removed batches from the checkpoint, by hand or by Spark's repartitioning of a query's "
-            f"state, which takes one. If a commit log knows of batch {batch.version - 1}, give the write that one again; else look"
+            "batches between; or the checkpoint lost batches, by hand or by Spark's repartitioning of a query's state, which takes "
+            f"one. If a commit log holds batch {batch.version - 1}, name it by commit.log.topic; else read"
         )
     answer = resolve_command(plan.write_id, batch.query_id, batch.version - 1, "committed")
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
-        f"{what} whether batch {batch.version} is in the topic already, as after a crash behind its commit (what counts is what a "
-        f"consumer with isolation.level=read_committed shows). Then record up to which batch all are there: {answer} "
-        f"(or --version {batch.version} if that is there, too)",
+        f"{what} the topic with isolation.level=read_committed, to see whether batch {batch.version} is there already, as after a crash "
+        f"behind its commit. Then record the last batch whose rows are all there: {answer} (or --version {batch.version} if its rows "
+        "are there too)",
     )
 
 
@@ -136,19 +136,19 @@ def _second_write(plan: Plan, batch: BatchIdentity) -> WriteRefusedError:
     return WriteRefusedError(
         "DIFFERENT_BATCH",
         f"{version_of(batch.version, plan.write_id)} was already written by this call of the foreachBatch function, so these rows would be "
-        "left out. Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or "
+        "skipped. Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or "
         "without that option, are one write",
     )
 
 
 def _different_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
-    """The same version with other source offsets, or with another topic or schema where no offsets are known."""
+    """The version was committed with other source offsets or, without offsets, another topic or schema."""
     answer = resolve_command(plan.write_id, batch.query_id, batch.version, "committed")
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
         why = (
-            "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Put the offsets of this "
-            "batch in the checkpoint back as they were. Or, if the topic holds every row that the batch now has, since missing ones "
-            f"are never written: {answer}"
+            "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Restore the offsets of this "
+            f"batch in the checkpoint. Or, if the topic holds every row that the batch now has: {answer}; missing rows are then never "
+            "written"
         )
     else:
         why = (

@@ -1,7 +1,7 @@
-"""The records of the commit log: how they are written, and what is believed when they are read.
+"""Write the records of the commit log, and parse them without trust.
 
 Keys are JSON arrays (kind, write id, query id, ...), so two different things never share a key. Values carry a format version; a decision
-in a newer one is rejected. All records of a write id lie in one partition, ``murmur2(W) mod 16``, which never changes (I13).
+in a newer one is rejected. All records of a write id are in one partition, ``murmur2(W) mod 16``, which never changes (I13).
 
 Anybody with the right to Write may append to the log. So `parse_key`, `parse_value` and `parse_decision` are the only places where its
 bytes become known entries. They raise nothing.
@@ -36,13 +36,13 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, is_topic_name
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 FORMAT_VERSION = 2
-"""1 until the row digests went: the same fields, and a digest in each transaction of a decision."""
+"""Format 1 has the same fields, and a row digest in each transaction of a decision."""
 DEFAULT_TOPIC = "__kafka_eos_commits"
 LOG_PARTITIONS = 16
 MAX_RECORD_BYTES = 500_000
-"""A decision larger than this is cut into numbered records of one transaction; below every usual max.message.bytes."""
+"""A larger decision is cut into numbered records; below every usual max.message.bytes."""
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
-"""No batch of ours holds more, of any version of the sink. Readers pass over a larger one."""
+"""Limits of the sink's own batches, in all of its versions. Readers skip a larger batch."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _LARGEST = {
@@ -51,7 +51,7 @@ _LARGEST = {
     "transaction_version": 2**7 - 1,
     "finished_ms": 253_402_300_799_999,  # the year 9999
 }
-"""Of a number; what is larger fits into no request."""
+"""Largest value by field: no request can carry a larger one."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "compact",
@@ -89,8 +89,7 @@ def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> Log
     """Return a barrier.
 
     Args:
-        topic_id: Of the log that its driver has read; zero if it has read none. The record lands in another log if that one is deleted and
-            created again meanwhile.
+        topic_id: Of the log that the driver has read, zero without one. A log that is created again gets the record with the old id.
     """
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 
@@ -100,7 +99,7 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
 
 
 def done_record(decision: Decision, finished_ms: int) -> LogRecord:
-    """Return the hint for people and the next run that a decision is finished. It counts only for the nonce that it names."""
+    """Return the record that a decision is finished: a hint, valid only for its nonce."""
     ranges: dict[str, dict[str, list[int]]] = {}
     for prepared in decision.transactions:
         for part in prepared.offsets:
@@ -120,7 +119,7 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
-    """Return the decision as one record, or as numbered records of one transaction that each hold their count."""
+    """Return the decision as one record, or as numbered pieces that each hold their count."""
     # In ASCII a character is a byte, and each piece is one Produce request, one after the other.
     body = json.dumps(_decision_fields(decision), separators=(",", ":"))
     pieces = [body[i : i + MAX_RECORD_BYTES] for i in range(0, len(body), MAX_RECORD_BYTES)]
@@ -160,7 +159,7 @@ def _decision_fields(decision: Decision) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogKey:
-    """A parsed key; ``rest`` is () for done and barrier, (number,) for decision, (partition,) for part."""
+    """A parsed key; ``rest`` holds the number of a decision's piece, or a part's partition."""
 
     kind: str
     write_id: str
@@ -169,7 +168,7 @@ class LogKey:
 
 
 def parse_key(key: bytes) -> LogKey | None:
-    """Parse the key of one of our records; return None for any other record in the topic."""
+    """Parse the key of a record of the sink; return None for any other record."""
     try:
         fields = json.loads(key)
         # Compaction compares bytes, so each key has one spelling only.
@@ -199,7 +198,7 @@ _VALUES: dict[str, dict[str, Any]] = {
 
 
 def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
-    """Parse a record's value; return its format alone if that is unknown, and None if the sink did not write it."""
+    """Parse a value; return only its format if that is unknown, None if it is foreign."""
     try:
         fields = json.loads(value)
         version: int = _plain(int, fields["format"], "format")
@@ -238,7 +237,7 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `UNREADABLE` if it is none."""
+    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `UNREADABLE`."""
     if type(value) not in (dict, list) or kind in (int, str, bool):
         return _plain(kind, value, name)
     if get_origin(kind) is tuple:
@@ -292,7 +291,7 @@ def append_in_transaction(
 
 
 def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
-    """Append the tombstones of a finished write with a random id in one transaction; warn if that fails."""
+    """Remove a finished write with a random id by tombstones; warn if that fails."""
     error = yield from commit_in_transaction(driver, tombstones(decision), base_sequence)
     if error != ErrorCode.NONE:
         yield Warn(
@@ -303,9 +302,9 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
 ) -> Procedure[int | None]:
-    """Append records in the driver's transaction and commit it; return the first error code, None for a lost response.
+    """Append records in the driver's transaction and commit it; return the first error code.
 
-    A newer driver fences the transaction, so a late tombstone never removes a record of that driver.
+    None stands for a lost response. A newer driver fences the transaction, so a late tombstone never removes one of its records.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:

@@ -1,4 +1,4 @@
-"""What DescribeTransactions proves of one transaction, by producer id, epoch and state (KIP-890's epochs)."""
+"""Derive a transaction's outcome from DescribeTransactions (epochs of KIP-890)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 class CoordinatorVerdict(Enum):
-    """What a coordinator proves of one transaction."""
+    """The coordinator's proof about one transaction."""
 
     ENDING = "open, or its markers are to be written by the coordinator itself"
     COMMITTED = "complete, as only its commit leaves the id"
@@ -19,7 +19,7 @@ class CoordinatorVerdict(Enum):
 
 
 def verdict_on(described: TransactionDescription | None, identity: ProducerIdentity) -> CoordinatorVerdict:
-    """Return what the coordinator of the identity's transactional id proves of exactly this transaction."""
+    """Return the coordinator's proof about exactly this transaction."""
     if described is None:
         return CoordinatorVerdict.GONE_ON
     if described.is_of(identity) and (described.is_open or described.is_ending):
@@ -34,5 +34,6 @@ def verdict_on(described: TransactionDescription | None, identity: ProducerIdent
 
 
 def bump_of(identity: ProducerIdentity) -> int:
-    """Return by how much an end raises the epoch: below version 2 not at all, unless the coordinator itself aborts."""
+    """Return by how much EndTxn raises the epoch: 1 from version 2 on (KIP-890)."""
+    # Below version 2, only an abort by the coordinator itself, as after a timeout, raises the epoch.
     return 1 if identity.transaction_version >= 2 else 0

@@ -16,20 +16,20 @@ from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, Proced
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
-"""transaction.timeout.ms of a transaction that the coordinator never aborts (Kafka 4.1+ where the broker allows it)."""
+"""transaction.timeout.ms that disables the timeout (Kafka 4.1+, if the broker allows it)."""
 MAX_MARGIN_MS = 60_000
 
 
 def timeout_margin_ms(timeout_ms: int) -> int:
-    """Return the time that the decision and the ends after it need before the timeout. It affects liveness only."""
+    """Return the time to reserve for decision and EndTxn before the timeout (liveness only)."""
     return min(timeout_ms // 10, MAX_MARGIN_MS)
 
 
 def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]:
-    """Raise `TransactionAbortedError` ``TRANSACTION_TOO_OLD`` if a sibling's finished work is proven lost.
+    """Raise `TransactionAbortedError` ``TRANSACTION_TOO_OLD`` if a sibling's finished work is lost.
 
-    Proven means: the newest part record of a partition is of this batch and has an ABORT marker, and none of the partition's ids has
-    a transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
+    The proof: a partition's newest part record is of this batch and has an ABORT marker, and none of the partition's ids has an open
+    transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
     """
     timeout = plan.transaction_timeout_ms
     now: int = yield WallClock()

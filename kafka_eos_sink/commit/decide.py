@@ -116,7 +116,7 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
 def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
     """On every partition the open transaction begins where the task's records begin.
 
-    Earlier: the marker of an aborted attempt was passed over (KAFKA-20734), and one COMMIT would make its records visible with
+    Earlier: the marker of an aborted attempt was missing (KAFKA-20734), and one COMMIT would make its records visible with
     ours. Later, or none open: somebody ended it under the task (by hand, or below version 2 by an exact abort).
     """
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))

@@ -1,4 +1,4 @@
-"""Who holds a write id: the transactional id ``W.driver`` at its coordinator.
+"""The owner of a write id: the transactional id ``W.driver`` at its coordinator.
 
 A newer driver fences an older one by InitProducerId of this id. The coordinator's state of it therefore shows whether a driver
 still holds the write id.
@@ -15,7 +15,7 @@ from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
-"""Of every transaction of W.driver. It lasts for milliseconds, and a longer one would block the readers of the commit log."""
+"""Timeout of W.driver's transactions. They last for milliseconds; a longer one would block readers of the commit log."""
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
@@ -30,7 +30,7 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
 
 
 def after_end(driver: ProducerIdentity) -> ProducerIdentity:
-    """Return the identity of W.driver's next transaction, if no response said it: from version 2 on its end bumps the epoch."""
+    """Return the identity after an EndTxn with a lost response: version 2 bumps the epoch."""
     return replace(driver, producer_epoch=driver.producer_epoch + 1) if driver.transaction_version >= 2 else driver
 
 
@@ -41,7 +41,7 @@ def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
 
 
 def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:
-    """What the coordinator knows of W.driver."""
+    """Return the coordinator's state of W.driver, None if it does not know the id."""
     driver_id = driver.transactional_id
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
     return described.get(driver_id)
@@ -53,8 +53,8 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
 
     A task calls this twice. Before its first row: a committed transaction of this batch may have freed the attempt's id. If the broker
-    left out its marker (KAFKA-20734), the attempt would join it, and its abort would discard committed rows. After its last request:
-    the driver may have looked for losing attempts before this one began its transaction.
+    omitted its marker (KAFKA-20734), the attempt would join it, and its abort would discard committed rows. After its last request:
+    the driver may have searched for losing attempts before this one began its transaction.
     """
     driver_id, mine = driver_transactional_id(plan.write_id), plan.driver
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))

@@ -1,4 +1,4 @@
-"""Procedures that read the commit log, and refuse one that cannot be relied on."""
+"""Procedures that read the commit log and reject an incomplete one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedu
         log_id: Topic id of the log that the caller knows, from the view or another one; zero if it knows none.
 
     Raises:
-        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if nothing comes for two minutes. A new leader below min.insync.replicas never
-            shows what the old one acknowledged.
+        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE after two minutes without a record. A new leader below min.insync.replicas does
+            not advance its high watermark to the records that the old one acknowledged.
         WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log was deleted and created again since it was known.
     """
     if view.topic_id.int and end_offset < view.next_offset:
@@ -52,7 +52,7 @@ def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedu
 
 
 def read_to_end(view: LogView) -> Procedure[None]:
-    """Feed the view up to the end that the log has now."""
+    """Feed the view up to the current end of the log."""
     # Other writes extend the partition all the time, so its end is fixed at the first chunk.
     end: int | None = None
     while True:
@@ -119,7 +119,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
 
 
 def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Refuse open transactions of a write id that this log does not know: another log may hold their decision.
+    """Reject open transactions of an unknown write id: another log may hold their decision.
 
     Call it before the caller appends a barrier.
 
@@ -128,7 +128,7 @@ def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Proced
     """
     if not opened or not view.is_empty:
         return
-    # Their plan appended a barrier before it opened the first of them, possibly between our read and our list.
+    # Their plan appended a barrier before their first request, possibly between this procedure's read and list.
     yield from read_to_end(view)
     if view.is_empty:
         raise refusals.not_this_commit_log(view.write_id or "", opened)

@@ -1,4 +1,4 @@
-"""Finds and ends the open transactions of a write id, which block its readers until somebody ends them.
+"""Finds and aborts the open transactions of a write id, which block its readers.
 
 Rules (docs/protocol.md, I11):
 
@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LIST_WITHIN_MS = 5_000
-"""For how long a driver waits for the list. What it misses blocks readers until the next list, and is never decided."""
+"""For how long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
 
 
 def list_open(
@@ -66,7 +66,7 @@ def end_open(
     Args:
         undecided_ids: Transactional ids in decisions that are not proven finished.
     """
-    # A transaction under a later epoch of such an id stays open as well. Where the broker left out the decided one's marker
+    # A transaction under a later epoch of such an id stays open as well. If the broker omitted the marker of the decided one
     # (KAFKA-20734), the later one has joined it, and its ABORT would discard committed records.
     ends = tuple(
         End(identity=identity, commit=False)

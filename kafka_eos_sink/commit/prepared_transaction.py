@@ -1,4 +1,4 @@
-"""What travels between planner, tasks, driver and commit log: plain values, picklable, without I/O.
+"""The picklable values that planner, tasks, driver and commit log exchange.
 
 A task leaves its transaction open and hands its exact identity to the driver (the committable of Flink's KafkaSink);
 the driver writes the identities that it commits into a decision.
@@ -17,7 +17,7 @@ from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Where a task's records lie in one topic-partition; both offsets inclusive."""
+    """The offsets of a task's records in one topic-partition, both inclusive."""
 
     topic: str
     partition: int
@@ -27,11 +27,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """A task attempt's flushed, still open transaction: all that is needed to commit it, and to find out later what became of it.
+    """A task attempt's flushed, open transaction, with all that commit and recovery need.
 
-    ``partition`` is Spark's. ``part_offset`` is the offset of its part record in the commit log. ``offsets`` and ``rows`` say where its
-    records lie and how many there are, from which they can be copied. ``proven`` marks an entry that a decision repeats from an earlier
-    one because its commit was proven: it is kept in the record and never ended again.
+    ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
+    ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision was proven to commit the entry, which is then never
+    ended again.
     """
 
     partition: int
@@ -46,10 +46,11 @@ class PreparedTransaction:
 class Decision:
     """The record that makes a batch committed: exactly these transactions, and no others.
 
-    ``driver`` is the identity whose transaction carries the record: its marker's epoch tells whether it counts.
-    ``nonce`` is that of the batch's plan, followed by ``~1`` in the decision that replaces this one's lost transactions by copies.
-    ``resolution`` is set where an operator decided (``kafka-eos resolve``) and names no transaction. ``foreach_call`` is the last
-    `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of the sink wrote the record.
+    ``driver`` is the identity whose transaction carries the record. The record counts only with a COMMIT marker of that epoch.
+    ``nonce`` is that of the plan; a decision that replaces lost transactions by copies appends ``~1``.
+    ``resolution`` is set if an operator decided (``kafka-eos resolve``); the decision then names no transaction.
+    ``foreach_call`` is the last `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of
+    the sink wrote the record.
     """
 
     write_id: str
@@ -81,20 +82,20 @@ def plan_nonce(nonce: str) -> str:
 
 
 class DecisionStatus(Enum):
-    """What is proven of a decision's transactions."""
+    """The proven outcome of a decision's transactions."""
 
     FINISHED = "finished"
     """Every named transaction is committed and visible."""
     VOID = "void"
-    """Every named transaction is proven aborted, and its records could not be copied: the batch runs anew."""
+    """Every named transaction is aborted and could not be copied: the batch runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDecision:
-    """The newest decision of a query id after recovery, with which the tasks of the next batch compare theirs.
+    """The newest decision of a query id after recovery; tasks compare their batch with it.
 
-    ``resolution`` and ``foreach_call`` are those of the decision. ``proven`` is False where the right to Read the data topics is missing
-    and readers were held up.
+    If ``resolution`` is set, an operator decided and tasks compare only the version. ``proven`` is False if Read on the data topics was
+    missing while readers were blocked. ``foreach_call`` is that of the decision.
     """
 
     query_id: str
@@ -111,12 +112,12 @@ class SettledDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What ``take_over`` found, pickled into the writer: the driver's identity, a fresh nonce, the settled decisions.
+    """The result of ``take_over``, pickled into the writer.
 
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
-    ``log_offset`` is an offset of the commit log below which nothing of this batch lies (0 where the plan did not read it), ``log_id``
-    the topic id of the log that the plan has read (zero where it read none).
-    ``left_open``: open before the fence and left alone, since a decision names their ids of which it is not proven that readers see it.
+    The commit log has no record of this batch below ``log_offset`` (0 if the plan did not read the log). ``log_id`` is the topic id of
+    the log that the plan has read (zero if it read none).
+    ``left_open``: transactions left open, because an unproven decision names their ids.
     ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
 
@@ -138,7 +139,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIdentity:
-    """What identifies a write: two writes with the same values are the same one (I15).
+    """The values that identify a batch: batches with equal values are the same batch (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too.
     ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to. Only tasks know it.
@@ -168,12 +169,12 @@ class TaskOutcome(Enum):
     EMPTY = "empty"
     ALREADY_COMMITTED = "already committed"
     OVERTAKEN = "overtaken"
-    """Nothing of it will be named: the batch is decided without this attempt, or a newer driver has taken over."""
+    """The batch was decided without this attempt, or a newer driver has fenced its driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage:
-    """What a task hands to the driver; the last three fields are figures for people."""
+    """A task's message to the driver; the last three fields are figures for people."""
 
     plan: Plan
     query_id: str

@@ -1,4 +1,4 @@
-"""Proves that the transactions of a decision have ended as it says: by their markers, and by what readers see."""
+"""Proves by markers and by Fetch that a decision's transactions ended as decided."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ Written = tuple[ProducerIdentity, OffsetRange]
 """What a transaction has in one data partition."""
 
 HOLDERS_AFTER_MS = 1_000
-"""How long to wait before asking who blocks readers, and between such requests: usually a marker is on its way, and a leader describes all
-producers of a day."""
+"""Wait before the first DescribeProducers, and between two. Usually a marker arrives sooner, and a response is large: it lists
+all producers of a day."""
 MARKERS_WITHIN_MS = 10_000
-"""How long to wait for markers in the commit log if the rows are proven visible without them."""
+"""Wait for markers in the commit log if the rows are proven visible without them."""
 HIDDEN_READERS_MS = 10_000
-"""How long to wait for readers to pass our rows where the right to see who holds them up is missing."""
+"""Wait for readers to pass the batch's rows if DescribeProducers is not permitted."""
 
 
 def verify_markers(
     decision: Decision, committed: Sequence[PreparedTransaction], deadline: int, *, visible: bool
 ) -> Procedure[bool]:
-    """Read the COMMIT markers in the commit log: EndTxn responds before they are written. Return whether all are there.
+    """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
-    If the data topics prove that the rows are visible, a marker that a broker has omitted in the commit log only (KAFKA-20734) stops
-    nobody: the coordinator's report replaces it, and a warning names what blocks the cleaning of the log.
+    EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). If the data topics
+    prove that the rows are visible, the coordinator's state replaces that marker. A warning names the producer that blocks log cleaning.
     """
     if not committed:
         return True
@@ -68,7 +68,7 @@ def verify_markers(
             elif outcome is not Outcome.COMMITTED:
                 raise refusals.unresolved(
                     decision,
-                    f"the coordinator says that {prepared.identity.transactional_id} is committed, but the commit log holds "
+                    f"the coordinator reports {prepared.identity.transactional_id} as committed, but the commit log holds "
                     f"{marker.type.value if marker else 'no'} marker for it; markers were written by hand",
                 )
         if not missing:
@@ -81,12 +81,12 @@ def verify_markers(
             raise refusals.marker_missing(
                 decision,
                 f"the coordinator committed {missing[0].identity.transactional_id}, but its marker is missing in the commit log "
-                f"(and of {len(missing) - 1} more). The broker may have left out a partition without a leader (KAFKA-20734)",
+                f"(and of {len(missing) - 1} more). The broker may have omitted it while the partition had no leader (KAFKA-20734)",
             )
 
 
 def _are_complete(committed: Sequence[PreparedTransaction]) -> Procedure[bool]:
-    """Whether their coordinators still know exactly these transactions, as committed, with every marker that they will ever write."""
+    """Whether the coordinators report exactly these transactions as CompleteCommit."""
     identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
     return all(
@@ -105,9 +105,9 @@ def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, i
 
 
 def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[bool]:
-    """A read_committed reader can pass our last offset on every data partition, or only others hold it up.
+    """Wait until no transaction of the decision blocks read_committed consumers.
 
-    False where the right to see who holds it up is missing, and only the coordinators' word stands for the rest.
+    Return False if DescribeProducers is not permitted, so that only the coordinators' state proves the rest.
     """
     waiting = _last_offsets(committed)
     started: int = yield Now()
@@ -126,6 +126,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
             return True
         looks += 1
         now: int = yield Now()
+        # Not at the first look: the coordinator is usually still writing the markers.
         if looks > 1 and now >= asks_at:
             asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)
@@ -162,7 +163,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
 
 
 def _is_before(last: int, stable: int | None) -> bool:
-    """Whether readers do not pass an offset yet. Those of a deleted topic never will."""
+    """Whether the last stable offset does not exceed an offset; False for a deleted topic."""
     return stable is not None and stable <= last
 
 
@@ -171,10 +172,12 @@ def _holders(
     last_offsets: Mapping[tuple[str, int], int],
     stable: Mapping[tuple[str, int], int | None],
 ) -> Procedure[tuple[frozenset[tuple[str, int]], dict[tuple[str, int], int]]]:
-    """Who still holds readers below our last offsets: partitions where that cannot be seen, and those that only others hold.
+    """Find which producers block readers below the batch's last offsets.
 
-    Where nobody holds them the end of our transaction is not on all replicas yet: readers will pass, but do not yet. Without the right
-    to look, readers who stand exactly where one of ours begins are held by that one, since that is where the first open one begins.
+    Returns:
+        The partitions whose blocker is hidden, and the other partitions that only foreign producers block, with a producer id. A
+        partition without a blocker is in neither: some replica lacks the marker, and readers pass soon. Without permission, a last
+        stable offset at the first offset of the batch's own transaction proves that this transaction blocks the partition.
     """
     producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
         tuple(last_offsets)
@@ -188,7 +191,7 @@ def _holders(
     hidden, others = set(), {}
     for where, last in last_offsets.items():
         if where not in producers or where not in stable:
-            continue  # could not be asked now
+            continue  # its leader did not respond
         remembered = producers[where]
         if remembered is None:
             if stable[where] not in begins[where]:
@@ -206,21 +209,23 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
     for transactional_id, found in described.items():
         own = identities[transactional_id]
-        # A higher epoch is a later transaction of the id, which somebody began after ours was complete.
+        # A higher epoch belongs to a later transaction of the id, begun after this one was complete.
         if found is not None and found.is_open and found.is_of(own):
             raise refusals.pending(decision, f"{transactional_id} is {found.state} at its coordinator")
     yield Warn(
-        "without the right to Read the data topics it cannot be proven that readers see the committed rows; the coordinator "
-        "calls every transaction complete",
+        "not proven that readers see the committed rows: the Read permission on the data topics is missing; the coordinators "
+        "report every transaction as complete",
         about="Read after the decision",
     )
 
 
 def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
-    """What the witness calls aborted must not be readable in the data topics: a marker of the commit log that was passed over
-    (KAFKA-20734) can be followed by that of a later transaction of the id, which speaks for ours as well."""
+    """Raise `UNRESOLVED` if readers see rows that the commit log proves aborted.
+
+    If the commit log lacks a marker (KAFKA-20734), the ABORT of a later transaction of the id ends both transactions there.
+    """
     look = yield from look_at(written_by(lost))
-    # If readers do not get there, the partition itself shows it.
+    # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
     hidden = look.untold if look.may_read else ()
     committed: tuple[bool | None, ...] = (yield AreCommitted(hidden)) if hidden else ()
     answers = list(zip(hidden, committed, strict=True))
@@ -234,7 +239,7 @@ def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]
 
 
 def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[None]:
-    """Without a marker behind them, records belong to a transaction that is open there, or their outcome is unknown for now."""
+    """Raise unless the transaction of each record without a marker is open."""
     if not unmarked:
         return
     where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in unmarked))
@@ -251,8 +256,7 @@ def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Of transactions that no coordinator holds open: what readers see of them, and what nobody can tell now, since readers do not get
-    there or there is no right to Read."""
+    """Ranges that readers see, and ranges that a blocked reader or a missing permission hides."""
 
     seen: tuple[Written, ...] = ()
     untold: tuple[Written, ...] = ()
@@ -260,12 +264,12 @@ class Look:
 
 
 def written_by(transactions: Iterable[PreparedTransaction]) -> tuple[Written, ...]:
-    """What they have in the data partitions."""
+    """Return each transaction's ranges in the data partitions."""
     return tuple((prepared.identity, part) for prepared in transactions for part in prepared.offsets)
 
 
 def look_at(written: Sequence[Written]) -> Procedure[Look]:
-    """Ask the data partitions themselves, as a reader would."""
+    """Fetch the ranges under read_committed, as a consumer does."""
     if not written:
         return Look()
     aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(
@@ -294,7 +298,10 @@ def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> boo
 def verify_no_foreign_abort(
     decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
 ) -> Procedure[None]:
-    """Markers can be written by hand (WriteTxnMarkers): a reader's own list of aborted transactions must not hold ours."""
+    """Raise `UNRESOLVED` if a Fetch response lists a committed transaction as aborted.
+
+    Operators can write markers by hand (WriteTxnMarkers).
+    """
     owners: dict[OffsetRange, PreparedTransaction] = {
         part: prepared for prepared in committed for part in prepared.offsets
     }
@@ -309,5 +316,5 @@ def verify_no_foreign_abort(
             raise refusals.unresolved(
                 decision,
                 f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"
-                f"{part.partition} calls its records from offset {part.first_offset} aborted; a marker was written by hand",
+                f"{part.partition} lists its records from offset {part.first_offset} as aborted; a marker was written by hand",
             )

@@ -1,7 +1,4 @@
-"""The errors of the commit protocol: what happened, to which write, and the command that helps.
-
-The procedures decide when to raise one. Its sentences stand here, so that a procedure reads without them.
-"""
+"""The error texts of the commit protocol, each with the command that helps."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 _ON_THE_CLUSTER = " --bootstrap-servers ... --write-id "
 TIMEOUT_WAYS_OUT = (
     "Use smaller batches, or more tasks at a time, or a larger kafka.transaction.timeout.ms (up to the broker's "
-    "transaction.max.timeout.ms; 2147483647 never times out where the broker allows it)"
+    "transaction.max.timeout.ms; 2147483647 disables the timeout if the broker allows it)"
 )
 
 
@@ -46,7 +43,7 @@ def on_commit_log(message: str, log_topic: str) -> str:
 
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
-    """List where some transactions have their records, for a person to look at: ``topic-partition [first..last]``."""
+    """List the offsets of transactions for a person: ``topic-partition [first..last]``."""
     ranges = [
         f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
         for entry in prepared
@@ -65,17 +62,17 @@ def version_of(version: int, write_id: str) -> str:
     return f"version {version} of write id {write_id!r}"
 
 
-def resolve_command(write_id: str, query_id: str, version: int, answers: str) -> str:
+def resolve_command(write_id: str, query_id: str, version: int, resolution: str) -> str:
     # A batch write has one query id. A stream's prefix may have served several checkpoints.
     of_query = "" if query_id == BATCH_QUERY_ID else f" --query-id {shlex.quote(query_id)}"
-    return command("resolve", write_id, f" --version {version} --as {answers}{of_query}")
+    return command("resolve", write_id, f" --version {version} --as {resolution}{of_query}")
 
 
-# who holds the write id
+# the owner of the write id
 
 
 def fenced(write_id: str, why: str) -> FencedError:
-    """``why``: where the driver or the task noticed it."""
+    """``why`` names the request that showed it."""
     return FencedError(
         "FENCED",
         f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "
@@ -86,8 +83,8 @@ def fenced(write_id: str, why: str) -> FencedError:
 def unknown_write_id(write_id: str) -> WriteRefusedError:
     return WriteRefusedError(
         "UNKNOWN_WRITE_ID",
-        f"the commit log knows nothing of the write id {write_id!r}, and nothing is open under it. A batch write's is "
-        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's is its "
+        f"the commit log holds nothing of write id {write_id!r}, and no transaction of it is open. A batch write's id is "
+        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
         "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos commits lists them",
     )
 
@@ -96,7 +93,7 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
         f"{len(opened)} transactions of write id {write_id!r} are open (first: {opened[0].transactional_id}), but this commit log "
-        "knows nothing of it. They belong to a run with another commit.log.topic, where they may be decided. Ending them could "
+        "holds nothing of it. They belong to a run with another commit.log.topic, where they may be decided. Ending them could "
         "lose rows, so nothing was touched. Name that log: kafka-eos recover --bootstrap-servers ... --commit-log-topic ... "
         f"--write-id {shlex.quote(write_id)}. If that log was lost, wait for their transaction.timeout.ms, or abort them: the same "
         "command on this log with --abort-unknown",
@@ -107,7 +104,7 @@ def log_created_again(write_id: str) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
         f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
-        "decided transactions that are still open, so nothing was ended. Run it again; if transactions are open, it names them",
+        "decided transactions that are still open, so nothing was ended. Run it again; the error names transactions that are still open",
     )
 
 
@@ -141,9 +138,9 @@ def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedE
 def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
     return DecisionPendingError(
         "DECISION_UNKNOWN",
-        f"whether {version_of(decision.version, decision.write_id)} is decided is not known: {why}. Its rows may be in the topic, "
-        "or come into it when Spark's abort finishes the batch, so do not write them again before you know. The next run with the same "
-        f"id finds out, or: {command('recover', decision.write_id)}",
+        f"it is not known whether {version_of(decision.version, decision.write_id)} is decided: {why}. Its rows may be visible, or "
+        "become visible when Spark's abort finishes the batch. Do not write them again before the outcome is known. The next run with the "
+        f"same id finds it, or: {command('recover', decision.write_id)}",
     )
 
 
@@ -163,8 +160,8 @@ def pending(decision: Decision, what: str) -> DecisionPendingError:
 def unresolved(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "UNRESOLVED",
-        f"{version_of(decision.version, decision.write_id)}: {what}. Whether its rows are visible cannot be proven, so "
-        "nothing was written; look at the topic and answer with: "
+        f"{version_of(decision.version, decision.write_id)}: {what}. No proof shows whether its rows are visible, so nothing was "
+        "written; read the topic, and then record the outcome: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed|rewrite"),
     )
 
@@ -173,13 +170,13 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
-        f"leave it as it is: {resolve_command(decision.write_id, decision.query_id, decision.version, 'committed')}; or create the "
+        f"keep it without them: {resolve_command(decision.write_id, decision.query_id, decision.version, 'committed')}; or create the "
         "topic, and write all its rows again, those in other topics a second time: --as rewrite --allow-duplicates",
     )
 
 
 def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
-    """A marker that a broker may have left out (KAFKA-20734) keeps a committed batch from its readers."""
+    """A broker may have omitted a marker (KAFKA-20734), so readers of a committed batch are blocked."""
     return pending(
         decision,
         f"{what}: {command('repair', decision.write_id)}. Do not use the stock kafka-transactions.sh abort: it would discard "
@@ -190,8 +187,8 @@ def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
 def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} is committed and visible, but a broker has omitted the marker of "
-        f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). Nothing waits for it, but the "
-        f"partition of the log is not cleaned any more until it is written: {command('repair', decision.write_id)}"
+        f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). No reader waits for it, but "
+        f"compaction of that log partition stops until the marker is written: {command('repair', decision.write_id)}"
     )
 
 
@@ -209,7 +206,7 @@ def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
 def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "
-        f"copied from the log: {'; '.join(gone)}. None of them is visible: the version may be written anew"
+        f"copied from the log: {'; '.join(gone)}. None of them is visible: the next run may write the version again"
     )
 
 
@@ -220,7 +217,7 @@ def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Seq
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
         f"with {sum(entry.rows for entry in lost)} rows, were aborted before they could be committed (by the transaction timeout, or by "
         f"hand), and their rows cannot be copied from the log: {'; '.join(why)}. Nothing was copied. Once the rows can be read again, the "
-        "next run copies them. If they are gone for good, leave the version as it is: "
+        "next run copies them. If they are gone for good, keep the version without them: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
-        + "; or write it again, the visible rows a second time: --as rewrite --allow-duplicates",
+        + "; or write all of it again, with duplicates of the visible rows: --as rewrite --allow-duplicates",
     )

@@ -26,14 +26,14 @@ from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleLimits:
-    """``deadline_ms``: for how long to wait for proofs, from the start of settling (delivery.timeout.ms)."""
+    """``deadline_ms`` (delivery.timeout.ms) limits the wait for proofs."""
 
     deadline_ms: int = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of a decision's transactions: ``lost`` are proven aborted, the others committed.
+    """The outcome of a decision's transactions: ``lost`` are aborted, the others committed.
 
     ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
     a COMMIT marker is missing in the commit log.
@@ -57,13 +57,12 @@ def settle(
 
     Args:
         nonce: For the barrier, if one is needed.
-        losers: Open transactions of the same batch that it does not name. They are aborted in the same pass, because they would block
-            the readers for which the proofs wait.
-        recovering: Also check for markers that somebody wrote by hand.
+        losers: Open transactions of the batch that the decision does not name. The same pass aborts them: the proofs wait for readers,
+            which they block.
+        recovering: Also check for markers written by hand.
 
     Raises:
-        DecisionPendingError: DECIDED_NOT_FINISHED if a proof did not come in time, UNRESOLVED if there is none, TOPIC_GONE if a topic
-            was deleted.
+        DecisionPendingError: DECIDED_NOT_FINISHED if a proof was late, UNRESOLVED without a proof, TOPIC_GONE if a topic was deleted.
     """
     decision = found.decision
     started: int = yield Now()
@@ -88,6 +87,7 @@ def settle(
                 f"{unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
             )
     try:
+        # Visibility before markers: once proven, it lets `verify_markers` accept a missing marker in the commit log.
         yield from require_not_readable(decision, lost)
         proven = yield from verify_visible(decision, answered, deadline)
         if recovering:
@@ -122,7 +122,7 @@ def _sort_answers(
         elif result.error in END_TXN_REJECTED:
             doubtful.append(prepared)
         else:
-            code = "no answer" if result.error is None else ErrorCode.of(result.error).name
+            code = "no response" if result.error is None else ErrorCode.of(result.error).name
             detail = f"; {result.detail}" if result.detail else ""
             raise refusals.pending(
                 decision,

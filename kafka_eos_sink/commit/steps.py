@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
 POLL_MS = 20
-"""Between two looks at something that another machine is about to finish."""
+"""Between two requests for a state that a broker is about to change."""
 
 
 class DataTopicGoneError(BrokerRefusedError):
@@ -32,10 +32,10 @@ class DataTopicGoneError(BrokerRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
-    """List, on all brokers, the open transactions whose id begins with ``write_id + '.'``. Result: tuple of transactional ids.
+    """List the open transactions of all brokers whose id begins with ``write_id + '.'``.
 
-    ``within_ms`` replaces the usual deadline. What a broker coordinates that does not respond by then is missing from the result, and
-    the user is warned.
+    Result: tuple of transactional ids. ``within_ms`` replaces the usual deadline. The transactions of a broker that does not respond
+    by then are missing from the result, and a warning names the broker.
     """
 
     write_id: str
@@ -44,7 +44,7 @@ class ListOpenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions:
-    """Result: dict from transactional id to `TransactionDescription`, or None if the coordinator does not know the id.
+    """Result: dict from transactional id to `TransactionDescription`, None for an unknown id.
 
     ``within_ms`` replaces the usual deadline.
     """
@@ -55,7 +55,7 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A coordinator's view of a transactional id; ``partitions`` are those of the open transaction: (topic, partition)."""
+    """The coordinator's state of a transactional id; ``partitions`` of the open transaction."""
 
     state: str
     producer_id: int
@@ -79,7 +79,7 @@ class TransactionDescription:
 
     @property
     def is_free(self) -> bool:
-        """Whether the id carries no transaction. The sink does not touch an id in a state that it does not know."""
+        """Whether the id has no transaction. An unknown state counts as not free."""
         return self.state in FREE_STATES
 
 
@@ -112,7 +112,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AddPartition:
-    """AddPartitionsToTxn for the commit log's partition, below transaction version 2. Result: error code."""
+    """AddPartitionsToTxn for the commit log, below transaction version 2. Result: error code."""
 
     identity: ProducerIdentity
 
@@ -128,9 +128,9 @@ class AppendInTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """``error`` 0 and the offset of the first record, or the code that ended the attempt, or None for a lost response.
+    """``error`` is 0 for success, None for a lost response; ``offset`` of the first record.
 
-    ``earlier_error`` is the code of a try before a lost one, for error messages only.
+    ``earlier_error`` is the code before a lost response, for error messages only.
     """
 
     error: int | None
@@ -140,7 +140,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroupOffsets:
-    """AddOffsetsToTxn and TxnOffsetCommit in the driver's transaction. Result: error code, None for a lost response."""
+    """Commit offsets in the driver's transaction. Result: error code, None if lost."""
 
     identity: ProducerIdentity
     group_id: str
@@ -164,9 +164,9 @@ class EndTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndResult:
-    """``error`` is 0 for success, None for a lost response. From version 2 on it holds the bumped identity.
+    """``error`` is 0 for success, None for a lost response; from version 2 on with the new identity.
 
-    ``unanswered`` is true if any try had no response, so that the coordinator may still receive it. ``detail`` is for error messages only.
+    ``unanswered`` is true if any try had no response: the coordinator may still receive it. ``detail`` is for error messages only.
     """
 
     error: int | None
@@ -178,7 +178,7 @@ class EndResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read the commit log's partition, read_uncommitted, from an offset; ``wait`` briefly for data. Result: `LogChunk`."""
+    """Read the commit log under read_uncommitted; ``wait`` briefly for data. Result: `LogChunk`."""
 
     offset: int
     wait: bool = True
@@ -188,7 +188,7 @@ class MarkerType(Enum):
     COMMIT = "COMMIT"
     ABORT = "ABORT"
     EMPTY = "EMPTY"
-    """A control batch without its record: compaction took the marker (of an aborted transaction) and left the batch."""
+    """An empty control batch: compaction removed the marker of an aborted transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +215,10 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """Records and markers in offset order, where to read on, and where the partition starts and ends (its high watermark) now.
+    """Records and markers in offset order; ``end_offset`` is the high watermark.
 
-    ``topic_id`` is another one after the log was deleted and created again, and zero if the cluster has no topic ids. ``passed_over``
-    is the last offset of the last batch that could not be read, -1 if there was none.
+    ``topic_id`` changes if the log is deleted and created again. It is zero if the cluster has no topic ids. ``passed_over`` is the last
+    offset of the last unreadable batch, -1 if there was none.
     """
 
     entries: tuple[ReadRecord | Marker, ...]
@@ -231,14 +231,14 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogPolicy:
-    """The commit log topic's ``cleanup.policy``. Result: str, or None if the right to read it is missing."""
+    """The commit log's ``cleanup.policy``. Result: str, None without DescribeConfigs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastStableOffsets:
-    """Result: dict from (topic, partition) to the last stable offset, or to None if only other topics exist any more.
+    """Result: dict from (topic, partition) to the last stable offset, None for a deleted topic.
 
-    A partition that does not respond is missing. ``last_offsets`` are this write's last ones there.
+    A partition that does not respond is missing. ``last_offsets`` are the batch's last offsets there.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -247,8 +247,11 @@ class LastStableOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Result: dict from (topic, partition) to a dict from producer id to (epoch, current transaction's start offset or -1);
-    None in its place if the principal lacks Read on the topic, missing if the partition does not respond."""
+    """Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset).
+
+    The start offset of a producer without a transaction is -1. The inner dict is None if the principal lacks Read on the topic. A
+    partition that does not respond is missing.
+    """
 
     partitions: tuple[tuple[str, int], ...]
 
@@ -257,21 +260,22 @@ class Unseen(Enum):
     """Why readers do not see a range of offsets."""
 
     GONE = "gone"
-    """Nothing of it is left: retention, the cleaner, or the deletion of the topic removed it."""
+    """Retention, compaction or the deletion of the topic removed all of it."""
     HELD = "held"
     """An open transaction blocks it, or its leader does not show it yet."""
 
 
 Listed = tuple[tuple[int, int], ...] | Unseen
-"""What a partition calls aborted in a range: producer ids and first offsets."""
+"""(producer id, first offset) of each aborted transaction that a Fetch response lists for a range."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Fetch read_committed what is left of each range. Result: dict from range to the tuple of (producer id, first offset) that the
-    broker calls aborted from there on, or to `Unseen`; or None for the whole answer where the principal lacks Read on a topic.
-    ``producer_ids``, where given one for each range: what is asked for is what is left of its batches, since the cleaner forgets an
-    aborted transaction together with its records."""
+    """Fetch each range under read_committed. Result: dict from range to `Listed`.
+
+    The result is None if the principal lacks Read on a topic. With ``producer_ids``, one per range, only batches of that producer count:
+    the log cleaner removes an aborted transaction from the list together with its records.
+    """
 
     ranges: tuple[OffsetRange, ...]
     producer_ids: tuple[int, ...] | None = None
@@ -279,15 +283,17 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class AreCommitted:
-    """Read the partitions past what readers see. Result: for each, whether the first marker of its producer id behind the range is a
-    COMMIT; None if no marker was found."""
+    """Find the first marker of each producer id behind its range, under read_uncommitted.
+
+    Result: for each, True for COMMIT, False for ABORT, None without a marker.
+    """
 
     written: tuple[tuple[ProducerIdentity, OffsetRange], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Result: ms of a clock that only this process can read and nobody can set. For deadlines."""
+    """Result: ms of this process's monotonic clock, for deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +308,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Warn the user; once a minute about the same thing, if ``about`` names it."""
+    """Warn the user; with ``about``, once a minute per ``about``."""
 
     message: str
     about: str | None = None
@@ -324,8 +330,8 @@ class HasRows:
 class WriteRows:
     """Task: encode, produce and flush all rows in the transaction of this identity.
 
-    Result: `Written`; or None if it is time to check for lost siblings, after which the same step writes the other rows. Raises if a row
-    cannot be written, a Produce failed for good, or a request was abandoned without a response.
+    Result: `Written`, or None if it is time to check for lost siblings. After None, the same step writes the other rows. Raises if a
+    row cannot be written, a Produce failed for good, or a request was abandoned without a response.
     """
 
     identity: ProducerIdentity
@@ -347,7 +353,7 @@ class AppendPart:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The records that the aborted transaction ``source`` left in ``ranges``, and a part record, for the transaction of ``identity``."""
+    """Records of the aborted ``source`` in ``ranges``, to append in ``identity``'s transaction."""
 
     identity: ProducerIdentity
     source: ProducerIdentity
@@ -360,7 +366,7 @@ class CopyRecords:
     """Append the records of each copy in its transaction, and then the part records.
 
     Result: `Copied` or `Gone` of each copy, in their order, after every acknowledgement. Only records of the source's producer id and epoch
-    are copied, after their CRC was checked. Every partition is read once, however many sources lie there. Raises what `WriteRows` raises.
+    are copied, after a check of their CRC. Each partition is read once for all sources. Raises as `WriteRows`.
     """
 
     copies: tuple[Copy, ...]
@@ -376,7 +382,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A range does not hold the records any more, or they may not be read."""
+    """A range no longer holds the records, or Read on the topic is missing."""
 
     why: str
     may_read: bool = True

@@ -1,4 +1,4 @@
-"""A task attempt: find a free transactional id, write all rows in one transaction, leave it open, hand over its identity."""
+"""A task attempt: write all rows in one transaction, and hand it over to the driver."""
 
 from __future__ import annotations
 
@@ -41,16 +41,19 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
 SLOT_WITHIN_MS = 3_000
-"""For how long an attempt waits for a slot's coordinator before it tries the next slot. So old may a description be when InitProducerId
-follows. It includes the second for which a broker may throttle the client before a request (KIP-219)."""
+"""Time limit of each request to a slot's coordinator, and thus the age of a description when InitProducerId follows. It includes the
+second for which a broker may throttle the client (KIP-219)."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
-    """One attempt: at most one transaction, under a producer id and epoch that no other attempt has or had.
+    """Run one attempt, under a producer id and epoch that no other attempt ever has.
 
-    Raises `WriteRefusedError` before anything is written, `TransactionAbortedError` and whatever the rows ask for after; the own
-    transaction is ended then, since it was never handed over. The same where the batch went on without this attempt, which it says in its
-    message: a failure would leave the driver's abort without the plan.
+    An attempt whose batch was decided without it aborts its own transaction and returns OVERTAKEN. It does not fail, because the
+    driver's abort finds the plan only in the messages of tasks.
+
+    Raises:
+        WriteRefusedError: The version must not be written. Nothing was written.
+        KafkaEosError: A row was rejected, or the batch can no longer commit. The attempt has aborted its own transaction.
     """
     outcome, warning = admit(plan, batch)
     if warning is not None and task.partition == 0:
@@ -70,7 +73,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
-    if not (yield HasRows()):  # which may wait long for what Spark computes first
+    if not (yield HasRows()):  # Spark may compute for long before the first row
         return message(TaskOutcome.EMPTY)
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
     own = slot_of(task.task_attempt_id)
@@ -83,13 +86,13 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     try:
         written: Written | None = yield WriteRows(identity)
         while written is None:
-            # Not all rows are written yet. A batch that can no longer be committed fails now, not when its last row was written.
+            # Rows are left to write. A batch that can no longer commit fails now, not after its last row.
             yield from fail_if_too_late(plan, batch.query_id, batch.version)
             written = yield WriteRows(identity)
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
-        # After the last request that opens a transaction: below version 2 one that the driver has ended is opened again by the next.
+        # After the last Produce: below version 2, a later one would open the transaction again that the driver has ended.
         overtaken = yield from is_overtaken(plan)
     except Exception:
         yield from give_up([identity])
@@ -111,16 +114,16 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
 
 
 def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """End own transactions, which nobody else will ever name. Best effort: the next driver or the timeout ends them otherwise."""
-    with contextlib.suppress(Exception):  # what ended the attempt is what its caller must see
+    """Abort own transactions, best effort: otherwise the next driver or the timeout aborts them."""
+    with contextlib.suppress(Exception):  # the caller must see the first failure
         yield EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
 
 def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
-    """InitProducerId of the first of these slots that has no open transaction.
+    """Initialise the first of these slots that has no open transaction.
 
-    An open transaction is not touched: a sibling attempt may have prepared it, and the driver may be about to name it. A slot whose
-    coordinator does not respond is skipped as well. Another slot has another coordinator.
+    InitProducerId would abort an open transaction, which a sibling attempt may have prepared for the driver. The attempt also skips a
+    slot whose coordinator does not respond, because another slot has another coordinator.
     """
     ids = tuple(task_transactional_id(write_id, partition, slot) for slot in slots)
     started: int = yield Now()
@@ -135,7 +138,7 @@ def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_
                     identity: ProducerIdentity = yield InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS)
                     return identity
             except BrokerUnavailableError as unavailable:
-                # InitProducerId is not resent: by the time it arrives, a sibling may have taken this id and been decided.
+                # InitProducerId is not resent: it could arrive after a sibling has taken this id and the driver has decided it.
                 failure = unavailable
             now: int = yield Now()
             if now - started > SLOT_DEADLINE_MS:

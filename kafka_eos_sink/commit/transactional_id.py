@@ -1,8 +1,8 @@
-"""Write ids and transactional ids: who writes, and under which names Kafka knows it.
+"""Write ids and transactional ids.
 
 A *write id* ``W`` names one logical writer. From it come all names that the transaction coordinators see:
 
-    W.driver                  the driver, who decides
+    W.driver                  the driver, which decides
     W.<partition>.<slot>      one attempt of the task of one Spark partition
 
 Nothing here does I/O. Two different writes never share a ``W``: ``/`` separates the parts of a batch write
@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 DEFAULT_PREFIX = "kafka-eos"
-"""The prefix of the write id where the option ``transactional.id.prefix`` is not given."""
+"""The prefix of the write id without the option ``transactional.id.prefix``."""
 
 BATCH_QUERY_ID = "batch"
 """The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
@@ -27,13 +27,13 @@ not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
 _RANDOM = re.compile(r"[^/]*/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts, and an
-# id that was not made by task_transactional_id is somebody else's.
+# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts. An id that
+# task_transactional_id does not make belongs to another program.
 _PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
 
 
 class PartitionAndSlot(NamedTuple):
-    """What a task's transactional id says beside the write id."""
+    """The parts of a task's transactional id behind the write id."""
 
     partition: int
     slot: int
@@ -64,7 +64,7 @@ def random_write_id(prefix: str | None, unique: str) -> str:
 
 
 def is_random_write_id(write_id: str) -> bool:
-    """Whether it is that of a batch write without ``txnAppId``, which no other run will ever have."""
+    """Whether a batch write without ``txnAppId`` has the id, which no other run ever gets."""
     return _RANDOM.fullmatch(write_id) is not None
 
 
@@ -94,10 +94,10 @@ def task_transactional_id(write_id: str, partition: int, slot: int) -> str:
 
 
 def parse(transactional_id: str, write_id: str) -> PartitionAndSlot | None:
-    """The partition and slot of a task's transactional id of `write_id`; None for all that is not ours.
+    """Parse a task's transactional id of `write_id`; None for any other id.
 
-    Ours is exactly ``W.<partition>.<slot>`` in canonical numbers. ``orders`` and ``orders.v2`` are two
-    writers: ``orders.v2.0.0`` is none of ``orders``, and neither is ``orders.driver``.
+    The form is exactly ``W.<partition>.<slot>`` in canonical numbers. ``orders`` and ``orders.v2`` are two
+    writers: ``orders.v2.0.0`` does not belong to ``orders``, nor does ``orders.driver``.
     """
     if not transactional_id.startswith(write_id):
         return None

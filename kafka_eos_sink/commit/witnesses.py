@@ -1,4 +1,4 @@
-"""What the commit log proves of transactions whose end is in doubt.
+"""Proofs from the commit log for transactions whose outcome is in doubt.
 
 The witness of a transaction is the first control batch of its producer id after its part record. The error code of an EndTxn proves
 nothing, because it does not distinguish committed from aborted.
@@ -29,11 +29,13 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 def ask_witnesses(
     found: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
 ) -> Procedure[list[Outcome]]:
-    """What the commit log proves of each transaction, in the same order.
+    """Return the outcome that the commit log proves of each transaction, in order.
 
-    The witness of a transaction is the first control batch with its producer id after its part record. It speaks once the
-    coordinator is not about to write one (no Prepare state, nor one that we do not know), up to an end of the log that is known to be
-    current (the barrier). Raises `WriteRefusedError` NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
+    The result is final because no coordinator is about to write a marker (no Prepare or unknown state), and because the log is read up
+    to a fresh barrier record.
+
+    Raises:
+        WriteRefusedError: NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
     """
     decision = found.decision
     yield from await_coordinators(decision, doubtful, deadline)
@@ -59,7 +61,7 @@ def ask_witnesses(
 
 
 def _reported(described: TransactionDescription | None, identity: ProducerIdentity) -> Outcome:
-    """What a coordinator proves of a transaction whose marker is missing in the commit log."""
+    """Return the coordinator's outcome of a transaction without marker in the commit log."""
     match verdict_on(described, identity):
         case CoordinatorVerdict.COMMITTED:
             return Outcome.COMMITTED
@@ -70,8 +72,12 @@ def _reported(described: TransactionDescription | None, identity: ProducerIdenti
 
 
 def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
-    """What the commit log proves of a transaction: ``view`` has read it from the part record on and watches its producer id; ``policy``
-    is the log's cleanup.policy, None where it may not be asked. OPEN if the part record stands and no marker follows it."""
+    """Return the outcome that the commit log proves; OPEN for a part record without a marker.
+
+    Args:
+        view: Has read the log from the part record on and watches the producer id.
+        policy: The log's cleanup.policy, None without DescribeConfigs.
+    """
     identity = prepared.identity
     marker = view.first_marker(identity.producer_id, prepared.part_offset)
     query = view.query(decision.query_id)
@@ -80,13 +86,13 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         identity.producer_id,
         identity.producer_epoch,
     ):
-        return Outcome.UNRESOLVED  # the topic was deleted and created anew: the offset is somebody else's now
+        return Outcome.UNRESOLVED  # another topic of the same name: the offset belongs to a different record
     if marker is None and part is not None:
         return Outcome.OPEN
     if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
         return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
-    # The record or its marker is gone. The cleaner keeps committed records, unless a newer committed one of that key stands, and
-    # drops aborted ones. That holds only where nothing but compaction removes records.
+    # The record or its marker is gone. Compaction removes aborted records, and a committed one only behind a newer committed record of
+    # the key. So a removed record proves an abort, if nothing but compaction removes records.
     gone = part is None or (marker is not None and marker.type is MarkerType.EMPTY)
     removed_by_compaction = (
         policy is not None
@@ -98,8 +104,8 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
     if gone and removed_by_compaction:
         if marker is None:
             return Outcome.ABORTED
-        # A marker outlives its record by the cleaner's grace time; while it stands it must agree. One of a higher epoch
-        # than it can have belongs to a later transaction of the id: its own went with the record.
+        # The cleaner keeps a marker for delete.retention.ms after its record; a marker that is left must agree. A marker with a
+        # higher epoch than this transaction can end with belongs to a later transaction of the id.
         commit_without_bump = identity.transaction_version < 2 and marker.type is MarkerType.COMMIT
         if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):
             return Outcome.ABORTED

@@ -1,4 +1,4 @@
-"""The course of the demo: a write with kills, another one beside it, and counts."""
+"""The demo: a write with kills, a write without transactions, and their counts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Demo:
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self._rows_per_batch),
         }
         with ExitStack() as stack:
-            # The step ends when Spark has started, and Spark when the caller is done with it.
+            # The step ends when Spark has started; Spark stops when the caller leaves the context.
             with self._steps.step("Apache Spark") as step:
                 session = quiet_spark("local[2,4]", self._folder, jars, settings, {failpoints.VARIABLE: kills})
                 spark = stack.enter_context(session)
@@ -149,7 +149,7 @@ class Demo:
         write_to_kafka(records, "kafka-eos", servers, _TOPIC, txnAppId="flights-demo", txnVersion="1", **early)
 
     def _write_at_least_once(self, spark: SparkSession, records: DataFrame, servers: str, *, built_in: bool) -> str:
-        """Write beside it while a task fails; return the name of the sink."""
+        """Write without transactions while a task fails; return the name of the sink."""
         failing = failing_once(records, self._task_failed)
         sink, data_source = ("Spark's sink", "kafka") if built_in else ("kafka-eos", "kafka-eos")
         options = {} if built_in else {"delivery.guarantee": "at-least-once"}
@@ -173,7 +173,7 @@ class Demo:
         return DemoWrite(name=name, sink=sink, topic=topic, census=compare(sent, visible), in_log=raw.total())
 
     def _problems(self, exactly_once: DemoWrite, at_least_once: DemoWrite) -> Iterator[str]:
-        # A demo in which nothing failed would show nothing: check the failures as well as the result.
+        # A demo without failures proves nothing, so check the failures as well as the result.
         census, other = exactly_once.census, at_least_once.census
         planned = "the demo did not run as planned"
         for is_wrong, problem in (

@@ -1,6 +1,6 @@
-"""Counts a topic's records one by one with a client of others (confluent-kafka).
+"""Counts a topic's records one by one with an independent client (confluent-kafka).
 
-The bytes of key and value identify a record. No count of Spark's or of this package's is trusted.
+The bytes of key and value identify a record. Counts of Spark and of this package are not used.
 """
 
 from __future__ import annotations

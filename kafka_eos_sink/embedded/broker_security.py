@@ -181,7 +181,7 @@ def _root_certificate(file: Path) -> str:
 def client_properties(
     security: BrokerSecurity, users: Mapping[str, Secret], bootstrap_servers: str, trusted: Path
 ) -> dict[str, str]:
-    """Return client properties for the first user and the strongest mechanism; ``trusted`` is a PEM file."""
+    """Return client properties with the first user and the strongest mechanism."""
     properties = {"bootstrap.servers": bootstrap_servers, "security.protocol": security.protocol}
     if security.uses_tls:
         properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(trusted)}

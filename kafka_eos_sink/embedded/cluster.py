@@ -108,7 +108,7 @@ class EmbeddedKafka:
         self._java_command: Callable[..., list[str]]
         self._guard: ProcessGuard
         self._release = ExitStack()
-        """What ``stop`` does after the nodes have ended."""
+        """Clean-up of ``stop`` after the nodes have ended."""
 
     def start(self) -> EmbeddedKafka:
         """Download, format and start; return when every node is ready.
@@ -153,7 +153,7 @@ class EmbeddedKafka:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # ---- what clients and tests need to know
+    # ---- addresses, files and processes
 
     @property
     def bootstrap_servers(self) -> str:
@@ -299,7 +299,7 @@ class EmbeddedKafka:
         kept.Description(self.cluster_id, self.transaction_version, nodes).write(cluster)
 
     def _format(self) -> None:
-        """Format every node beside the final place, then move all there by one rename."""
+        """Format all nodes in a second folder, then rename it to the final one."""
         formatting = self.folder / "formatting"
         shutil.rmtree(formatting, ignore_errors=True)
         formatting.mkdir(mode=0o700)

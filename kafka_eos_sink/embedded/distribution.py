@@ -30,7 +30,7 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 
 DEFAULT_KAFKA_VERSION = "4.2.1"
-"""Not 4.3.0 or 4.3.1: those can omit the marker of a committed transaction in a partition (KAFKA-20734)."""
+"""Not 4.3.0 or 4.3.1: those can omit a transaction marker in a partition (KAFKA-20734)."""
 
 _IVY_SETTINGS_VARIABLE = "KAFKA_EOS_IVY_SETTINGS"
 _MANIFEST = "manifest.json"
@@ -72,7 +72,7 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
 def resolve(version: str = DEFAULT_KAFKA_VERSION, *, progress: Report | None = None) -> Path:
     """Return the folder with the jars of a Kafka broker and of its dependencies.
 
-    The first call downloads about 44 MB; later calls only check that all files are there.
+    The first call downloads about 44 MB; later calls only check that all files exist.
 
     Raises:
         KafkaEosError: ``DISTRIBUTION_UNAVAILABLE`` if the package index cannot be reached or has no such version;
@@ -83,7 +83,7 @@ def resolve(version: str = DEFAULT_KAFKA_VERSION, *, progress: Report | None = N
 
 
 def resolve_coordinates(coordinates: Sequence[str], *, progress: Report | None = None) -> list[Path]:
-    """Return the jars of exact ``group:artifact:version`` coordinates, in their order, without dependencies.
+    """Return the jars of exact ``group:artifact:version`` coordinates, without dependencies.
 
     Raises as ``resolve`` does.
     """
@@ -171,8 +171,8 @@ def _require_hashes(name: str, folder: Path, what: str) -> None:
         wrong |= KAFKA.keys() ^ {jar.name for jar in folder.glob("*.jar")}
     if wrong:
         raise _unavailable(
-            f"{', '.join(sorted(wrong))} of {what} does not have the SHA-256 that this version of kafka-eos expects: a mirror or somebody "
-            f"on the way has changed it. Check the mirror, and remove {cache_directory() / 'ivy'}, which keeps the download."
+            f"{', '.join(sorted(wrong))} of {what} does not have the SHA-256 that this version of kafka-eos expects: a mirror or the "
+            f"network has changed it. Check the mirror, and remove {cache_directory() / 'ivy'}, which keeps the download."
         )
 
 

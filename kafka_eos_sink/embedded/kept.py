@@ -1,4 +1,4 @@
-"""The folder of a cluster, and what a later start reads from a kept one.
+"""The folder of a cluster, and its description for later starts.
 
 ``lock`` is locked while a cluster runs. ``cluster/`` appears by one rename when every node is formatted; it holds
 ``cluster.json``, ``users`` and a folder per node.
@@ -26,7 +26,7 @@ _USERS = "users"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a cluster was made with, in ``cluster.json``."""
+    """The arguments of a cluster, kept in ``cluster.json``."""
 
     cluster_id: str
     transaction_version: int | None
@@ -65,14 +65,14 @@ def lock_folder(folder: Path) -> IO[str]:
 
 
 def read_description(folder: Path, *, brokers: int, transaction_version: int | None) -> Description | None:
-    """Return what the folder's cluster was made with, None for an empty folder.
+    """Return the arguments of the folder's cluster, None for an empty folder.
 
     Raises:
         KafkaEosError: ``EMBEDDED_KAFKA_FAILED`` if the folder holds other files, or its cluster differs.
     """
     file = folder / "cluster" / _DESCRIPTION
     if not file.is_file():
-        # "formatting" is what a start left that was killed while it formatted the nodes.
+        # A start that was killed while it formatted the nodes leaves "formatting".
         others = sorted(entry.name for entry in folder.iterdir() if entry.name not in ("lock", "formatting"))
         if others:
             raise failed(f"The folder {folder} holds other files ({', '.join(others[:3])}); choose an empty folder.")

@@ -118,7 +118,7 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 
 def write_java_arguments(path: Path, arguments: Sequence[str]) -> None:
-    """Write the main class and its arguments as a file for ``java @path`` that only this user can read."""
+    """Write main class and arguments for ``java @path``, readable by this user only."""
     # Java reads backslashes in quotes as escapes.
     _write_private(path, ('"{}"'.format(each.replace("\\", r"\\").replace('"', r"\"")) for each in arguments))
 
@@ -131,7 +131,7 @@ def _write_private(path: Path, lines: Iterable[str]) -> None:
 
 
 def failure_lines(output: Sequence[str]) -> str:
-    """Return the last lines that name an error; without any, the last lines."""
+    """Return the last lines that name an error, else the last lines."""
     errors = [line for line in output if _FAILURE.search(line) and not line.startswith("\tat ")]
     return "\n".join((errors or list(output))[-_FAILURE_LINES:])
 

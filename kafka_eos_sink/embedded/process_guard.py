@@ -4,8 +4,8 @@ A context manager and ``atexit`` do nothing for a killed parent, and each broker
 So the guard, a small process of its own, reads a pipe from the parent. When the parent ends, the kernel closes the
 pipe. Then the guard kills the processes on its list and removes the temporary folder.
 
-Linux's ``PR_SET_PDEATHSIG`` would save the guard. But it follows the *thread* that started the child, it needs a
-``preexec_fn``, which is unsafe beside other threads, it leaves the folder, and macOS lacks it.
+Linux's ``PR_SET_PDEATHSIG`` is no replacement. It follows the *thread* that started the child. It needs a ``preexec_fn``,
+which is unsafe in a process with threads. It leaves the folder, and macOS lacks it.
 
 This file is also the guard's program: it is run by path, so it imports the standard library alone.
 """

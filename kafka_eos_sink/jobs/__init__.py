@@ -1,1 +1,1 @@
-"""What the programs in spark_jobs/ share: arguments, expressions, a topic as a DataFrame, comparison of records."""
+"""Shared by spark_jobs/: arguments, expressions, topics as DataFrames, comparisons."""

@@ -33,7 +33,7 @@ Kind = Literal["missing", "duplicated", "unexpected", "out of order"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One differing record, the number of times it was expected and found, and where in the topic (partition, offset).
+    """A differing record, its expected and found numbers, and its (partition, offset).
 
     ``record`` holds the compared columns. A record out of order was expected before its predecessor.
     """
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Numbers of records; an altered record counts as missing and unexpected.
+    """Numbers of records; an altered record is both missing and unexpected.
 
     ``out_of_order`` is None if the order was not compared.
     """
@@ -162,7 +162,7 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
 def _out_of_order(
     expected: DataFrame, found: DataFrame, columns: Sequence[str], examples: int
 ) -> tuple[int, list[Difference]]:
-    """Count the records that follow a record of the same key that the source has later; also return examples."""
+    """Count the records behind a record of the same key that is later in the source."""
     # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on.
     source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
     ordered = expected.select(*_comparable(expected, columns), ORDER, *source)

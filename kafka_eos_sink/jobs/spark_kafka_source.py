@@ -20,7 +20,7 @@ _CLASS_OF_JAR = {
     "org.apache.kafka:kafka-clients:3.9.1": "org.apache.kafka.clients.consumer.KafkaConsumer",
 }
 KAFKA_SOURCE_JARS = tuple(_CLASS_OF_JAR)
-"""Spark's Kafka source and sink for PySpark 4.1 to 4.3: exactly these, each without its dependencies."""
+"""Jars of Spark's Kafka source for PySpark 4.1 to 4.3, each without its dependencies."""
 
 KAFKA_SOURCE_HELP = "\n".join(
     (
@@ -47,7 +47,7 @@ _NOT_JAVA = {
 
 
 def unknown_to_java(options: Iterable[str]) -> tuple[str, ...]:
-    """Return the connection options that the sink knows and Java's client does not."""
+    """Return the connection options that Java's client does not know."""
     return tuple(sorted(name for name in options if name.removeprefix(PREFIX) in _NOT_JAVA))
 
 
@@ -70,20 +70,20 @@ def connection_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_jars(spark: SparkSession) -> tuple[str, ...] | None:
-    """Return the jars of ``KAFKA_SOURCE_JARS`` that this Spark lacks in any version; None if Spark Connect hides its jars."""
+    """Return the missing ``KAFKA_SOURCE_JARS``; None if Spark Connect hides its jars."""
     java: Any = getattr(spark, "_jvm", None)
     if java is None:
         return None
     # The context class loader is the only one that sees the jars of --jars; Class.forName of Py4J's own loader does not.
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
-    # A look-up of the class file, not of the class: loading it would fail on a jar that is missing beside it.
+    # Search the class file instead of loading the class, which would fail if another of the jars is missing.
     return tuple(
         jar for jar, name in _CLASS_OF_JAR.items() if loader.getResource(f"{name.replace('.', '/')}.class") is None
     )
 
 
 def require_kafka_source(spark: SparkSession) -> None:
-    """Raise ConfigurationError KAFKA_SOURCE_MISSING, which names the jars, if Spark cannot read from Kafka."""
+    """Raise ConfigurationError KAFKA_SOURCE_MISSING if jars are missing."""
     missing = missing_jars(spark)
     if missing:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What the jobs in ``spark_jobs/`` share: arguments for clusters and files, and the exit status.
+"""Shared by the jobs in ``spark_jobs/``: arguments for clusters and files, exit status.
 
 Each job is a single file for ``spark-submit``, so the shared code is part of the package.
 """

@@ -50,7 +50,7 @@ class Batcher:
         self._bytes_since_pump = 0
 
     def add(self, group: TopicRows) -> None:
-        """Encode the rows of one topic, append them to the open batches of their partitions, and close full ones."""
+        """Encode the rows of one topic into its partitions' open batches; close full batches."""
         columns, numbers, sizes = group.rows.columns, group.row_numbers, group.sizes
         order, runs = sorted_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:

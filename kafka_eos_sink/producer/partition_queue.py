@@ -46,7 +46,7 @@ class OpenBatch:
     """Bytes of the sections."""
 
     def keep_alone(self) -> None:
-        """Copy the last section, which is a view of the records of many partitions and would keep them all."""
+        """Copy the last section: its view would keep the records of many partitions in memory."""
         self.sections[-1] = memoryview(bytes(self.sections[-1]))
 
 
@@ -54,8 +54,8 @@ class OpenBatch:
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``row_numbers`` are those of its rows within the task, which errors name, and the complements of those of dead letters; None for
-    encoded records from elsewhere, such as those of the commit log, which are neither split nor made dead letters.
+    ``row_numbers`` number the rows within the task, for errors; those of dead letters are complements (``~number``). They are None for
+    records of the commit log and for copies, which the sender neither splits nor makes dead letters.
     """
 
     topic: str
@@ -102,7 +102,7 @@ class ProducerBatch:
         return number if number >= 0 else ~number
 
     def rows(self) -> NumberedRows:
-        """Read the rows back from the records: only what a broker rejects is needed again."""
+        """Decode the rows; only a rejected batch needs them again."""
         assert self.row_numbers is not None
         records = read_own_block(self.block)
         headers = [
@@ -192,7 +192,6 @@ class PartitionQueue:
         batch.in_flight = True
 
     def done(self, batch: ProducerBatch) -> None:
-        """Remove an acknowledged batch."""
         batch.in_flight = False
         self.unacknowledged.remove(batch)
         self.anything_acknowledged = True
@@ -200,7 +199,7 @@ class PartitionQueue:
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
         """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
 
-        The first part gets the base sequence of ``batch``. Later batches keep theirs if the record count is unchanged.
+        The first part gets the base sequence of ``batch``. Later batches keep their sequences if the record count is unchanged.
         """
         at = self.unacknowledged.index(batch)
         self.unacknowledged[at : at + 1] = parts

@@ -46,7 +46,7 @@ from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of rows per slab. Less costs more calls per row; more leaves the processor's cache, where Arrow gathers twice as fast."""
+"""Bytes of rows per slab: fewer cost more calls per row, more exceed the processor's cache."""
 
 
 class Producer:
@@ -235,7 +235,7 @@ class Producer:
     # rows
 
     def write(self, rows: Rows) -> None:
-        """Take rows in and send full batches; ``flush`` sends the rest.
+        """Accept rows and send full batches; ``flush`` sends the rest.
 
         Raises:
             InvalidRowError: Kafka cannot store a row. If the client detects it, the producer sends no row of the slab.
@@ -272,7 +272,7 @@ class Producer:
             self._batcher.add_record(topic, partition, key, value)
 
     def append_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
-        """Append encoded records to the given partition as one batch. ``flush`` waits for the acknowledgement."""
+        """Append encoded records to the given partition as one batch, without a wait."""
         self._check_writable()
         with self._all_or_failed():
             self._client.want_topics([topic])

@@ -1,4 +1,4 @@
-"""The queues of all partitions, and their memory: rows are cut into batches, encoded ones are gathered and closed."""
+"""The queues of all partitions and their memory: cut rows into batches, close batches."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class RecordAccumulator:
     ) -> Iterator[Cut]:
         """Cut rows, in order, into those that fit into the open batch and those of new ones.
 
-        A row above the batch size gets a batch of its own. Rows without timestamps have that of their batch, so they begin a new one
-        if the open one is older than linger.ms, or has timestamps.
+        A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp, so they begin a new batch if the
+        open one is older than linger.ms or has timestamps.
 
         Args:
             ends: The sum of the sizes of all rows up to each one.

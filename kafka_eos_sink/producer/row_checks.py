@@ -146,7 +146,7 @@ def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str 
         yield rows.topic, rows, numbers
         return
     encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
-    # A name that is not UTF-8 is none of a topic, and is refused like other wrong names.
+    # No topic has a name that is not UTF-8, so it is rejected like other invalid names.
     octets = as_binary(encoded.dictionary).to_pylist()
     names = [None if name is None else name.decode(errors="replace") for name in octets]
     index = encoded.indices.to_numpy(zero_copy_only=False)

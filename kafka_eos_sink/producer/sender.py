@@ -33,9 +33,9 @@ IDLE_WAIT_MS: Final = 50
 
 
 class Acknowledged(NamedTuple):
-    """What a partition leader has acknowledged: first and last offset, and the number of records.
+    """A partition's acknowledged records: first and last offset, and their number.
 
-    ``first_offset`` is -1 if the response to the first batch had no offset, ``last_offset`` if the response to the last had none.
+    ``first_offset`` is -1 if the response to the first batch had no offset, ``last_offset`` if the last had none.
     """
 
     first_offset: int
@@ -366,7 +366,7 @@ class Sender:
         self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0])
 
     def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int]) -> None:
-        """Make the rows of ``records`` dead letters, and resend the others; fail if that is impossible."""
+        """Make the rows of ``records`` dead letters and resend the others, else fail."""
         # A batch in doubt may already be in the log with all of its rows.
         possible = self._config.dead_letter_topic is not None and not batch.in_doubt
         if possible and batch.row_numbers is not None and records:
@@ -418,7 +418,7 @@ class Sender:
             self.give_up(error)
 
     def give_up(self, error: KafkaEosError) -> None:
-        """Give up every unacknowledged record, which a leader may still append; does nothing after an earlier failure.
+        """Give up every unacknowledged record, unless an earlier failure did.
 
         Interceptors receive the failure once for each record with a partition, and no later acknowledgement of it.
         """

@@ -49,11 +49,11 @@ class TopicDirectory:
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        A task waits for topics that a broker has called unknown for max.block.ms in all, and at most for a tenth of its transaction
-        timeout: the transaction must not time out behind wrong names.
+        In all, a task waits for unknown topics at most max.block.ms and a tenth of its transaction timeout. Otherwise wrong names could
+        let the transaction time out.
 
         Raises:
-            AuthorizationError: The principal may not describe a topic.
+            AuthorizationError: Describe on a topic is missing.
             BrokerUnavailableError: REQUEST_DEADLINE if no broker has responded about a topic.
         """
         # One Metadata request names all topics. A broker closes the connection if it cannot parse one of them.
@@ -73,11 +73,11 @@ class TopicDirectory:
             waited_ms = self._client.clock() - started
             silent = [name for name in missing if self._client.metadata.topics.get(name) is before[name]]
             if silent and waited_ms >= self._max_block_ms:
-                # Rows must not become dead letters because the brokers are away.
+                # Unreachable brokers must not turn rows into dead letters.
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
                     f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms); check "
-                    "that the brokers can be reached",
+                    "that the brokers are reachable",
                 )
             if not silent and waited_ms >= self._patience_ms:
                 self._patience_ms -= waited_ms

@@ -318,7 +318,7 @@ class TransactionManager:
             self.end_result = Outcome(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:
-        """Fail for good if a well-formed response does not belong to its request: its other contents prove nothing."""
+        """Fail for good if a response does not match its request: its contents prove nothing."""
         if not fits:
             self.fail(ProtocolError(f"{what} got a response that does not fit the request"), fatal=True)
         return fits

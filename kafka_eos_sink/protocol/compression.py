@@ -164,9 +164,7 @@ def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
         # ArrowIOError is an OSError and ArrowInvalid a ValueError. lz4 raises RuntimeError.
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch is damaged: {error}") from error
     except MemoryError:
-        raise ProtocolError(
-            f"the {codec.name.lower()} data of a record batch needs more memory than there is"
-        ) from None
+        raise ProtocolError(f"the {codec.name.lower()} data of a record batch needs more memory than is free") from None
 
 
 def _too_large(limit: int) -> ProtocolError:
@@ -183,7 +181,7 @@ def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: 
     while at < len(view):
         frame = new_decompressor()
         while not frame.eof and at < len(view):
-            # In pieces: a decompressor copies what lies behind its frame, and frames can be ten bytes small.
+            # In pieces: a decompressor copies the bytes behind its frame, and frames can be ten bytes small.
             piece = view[at : at + _FEED_BYTES]
             # One byte above the limit is enough to detect an excess.
             out += frame.decompress(piece, limit - len(out) + 1)
@@ -236,7 +234,7 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytearray:
     out = bytearray()
-    # A buffer of ours: pyarrow never frees its own if the data is damaged.
+    # A buffer made here: pyarrow never frees its own if the data is damaged.
     piece = memoryview(bytearray(min(_READ_CHUNK_BYTES, limit + 1)))
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while size := stream.readinto(piece[: limit - len(out) + 1]):

@@ -1,6 +1,6 @@
-"""CRC-32C by whichever of two libraries is installed: ``crc32c`` (LGPL), else ``google-crc32c`` (Apache-2.0).
+"""CRC-32C by the library ``crc32c`` (LGPL) or, without it, ``google-crc32c`` (Apache-2.0).
 
-Both use the instructions of the CPU. The first is faster: it takes 40 microseconds for 1 MB, and the other one 100 and a copy.
+Both use the CPU's instructions. For 1 MB, ``crc32c`` takes 40 µs; ``google-crc32c`` takes 100 µs and copies the buffer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kafka_eos_sink.protocol.compression import Buffer
 
 crc32c: Callable[..., int]
-"""Return the checksum of a buffer, continued from the checksum of what lies before it."""
+"""Return the checksum of a buffer, continued from that of the bytes before it."""
 
 try:
     from crc32c import crc32c
@@ -21,7 +21,7 @@ except ImportError:
         raise ImportError("no library for CRC-32C is installed; run: pip install crc32c (or google-crc32c)") from None
 
     def _google_crc32c(data: Buffer, value: int = 0) -> int:
-        # It takes nothing but bytes.
+        # google-crc32c accepts only bytes.
         checksum: int = google_crc32c.extend(value, bytes(data))
         return checksum
 

@@ -45,13 +45,12 @@ class ResponseHeader:
 
 
 def request_header_version(request_cls: type[Request[Any]], version: int) -> int:
-    """Return the version of a request's header."""
     return 2 if is_flexible(request_cls, version) else 1
 
 
 def response_header_version(request_cls: type[Request[Any]], version: int) -> int:
     """Return the version of the header of the response to a request."""
-    # An ApiVersions response always has header version 0, because its reader may not yet know the broker's versions (KIP-511).
+    # An ApiVersions response always has header version 0: its reader does not know the broker's versions yet (KIP-511).
     return 1 if is_flexible(request_cls, version) and request_cls is not ApiVersionsRequest else 0
 
 

@@ -29,7 +29,7 @@ def murmur2(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.
     words: npt.NDArray[np.uint32] = np.ndarray((len(padded) - 3,), "<u4", padded.data, strides=(1,))
     shortest, longest = int(length.min()), int(length.max())
     for word in range(shortest // 4):
-        # Keys of one length lie at regular places, where numpy reads words three times as fast as by index.
+        # Keys of one length have a constant stride, so numpy reads words three times as fast as by index.
         at = slice(4 * word, 4 * word + len(length) * longest, longest) if shortest == longest else start + 4 * word
         hashes *= _WORD_M
         hashes ^= _mixed(words[at])

@@ -174,7 +174,7 @@ def _append_bytes(out: bytearray, content: bytes | None) -> None:
 class ControlRecord:
     """A control record; ``type`` 0 is an ABORT marker, 1 a COMMIT marker.
 
-    Other types have nothing to do with transactions. Their ``coordinator_epoch`` is -1.
+    Other types do not concern transactions. Their ``coordinator_epoch`` is -1.
     """
 
     offset: int
@@ -223,7 +223,7 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     """Read batches without reading their records, to append them elsewhere.
 
     Yields:
-        The header, and the records as they lie in the log, still compressed and not copied.
+        The header, and a view of the records as in the log, still compressed.
 
     Raises:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
@@ -243,7 +243,7 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
 
 
 def is_commit_marker(header: BatchHeader, block: RecordsBlock) -> bool:
-    """Whether a control batch of `read_blocks` holds a COMMIT marker. Raises `ProtocolError` as `read_record_batches`."""
+    """Whether a control batch holds a COMMIT marker. Raises as `read_record_batches`."""
     where = f"the batch at offset {header.base_offset}"
     section = decompress(block.compression, block.records, MAX_MARKER_BYTES)
     records = RecordReader(section, where).read(header, None, False)
@@ -253,10 +253,10 @@ def is_commit_marker(header: BatchHeader, block: RecordsBlock) -> bool:
 def read_each_batch(
     data: Buffer, *, max_bytes: int, max_records: int
 ) -> Iterator[tuple[BatchHeader, RecordBatch | ProtocolError]]:
-    """Read the batches of a log to which others may write, one at a time and without the records' headers.
+    """Read the batches of an untrusted log one at a time, without the records' headers.
 
     Yields:
-        The header, and the batch; or, although its CRC is right, why its records cannot be read.
+        The header, and the batch, or the error if its CRC is right but its records cannot be read.
 
     Raises:
         ProtocolError: As `read_record_batches`. A control batch always raises, because only brokers write one.
@@ -346,7 +346,7 @@ def _read_batch(view: memoryview, header: BatchHeader, max_bytes: int, with_head
         try:
             records = RecordReader(section, where).read(header, fixed, with_headers)
         except MemoryError:
-            raise ProtocolError(f"{where} needs more memory than there is") from None
+            raise ProtocolError(f"{where} needs more memory than is free") from None
     return RecordBatch(
         base_offset=header.base_offset,
         last_offset=header.last_offset,

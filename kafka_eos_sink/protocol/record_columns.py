@@ -157,7 +157,7 @@ def header_bytes(headers: pa.Array, row: int) -> list[tuple[bytes, bytes | None]
 
 
 def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which rows of a ``HEADERS_TYPE`` array have a header with a null key, which Kafka cannot store."""
+    """Return which rows have a header with a null key, which Kafka cannot store."""
     found = np.zeros(len(headers), np.bool_)
     entries = headers.values
     if entries.null_count or entries.field(0).null_count:
@@ -296,7 +296,7 @@ def encode_sections(
     prefix = b""
     if columns.headers is None:
         # To save one byte string per record, the header count 0 of a record precedes the next record's length. The slices
-        # below leave out the first 0, and the tail adds the 0 of the last record.
+        # below skip the first 0, and the tail adds the 0 of the last record.
         fields = fields[:-1]
         prefix = NO_HEADERS
     sizes = sizes + (len(_ATTRIBUTES) + varint_sizes(places))
@@ -325,7 +325,7 @@ def encode_sections(
 def _section_times(
     columns: RecordColumns, order: Int64Array | None, sections: Sequence[Section], now_ms: int
 ) -> tuple[list[int], list[int], Int64Array | None]:
-    """Return each section's base and largest timestamp, and each record's delta; None if all deltas are 0."""
+    """Return each section's base and largest timestamp, and each record's delta or None."""
     continues = any(section.base_timestamp is not None for section in sections)
     timestamps = _timestamps(columns, now_ms, continues)
     if timestamps is None:
@@ -391,7 +391,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int, continues: bool) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; ``None`` if all rows may have that of their batch, which begins now."""
+    """Return timestamps in ms, ``now_ms`` for null; None if all rows may have ``now_ms``."""
     column = columns.timestamp
     if column is None or (column.null_count == len(column) and not continues):
         return None

@@ -1,4 +1,4 @@
-"""Read the records section of a batch, which is not trusted: it may come from any producer of the topic."""
+"""Read the records section of a batch of any producer, which is not trusted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _MIN_RECORD_BYTES = 7
 MAX_OBJECTS = 4_000_000
-"""Records and headers of one batch. A header of two bytes takes 60 in memory, so a limit of bytes alone does not bound it."""
+"""Most records and headers of one batch: a header of two bytes takes 60 in memory."""
 
 Header = tuple[str, bytes | None]
 
@@ -35,11 +35,11 @@ class RecordReader:
     __slots__ = ("_at", "_data", "_room", "_unknown_bytes", "_where")
 
     def __init__(self, data: Buffer, where: str, *, is_own: bool = False) -> None:
-        """With ``is_own``, this process encoded the records: any number, and header keys keep bytes that are not UTF-8."""
+        """``is_own`` allows any number of records and keeps header keys that are not UTF-8."""
         self._data = bytes(data)
         self._at = 0
         self._room = len(data) if is_own else MAX_OBJECTS
-        # Brokers store any bytes. Java's ``RecordHeader`` replaces what is not UTF-8, too.
+        # Brokers store any bytes. Java's ``RecordHeader`` also replaces bytes that are not UTF-8.
         self._unknown_bytes = "surrogateescape" if is_own else "replace"
         self._where = where
 

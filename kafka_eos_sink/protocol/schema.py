@@ -270,5 +270,5 @@ def read_message(cls: type[T], version: int, data: memoryview, at: int) -> tuple
     except ProtocolError as error:
         raise ProtocolError(f"version {version} of {error.message}") from None
     except MemoryError:
-        raise ProtocolError(f"version {version} of {cls.__qualname__} needs more memory than there is") from None
+        raise ProtocolError(f"version {version} of {cls.__qualname__} needs more memory than is free") from None
     return typing.cast(T, value), end

@@ -16,12 +16,12 @@ from typing import Annotated, Any, NamedTuple
 from kafka_eos_sink.errors import ProtocolError
 
 MAX_VALUES = 1_000_000
-"""Array elements of one message. A struct of three bytes takes 65 in memory, so the size of a frame alone does not bound it."""
+"""Most array elements of one message: a struct of three bytes takes 65 in memory."""
 ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
 
 
 class _Room(threading.local):
-    """How many array elements the message may still hold that this thread reads."""
+    """The array elements that are left for the message that this thread reads."""
 
     left = MAX_VALUES
 

@@ -1,1 +1,1 @@
-"""Runs the procedures of commit/ on a cluster: executors, the session that the sink calls, failpoints."""
+"""Runs the procedures of commit/ on a cluster; ``session`` is the sink's entry."""

@@ -1,6 +1,6 @@
-"""Compares what the history names of a batch with the rows that a ``read_committed`` consumer sees.
+"""Compares a batch in the history with the rows that a ``read_committed`` consumer sees.
 
-The record holds the rows of the whole batch and the offsets of each partition. So rows are compared per batch, and found per partition.
+The history holds the rows of the whole batch and the offsets of each partition. So rows are compared per batch, and found per partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafka_eos_sink.runtime.batch_record import BatchRecord, merged
 
 Verdict = Literal["complete", "not readable", "missing", "too many"]
 """complete      as many rows as decided
-not readable  fewer, and the offsets that nobody can read explain it
+not readable  fewer, and the unreadable offsets explain the difference
 missing       fewer than that
 too many      more rows than decided"""
 
@@ -50,7 +50,7 @@ class PartitionCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAudit:
-    """A batch as its record names it, and what is found of it."""
+    """A batch of the history, and the rows found of it."""
 
     record: BatchRecord
     partitions: tuple[PartitionCount, ...]
@@ -79,7 +79,7 @@ class BatchAudit:
 
     @property
     def is_as_decided(self) -> bool:
-        """Whether everything that can be read is there, once."""
+        """Whether no row is missing or duplicated in the readable offsets."""
         return self.verdict in ("complete", "not readable")
 
     def as_json(self) -> dict[str, Any]:
@@ -133,17 +133,17 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
 
 
 def _visible(part: PartitionCount, start: int, stable: int, end: int) -> PartitionCount:
-    """Count the offsets before the log start, and between the last stable offset and the end of the log."""
+    """Count hidden offsets: before the log start, and behind the last stable offset."""
     past = part.last_offset + 1
     removed = max(0, min(past, start) - part.first_offset)
-    # Behind the end of the log nothing is hidden: those records were lost.
+    # No offset behind the end of the log is hidden: those records were lost.
     blocked = max(0, min(past, end) - max(part.first_offset, stable))
     reasons = [reason for count, reason in ((removed, REMOVED), (blocked, BLOCKED)) if count]
     return replace(part, hidden=removed + blocked, reason="; ".join(reasons) or None)
 
 
 def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]], start: int, stable: int) -> int:
-    """Count the rows of these producers; rows of others, and of other transactions of the same ids, lie between."""
+    """Count the rows of these producers; other transactions may have rows in between."""
     first, end = max(part.first_offset, start), min(part.last_offset + 1, stable)
     return sum(
         # DeleteRecords can end within a batch, which the broker then returns whole.
@@ -154,7 +154,7 @@ def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]
 
 
 def _without_compacted(admin: Admin, found: BatchAudit, deadline: int) -> BatchAudit:
-    """Count every other offset of a compacted topic as hidden: a later row with the same key may have replaced a row."""
+    """Count every other offset of a compacted topic as hidden: compaction may have removed rows."""
     compacted = {topic for topic in {part.topic for part in found.partitions} if _is_compacted(admin, topic, deadline)}
     return replace(
         found,

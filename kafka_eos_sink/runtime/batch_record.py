@@ -1,4 +1,4 @@
-"""What the driver reports of a batch: a line of the log, and a record of the history."""
+"""The driver's report of a batch: a log line, and a record of the history."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stopwatch:
             self.seconds["end" if is_end else self._phase] += now - self._since
         self._since = now
         match step:
-            # A commit that copies passes the points of a decision once more. That time is the time of its proofs.
+            # A commit that copies passes the points of a decision a second time. That time belongs to its proofs.
             case steps.Reached(point=point) if self._phase != "verify" or point == "commit.finished":
                 self._phase = _BEGINS.get(point, self._phase)
                 is_end = point == "commit.decided"
@@ -74,7 +74,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """One decided batch; None stands for a figure that nobody measured, as in a batch that a later run has finished.
+    """One decided batch; None for a figure not measured, as in a batch of a dead driver.
 
     finished_ms     wall clock of the driver that finished it
     written_bytes   record batches as sent, compressed
@@ -83,7 +83,7 @@ class BatchRecord:
     check_ms ...    of the commit; ``verify_ms`` includes copies
     attempts_ended  open transactions that the plan and the commit aborted
     headroom_ms     from the last EndTxn to the transaction timeout, counted from the begin of the plan
-    offsets         one range per topic-partition over all transactions; other records may lie between
+    offsets         one range per topic-partition over all transactions, possibly with other records in it
     producers       producer id and epoch of each transaction
     """
 

@@ -1,4 +1,4 @@
-"""Reads past and running writes from the commit log, for people to look at."""
+"""Reads past and running writes from the commit log, for people."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.session import log_partition_of
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
-"""finished   every row is visible, and a done record stands
-decided    the decision stands without a done record; the next run of the same id or `kafka-eos recover` finishes it
+"""finished   every row is visible, and the log has its done record
+decided    the log lacks its done record; the next run of the same id or `kafka-eos recover` finishes it
 undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 resolved   an operator has decided it (`kafka-eos resolve`)
-unreadable records of it were not written by the sink, or are gone; ``problem`` says which"""
+unreadable another program wrote into its records, or some are gone; ``problem`` names which"""
 ENDED: tuple[WriteState, ...] = ("finished", "void", "resolved")
-"""The states in which nothing of a write is open."""
+"""The states in which no transaction of a write is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class CommittedWrite:
     committed         how many of the named transactions have their COMMIT marker in the log
     aborted           how many have an ABORT marker there: recovery copies their rows
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
-    offsets           one range per topic-partition over all transactions; other records may lie between
+    offsets           one range per topic-partition over all transactions, possibly with other records in it
     """
 
     write_id: str
@@ -203,7 +203,7 @@ class CommitLogWatch:
             self._read_to(where, view, ends[where], deadline)
             writes = writes_in(view)
             found += writes
-            # Somebody may watch for weeks. The parts of a write that is under way are needed until it has ended.
+            # A watch may run for weeks. Only a write in progress still needs its parts.
             if all(write.state in ENDED for write in writes):
                 view.forget_superseded()
         return tuple(
@@ -211,7 +211,7 @@ class CommitLogWatch:
         )
 
     def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
-        # A log that was deleted and created again may still be shorter than what was read of the old one.
+        # A log that was deleted and created again may be shorter than the old position.
         if end < view.next_offset:
             view.restart()
         executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))

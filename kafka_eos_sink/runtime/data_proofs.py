@@ -19,16 +19,16 @@ from kafka_eos_sink.protocol.record_batch import first_batch_of
 T = TypeVar("T")
 
 TIERED_FETCH_WAIT_MS = 500
-"""How long a Fetch waits for records from tiered storage (KIP-405). Without a wait the broker returns none of them."""
+"""Wait of a Fetch in ms: without it the broker returns no record of tiered storage (KIP-405)."""
 FETCH_BYTES, PARTITION_BYTES = 4 << 20, 32 << 10
-"""Of a round of looks, and of each partition in it: as much as some batches of producers with default settings."""
+"""Bytes of one Fetch, and of each partition in it: some batches of default size."""
 CHECK_ENDS_EVERY_MS = 1_000
 """Readers that are blocked for longer than a marker takes may wait for records that are gone."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """Looks for what readers see of one range: of its first batch, or of the first batch of a producer id."""
+    """Searches one range for the first batch that readers see, of any or of one producer id."""
 
     part: OffsetRange
     owner: int | None
@@ -66,8 +66,8 @@ class DataProofs:
 
     Args:
         timeout_ms: Bounds each step.
-        max_block_ms: For how long a topic may be unknown to the cluster, or end before records that it acknowledged. After that it
-            counts as deleted.
+        max_block_ms: For how long a topic may be unknown to the cluster, or end before acknowledged records, until it counts as
+            deleted.
     """
 
     def __init__(self, admin: Admin, *, timeout_ms: int, max_block_ms: int) -> None:
@@ -139,14 +139,14 @@ class DataProofs:
         return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}
 
     def _search(self, searches: Sequence[_Search]) -> None:
-        """Look at one range of each partition at a time, with one request per leader and round."""
+        """Search one range of each partition at a time, with one request per leader and round."""
         give_up_at = self._clock() + self._timeout_ms
         waiting: dict[TopicPartition, list[_Search]] = {}
         for search in searches:
             waiting.setdefault((search.part.topic, search.part.partition), []).append(search)
         while waiting:
             looks = {where: of_partition[0] for where, of_partition in waiting.items()}
-            # Beside others a partition may get no batch at all.
+            # With other partitions in the request, one may get no batch at all.
             alone = [where for where, look in looks.items() if look.wait_ms][:1]
             looks = {where: looks[where] for where in alone or looks}
             fetched = self._query(partial(self._fetch_batches, looks))

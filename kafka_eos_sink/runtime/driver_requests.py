@@ -1,8 +1,7 @@
 """The requests of the driver's own transaction on the commit log.
 
-Each is one call of the client's engine.
-A code that no retry can mend is returned, because the procedures in ``commit/`` decide what it means. What configuration or a
-missing right must mend is raised. None stands for a request whose response was lost until the deadline.
+Each is one call of the client's engine. The procedures in ``commit/`` get a code that no retry can mend, and decide its meaning. An error
+of configuration or permission is raised. None stands for a request whose response was lost until the deadline.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 MAX_BATCH_BYTES = 500_000
 """Of several records together: brokers take batches up to about 1 MB by default."""
 RECORD_OVERHEAD = 20
-"""Bytes of a record beside its key and value, at most."""
+"""Largest overhead of a record besides key and value, in bytes."""
 PRODUCE_TIMEOUT_MS = 30_000
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""

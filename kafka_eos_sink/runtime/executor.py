@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 LOG_FETCH_WAIT_MS = 100
 LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
-"""A chunk of the commit log takes little more memory; and what a record in it takes beside its key and value."""
+"""Memory of a chunk of the commit log, and of a record besides its key and value."""
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
-"""Tried downwards if the broker's maximum may not be read and the user set no timeout."""
+"""Tried in this order if the user set no timeout and DescribeConfigs is not permitted."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 
 
@@ -111,7 +111,7 @@ class Executor:
                 returned: T = stop.value
                 return returned
             except KafkaEosError as error:
-                # The procedure does not know its commit log, which its commands must name.
+                # The commands in a message must name the commit log, which procedures do not know.
                 error.message = refusals.on_commit_log(error.message, self.where[0])
                 raise
             result, failure = None, None
@@ -119,7 +119,7 @@ class Executor:
             try:
                 result = self._performers[type(step)](step)
             except Exception as error:
-                # Thrown into the procedure, which may know what to do: if an end is in doubt, it reads the log.
+                # Thrown into the procedure, which may handle it: if an end is in doubt, it reads the log.
                 failure = error
             self.stopwatch.saw(step, result)
             if log.isEnabledFor(logging.DEBUG):
@@ -233,7 +233,7 @@ class Executor:
         )
         details = ["" for _ in results]
         for at, result in enumerate(results):
-            # The deadline often cuts the last try short. The code before it tells the user more about the cluster.
+            # The deadline often cuts the last try short. The code before it describes the cluster better.
             if result.error_code is None and result.earlier_code is not None:
                 details[at] = f"an earlier try returned {ErrorCode.of(result.earlier_code).name}"
             if ErrorCode.CONCURRENT_TRANSACTIONS in (result.error_code, result.earlier_code):
@@ -280,7 +280,7 @@ class Executor:
         )[self.where]
 
     def require_readable_log(self) -> None:
-        """Raise `AuthorizationError` if the principal may not Read the commit log."""
+        """Raise `AuthorizationError` if Read on the commit log is missing."""
         self._fetch_log(0, 0, max_bytes=1)
 
     def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
@@ -321,7 +321,7 @@ class Executor:
         # A driver acts on what it has read back, so it has never acted on a batch that cannot be read.
         warn_once(
             f"the commit log's partition {where} holds a batch at offset {offset} that the sink did not write ({unreadable.message}). "
-            "It is passed over, as are others like it. Find out who else may Write the commit log",
+            "It is skipped, like others of its kind. Check which other principals may Write to the commit log",
             about=f"unreadable {where}",
         )
 

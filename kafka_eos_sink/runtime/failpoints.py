@@ -1,7 +1,6 @@
 """Named points of the protocol at which a test kills, fails or stops a process.
 
-Without the environment variable they do nothing.
-``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``. The actions:
+``KAFKA_EOS_FAILPOINTS`` holds ``point=action`` pairs separated by ``;``; without it no point acts. The actions:
 
 kill        send SIGKILL to this process
 raise       raise `KafkaEosError` FAILPOINT

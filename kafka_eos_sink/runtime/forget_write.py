@@ -1,6 +1,6 @@
-"""Forgets a write that has ended for good: removes its records from the commit log by tombstones.
+"""Removes a write that will not run again from the commit log, by tombstones.
 
-Anything of the write that is open, undecided, or decided and not done is refused, because its records are the proof that recovery
+A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
 needs. `commit_log.forget` does the same for writes with a random id, right after they are finished.
 """
 
@@ -51,7 +51,7 @@ def forget(settings: OperatorSettings) -> int:
 
 
 class _KeyedView(LogView):
-    """A view that also keeps the keys of all records of its write id, those of other programs as well."""
+    """A view that also keeps the keys of all records of its write id, even foreign ones."""
 
     def __init__(self, write_id: str) -> None:
         super().__init__(write_id)
@@ -87,7 +87,7 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
         unknown_id=UnknownId.REFUSE,
     )
     plan = yield from take_over(request, transaction_version)
-    # A job may have begun a batch between the first look and the fence. Behind the fence nobody decides anything.
+    # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)
     _require_ended(view, (yield from list_open(write_id, transaction_version)))
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
@@ -95,7 +95,7 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
     if error != ErrorCode.NONE:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
-            f"whether the commit log has forgotten write id {write_id!r} is not known ({code_name(error)}). Stop every job or query of it, "
+            f"it is not known whether the records of write id {write_id!r} are removed ({code_name(error)}). Stop its jobs and queries, "
             f"run {refusals.command('recover', write_id)}, and run this command again",
         )
     return len(tombstones)
@@ -104,7 +104,7 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
     """Raise `WriteRefusedError` if anything of the write is open, undecided, or decided and not done."""
     for query in view.queries("decision"):
-        # Raises if a decision cannot be read: nobody knows what it names.
+        # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest
     pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
     pending += [_pending(write) for write in writes_in(view) if write.state in ("decided", "undecided", "prepared")]

@@ -1,6 +1,6 @@
 """The history topic: one record per decided batch, for people and programs that watch writes.
 
-It is no part of the protocol. Whatever happens to it, a batch is written as without it.
+It is not part of the protocol: no failure of it changes how a batch is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafka_eos_sink.runtime.topics import create_history
 WITHIN_MS = 2_000
 """For how long a batch may wait for its record."""
 AGAIN_AFTER_S = 60.0
-"""After a failure, so that not every micro-batch waits."""
+"""Pause after a failure, so that not every micro-batch waits."""
 WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
 
@@ -49,14 +49,14 @@ def write(admin: Admin, topic: str, record: BatchRecord) -> None:
         problem = _append(admin, topic, record)
     except KafkaEosError as failure:
         problem = str(failure)
-    except Exception as failure:  # The batch is committed. Nothing here may look like its failure.
+    except Exception as failure:  # The batch is committed, so no error here may fail it.
         problem = type(failure).__name__
     if problem is None:
         _not_before.pop(place, None)
         return
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
     warn_once(
-        f"the history topic {topic!r} lacks records, and writes go on without them ({problem}). Grant Write on the topic, and Create if "
+        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). Grant Write on the topic, and Create if "
         "it is missing; an empty option history.topic switches the history off",
         about=("history", topic, problem.split("]")[0]),
     )
@@ -86,7 +86,7 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
 def read_history(
     admin: Admin, topic: str, write_id: str, *, limit: int, timeout_ms: int, version: int | None = None
 ) -> tuple[BatchRecord, ...]:
-    """Return the newest records of a write id, the newest first. Records that the sink did not write are skipped.
+    """Return the newest records of a write id, the newest first; skip foreign records.
 
     Args:
         version: Only of this version; None for all.
@@ -120,7 +120,7 @@ def read_history(
 
 
 class HistoryTail:
-    """The newest records of the history, of all write ids: at most `WINDOW` of them. Each reading takes only what was appended."""
+    """The newest `WINDOW` records of the history; each reading fetches only appended ones."""
 
     def __init__(self, admin: Admin, topic: str, *, timeout_ms: int) -> None:
         self._admin = admin
@@ -132,7 +132,7 @@ class HistoryTail:
         self._appended: list[BatchRecord] = []
 
     def read(self) -> tuple[BatchRecord, ...]:
-        """Return the records without their offsets and producers, the newest first; none if the topic does not exist."""
+        """Return the records without offsets and producers, the newest first."""
         deadline = self._admin.client.clock() + self._timeout_ms
         topic = self._admin.topic(self._topic, deadline)
         if topic is None:

@@ -107,7 +107,7 @@ class Repaired:
 
     findings     transactions of the write id that partitions hold open
     written      whether the missing markers were written and are in effect
-    topics       the topics whose partitions were examined, beside the commit log's
+    topics       the examined topics, without the commit log
     unasked      partitions (topic-partition) whose leaders did not respond
     unreadable   topics without the Read permission
     """
@@ -123,9 +123,9 @@ class Repaired:
 def producers_on(
     admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
 ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
-    """Describe the producers of partitions, and of all partitions of ``topics``. Skips what does not exist.
+    """Describe the producers of partitions and of whole topics, if they exist.
 
-    A leader that does not respond, or a topic that may not be read, must not stop the query of the others.
+    A silent leader, or a topic without the Read permission, does not stop the query of the others.
 
     Returns:
         The producers, the partitions that did not respond, and the topics without the Read permission.
@@ -164,7 +164,7 @@ def producers_on(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a command finds before it changes anything: the write's entries in the commit log, and its open transactions."""
+    """The write's entries in the commit log and its open transactions, before any change."""
 
     writes: tuple[CommittedWrite, ...]
     opened: tuple[TransactionState, ...]
@@ -194,7 +194,7 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
 
 
 def preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
-    """Run the part of a procedure that only reads; raises what that part raises."""
+    """Run the part of a procedure that only reads, and raise its errors."""
     executor.run(_until_fence(procedure))
     view = LogView(settings.write_id)
     executor.run(read_to_end(view))
@@ -276,14 +276,14 @@ def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
 
 def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
     """Make a listed and a named transaction comparable."""
-    # The version of a listed one is the cluster's, that of a named one the decision's.
+    # A listed one has the cluster's transaction version, a named one its decision's.
     return replace(identity, transaction_version=0)
 
 
 def resolve_request(
     settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
 ) -> ResolveRequest:
-    """Return the operator's answer about one version."""
+    """Build the operator's resolution of one version."""
     return ResolveRequest(
         write_id=settings.write_id,
         query_id=query_id,
@@ -302,7 +302,7 @@ def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Prev
 
 
 def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
-    """Record the operator's answer about one version, as `resolve`."""
+    """Record the operator's resolution of one version, as `resolve`."""
     with connected_to_log(settings) as (admin, executor):
         return executor.run(resolve(request, cluster_transaction_version(settings, admin)))
 

@@ -45,7 +45,7 @@ class _Fetched:
 
 
 class RecordCopier:
-    """Performs `CopyRecords`. Holds at most buffer.memory and two Fetch responses, however many transactions it copies.
+    """Performs `CopyRecords`, with at most buffer.memory and two Fetch responses in memory.
 
     Args:
         where: The partition of the commit log for the part records.
@@ -56,7 +56,7 @@ class RecordCopier:
         self._client = admin.client
         self._where = where
         self._gone: dict[str, steps.Gone] = {}
-        """Topics that the cluster does not know, and its reason. A deleted topic costs max.block.ms once, not once per range."""
+        """Unknown topics, with the reason: a deleted topic costs max.block.ms once, not per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
 
@@ -83,13 +83,13 @@ class RecordCopier:
             deadline = self._client.clock() + self._client.config.request_timeout_ms
             for each in opened:
                 if not is_done or each.gone is not None:
-                    # It waits for its requests in flight: one that arrives after the ABORT marker would open a transaction again.
+                    # The producer waits for its requests in flight: a late one would open a transaction behind the ABORT marker.
                     with suppress(KafkaEosError):
                         each.producer.abort(deadline)
                 each.producer.close()
 
     def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
-        """Perform `AreCommitted`: read each partition once, from the first range's end to the end that it has now."""
+        """Perform `AreCommitted`: read each partition once, from its first range to its end."""
         found: dict[tuple[str, int, int], bool] = {}
         for where in {(part.topic, part.partition) for _, part in step.written}:
             wanted = {
@@ -99,7 +99,7 @@ class RecordCopier:
             }
             offset = min(wanted.values()) + 1
             end: int | None = None
-            # Others append all the time, so the end is fixed at the first response.
+            # Other producers append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
                 for header, block in fetched.batches:
@@ -126,7 +126,7 @@ class RecordCopier:
         return producer
 
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
-        """Append the records that the sources have in a partition. It is read once, because concurrent tasks' records lie in turn."""
+        """Copy a partition's records of all sources in one pass: concurrent tasks interleave."""
         wanted = {
             (each.copy.source.producer_id, each.copy.source.producer_epoch): (part, each)
             for each in opened
@@ -139,7 +139,7 @@ class RecordCopier:
             self._take_turns(opened, lambda unsent: unsent <= self._config.buffer_memory)
             # Only the time of Fetches counts: slow acknowledgements of the copies prove nothing about the source.
             started = self._client.clock()
-            # Beside the Fetch the client also sends the producers' batches and takes their acknowledgements.
+            # During the Fetch, the client also sends the producers' batches and receives their acknowledgements.
             fetched = self._fetch(where, offset)
             waited_ms += self._client.clock() - started
             if isinstance(fetched, _Fetched):
@@ -150,7 +150,7 @@ class RecordCopier:
                 elif waited_ms > self._config.max_block_ms:
                     fetched = steps.Gone(f"its leader returns nothing from offset {offset} on")
             if isinstance(fetched, steps.Gone):
-                # A later range may still be there.
+                # A later range may still exist.
                 for source, (part, each) in list(wanted.items()):
                     if part.first_offset <= offset:
                         each.gone = replace(fetched, why=f"{_place(part)}: {fetched.why}")
@@ -173,7 +173,7 @@ class RecordCopier:
                 failpoints.reached("restore.copying")
 
     def _take_turns(self, opened: Sequence[_OpenCopy], is_enough: Callable[[int], bool]) -> None:
-        """Let each producer send and receive, until so many bytes without acknowledgement are enough."""
+        """Let each producer send and receive until few enough bytes are unacknowledged."""
         producers = [each.producer for each in opened if each.gone is None]
         while True:
             for producer in producers:
@@ -215,10 +215,10 @@ def _place(part: OffsetRange) -> str:
 
 
 def written_by(producer: Producer) -> steps.Written:
-    """Flush, and return what a producer's transaction has in the data partitions.
+    """Flush, and return a transaction's rows and ranges in the data partitions.
 
     Raises:
-        TransactionAbortedError: REQUEST_ABANDONED or OFFSET_UNKNOWN if the brokers' answers do not prove it.
+        TransactionAbortedError: REQUEST_ABANDONED or OFFSET_UNKNOWN if the responses do not prove them.
         KafkaEosError: The producer failed.
     """
     producer.flush()

@@ -1,4 +1,4 @@
-"""What a write needs of the brokers, for the plan and for ``kafka-eos check``."""
+"""The brokers' APIs and settings that a write needs, for the plan and ``kafka-eos check``."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ NEEDED: Mapping[type[Request[Any]], str] = {
     m.ListOffsetsRequest: "prove what readers see",
     m.DescribeConfigsRequest: "check settings",
 }
-"""The APIs of an exactly-once write, and what it does with them. Each is needed from the lowest of the request's ``VERSIONS`` on."""
+"""The APIs of an exactly-once write with their uses, needed in one of the request's ``VERSIONS``."""
 OPTIONAL: Mapping[type[Request[Any]], str] = {
-    m.DescribeProducersRequest: "prove that nobody wrote markers by hand; without it a write works as without Read on its topics",
+    m.DescribeProducersRequest: "prove that no marker was written by hand; without it a write works as without Read on its topics",
     m.CreateTopicsRequest: "create the commit log",
     m.WriteTxnMarkersRequest: "write missing markers (kafka-eos repair)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
@@ -49,7 +49,7 @@ MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
 BROKER_WITHIN_MS = 3_000
 VERIFYING_ADD_PARTITIONS = 4
-"""First version of AddPartitionsToTxn by which a leader asks a coordinator; Kafka offers it from 3.6 on."""
+"""AddPartitionsToTxn version of leaders that verify at the coordinator (Kafka 3.6, KIP-890)."""
 UNVERIFIED = (
     "an aborted task attempt that is still running could append rows that belong to no transaction: read_committed consumers would "
     "block, or see rows twice"
@@ -57,7 +57,7 @@ UNVERIFIED = (
 
 
 def missing_apis(versions: BrokerVersions, apis: Iterable[type[Request[Any]]]) -> str:
-    """Describe the APIs without a version in common: what for, what is needed, what the broker offers; empty if none."""
+    """Describe the APIs without a common version: use, needed and offered versions."""
     missing = []
     for api in apis:
         lowest, highest = versions.api_versions.get(api.API_KEY, (0, -1))
@@ -87,7 +87,7 @@ def require_apis(admin: Admin, deadline: int) -> None:
 
 
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
-    """Return a broker's settings on transactions, without those that it does not show or does not have.
+    """Return a broker's visible settings on transactions.
 
     Verification is on only if every broker that responds has it on: each leader decides for itself.
     """
@@ -102,12 +102,12 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
         shown = {found.get(VERIFICATION), *_of_each_broker(admin, verification, deadline)}
     except AuthorizationError:
         return {}
-    # Beside brokers that show the setting, one without it is older than the setting.
+    # If other brokers show the setting, a broker without it is older than the setting.
     return found if shown == {None} else found | {VERIFICATION: "true" if shown == {"true"} else "false"}
 
 
 def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int) -> list[T]:
-    """Return the result of every broker that responds within a few seconds; ``query`` takes node id and deadline."""
+    """Return ``query(node id, deadline)`` of every broker that responds within seconds."""
     found = []
     for node in admin.client.metadata.brokers:
         with suppress(BrokerUnavailableError):
@@ -116,7 +116,7 @@ def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int)
 
 
 def number(settings: Mapping[str, str], name: str) -> int | None:
-    """Return a setting that is a number, None if the cluster does not show it.
+    """Return a numeric setting, None if the cluster does not show it.
 
     Raises:
         ProtocolError: It is no number.
@@ -130,9 +130,9 @@ def number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 def verifies_appends(admin: Admin, settings: Mapping[str, str], deadline: int) -> bool | None:
-    """Whether leaders verify transactional appends below transaction version 2; None if the cluster does not show it.
+    """Whether leaders verify transactional appends below version 2; None if unknown.
 
-    From version 2 on the epoch that ends a transaction fences its producer, so nothing else is needed.
+    From version 2 on no verification is needed, because EndTxn bumps the epoch and so fences late appends.
     """
     if VERIFICATION in settings:
         return settings[VERIFICATION] == "true"

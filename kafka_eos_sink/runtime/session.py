@@ -49,19 +49,19 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log, require_dead_letter
 log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
-"""Largest timeout without a configured one: prepared transactions must outlive a driver restart, and brokers rarely allow more."""
+"""Largest default timeout: enough for a driver restart, and brokers rarely allow more."""
 CHECK_EVERY_MS = 60_000
 """How often a planner checks topics, broker settings and the right to read the commit log, at most."""
 LIST_EVERY_MS = 5_000
-"""A plan lists open transactions if the last list is older than this. It then aborts what killed attempts opened late."""
+"""Interval of lists of open transactions, which abort late transactions of killed attempts."""
 LOOK_UP_WITHIN_MS = 3_000
-"""For how long to wait for coordinators that are looked up ahead of their use."""
+"""Limit for coordinators that are looked up ahead of their use."""
 MAX_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """What is written, under which id, and how to reach the cluster.
+    """The settings of one write: rows, write id, cluster.
 
     Never pickled, because it can hold resolved secrets.
     ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
@@ -135,7 +135,7 @@ def _take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> 
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """What a planner process remembers of a write, or of all writes with random ids to a topic.
+    """A planner process's memory of a write, or of all writes with random ids to a topic.
 
     These are hints only, because other drivers may have written since.
     Times are ms of the client's clock. ``view`` holds what this process has read of the commit log.
@@ -328,7 +328,7 @@ def _report(settings: WriteSettings, admin: Admin, record: BatchRecord) -> None:
 
 
 def _report_recovered(settings: WriteSettings, executor: Executor, view: LogView) -> None:
-    """Report the decisions of dead drivers that this plan has finished, of which nobody else writes a record."""
+    """Report the decisions of dead drivers that this plan has finished."""
     for query_id, copied in executor.stopwatch.finished.items():
         if (newest := view.query(query_id).newest) is not None:
             record = record_of(newest.decision, time.time_ns() // 1_000_000, parts_copied=copied, recovered=True)
@@ -357,7 +357,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
-    """Abort what losing or killed attempts opened after the commit or abort; return how many there were."""
+    """Abort late transactions of losing or killed attempts; return their number."""
     with lease_admin(settings.client) as admin:
         return _executor(settings, admin).run(aborting.sweep(plan, decision))
 
@@ -382,6 +382,6 @@ def _transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> i
                 f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
                 f"{MAX_TIMEOUT} on the brokers",
             )
-        # Nobody uses a random id again. Only the timeout ends its open transaction, so the sink keeps the timeout short.
+        # No later run uses a random id. Only the timeout ends its open transaction, so the sink keeps the timeout short.
         return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

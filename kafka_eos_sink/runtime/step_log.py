@@ -1,4 +1,4 @@
-"""What the DEBUG log shows of a step: names, numbers and error codes, never the contents of a record."""
+"""Steps in the DEBUG log: names, numbers and error codes, never contents of records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 
 MOST = 4
-"""Names of one line. A batch can have thousands of transactions."""
+"""Most names on a line: a batch can have thousands of transactions."""
 
 
 def subject(step: steps.Step) -> str:

@@ -79,7 +79,7 @@ class TaskExecutor(Executor):
         return tuple(steps.EndResult(error=error) for _ in step.ends)
 
     def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
-        """Write rows until all are acknowledged, or until the procedure must check for lost siblings: None."""
+        """Write rows until all are acknowledged; None if the procedure must check for lost siblings."""
         if self._producer is None:
             self._begin(step)
         assert self._producer is not None

@@ -33,14 +33,15 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
     (-1, TOPIC_CONFIGURATION),
     (-1, COMPACTED),
 )
-"""Replication factor and settings of a new commit log, the safest first. A cluster of one or two brokers rejects the first two,
-and then its own default holds (-1). Managed clusters reject most settings; the log needs only its policy."""
+"""Replication factor and settings of a new commit log, the safest first.
+
+A cluster of one or two brokers rejects the first two, so its default applies (-1). Managed clusters reject most settings."""
 HISTORY = {POLICY: "delete", "retention.ms": str(30 * 24 * 3_600_000)}
 HISTORY_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, HISTORY), (-1, HISTORY), (-1, {}))
 """Replication factor and settings of a new history topic, as `CREATIONS`."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
-"""What one Metadata request may take."""
+"""Time limit of one Metadata request in ms."""
 
 
 def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
@@ -147,7 +148,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
 def create_commit_log(
     admin: Admin, topic: str, brokers: int, deadline: int, *, validate_only: bool = False
 ) -> CreateTopicsResponse.Topic | None:
-    """Create the commit log with the safest settings that the cluster accepts; return None if it exists.
+    """Create the commit log with the safest accepted settings; return None if it exists.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that creates it.
@@ -204,14 +205,14 @@ def _alter_command(admin: Admin, topic: str, configs: Mapping[str, str]) -> str:
 
 
 def broker_count(admin: Admin, deadline: int) -> int:
-    # Before the first response the metadata holds the bootstrap servers only. Their number says nothing about the brokers.
+    # Before the first response the metadata holds the bootstrap servers only. Their number is not that of the brokers.
     if min(admin.client.metadata.brokers) < 0:
         admin.client.wait_for_metadata(deadline)
     return len(admin.client.metadata.brokers)
 
 
 def created_configs(made: CreateTopicsResponse.Topic) -> Mapping[str, str]:
-    """Return the settings of a topic that was just created, without DescribeConfigs none."""
+    """Return the settings of a new topic, empty without DescribeConfigs."""
     return {each.name: each.value for each in made.configs or () if each.value is not None}
 
 

@@ -1,1 +1,1 @@
-"""Option names of Java's clients and of the sink, read into configuration values; no Spark, no sockets."""
+"""Read options of Java's clients and of the sink; no Spark, no sockets."""

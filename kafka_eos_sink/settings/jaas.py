@@ -1,4 +1,4 @@
-"""``sasl.jaas.config``, Java's string, parsed into a name and options. No class is ever loaded for it.
+"""Parse Java's ``sasl.jaas.config`` into a name and options, without loading a class.
 
 The grammar is that of Java's JaasConfig, one login module with its options::
 
@@ -37,7 +37,7 @@ def parse_jaas(text: str) -> LoginModule:
     Raises:
         ValueError: The expected form, without any part of the text, which contains a password.
     """
-    # No message below repeats a token: any of them may be the password, for example after a missing quote.
+    # No message below contains a token: any of them may be the password, for example after a missing quote.
     module = _MODULE.match(text)
     if module is None:
         raise ValueError('it must be like: org.apache...PlainLoginModule required username="..." password="...";')

@@ -112,7 +112,7 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
 
 
 def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once) -> dict[str, str]:
-    """Read a Java-style client properties file as options of the sink, each name with ``kafka.`` before it.
+    """Read a Java-style client properties file as options of the sink (``kafka.*``).
 
     The options hold the file's secrets. Prefer the option ``kafka.properties.file``, whose file each process reads itself.
 

@@ -1,4 +1,4 @@
-"""The kinds of values that settings accept: a parser each, and the words that describe it in messages and documents."""
+"""The kinds of values of settings: a parser, and a description for messages and documents."""
 
 from __future__ import annotations
 

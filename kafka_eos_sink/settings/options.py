@@ -1,4 +1,4 @@
-"""The options of one write: read by the settings table, then checked together. All problems are reported at once.
+"""Read the options of one write, and report all problems at once.
 
 Names are case-insensitive, because Spark passes them in lower case.
 """
@@ -119,7 +119,7 @@ def read_options(
 
 
 def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the ``kafka.*`` options and those of the properties file, without ``kafka.``, and the file's warnings."""
+    """Return the options ``kafka.*`` and of the properties file, and the file's warnings."""
     kafka = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
@@ -141,7 +141,7 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
 
 
 def readable(options: Mapping[str, str]) -> str:
-    """Return the options for a repr: whatever may be a secret is hidden, references stay as they were written."""
+    """Return the options for a repr: possible secrets are hidden, references stay."""
     return ", ".join(f"{written_name(name)}={shown(name.lower(), value)!r}" for name, value in sorted(options.items()))
 
 
@@ -218,7 +218,7 @@ def _problems_together(
         if name in own
     ]
     if (settings["asyncProgressTrackingEnabled"] or "").lower() == "true":
-        # Spark then starts batches before it logs their offsets: a repeated batch looks like a new one.
+        # Spark then starts batches before it logs their offsets, so a rerun batch looks like a new one.
         found.append(
             "asyncProgressTrackingEnabled cannot be exactly once: batches begin before Spark logs their offsets, so a repeated "
             "batch cannot be recognised; remove it and use a micro-batch trigger (processingTime, availableNow)"

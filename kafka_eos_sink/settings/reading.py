@@ -22,7 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shown(name: str, value: str) -> str:
-    """Return `value` for messages and reprs; of one that may be secret only its references, which name no secret.
+    """Return `value` for messages and reprs; of a possible secret only its references.
 
     Args:
         name: With ``kafka.`` or without it. The value of an unknown name is hidden too: it may be a misspelt password.

@@ -29,7 +29,7 @@ def switched_off() -> bool:
 
 
 def references(value: str) -> str:
-    """Return the references in `value` without the text around them, which may be secret; empty if there are none."""
+    """Return the references in `value` without the text around them, which may be secret."""
     return " ".join(found[0] for found in _REFERENCE.finditer(value, 0, _end(value)))
 
 
@@ -46,7 +46,7 @@ def resolve(value: str) -> str:
 
 
 def _end(value: str) -> int:
-    # Many begins without an end would take quadratic time.
+    # Without this check, many "${" without "}" would take quadratic time.
     return value.rfind("}") + 1
 
 

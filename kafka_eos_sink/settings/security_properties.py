@@ -87,7 +87,7 @@ class SecurityReader:
         if found.sasl is not None and not found.uses_tls and found.sasl.mechanism in sent:
             self.warnings.append(
                 f"{self.prefix}sasl.mechanism={found.sasl.mechanism} sends the {sent[found.sasl.mechanism]} over an unencrypted "
-                f"connection, and whoever reads it can use it; {self.prefix}security.protocol=SASL_SSL encrypts it"
+                f"connection, where others can read and use it; {self.prefix}security.protocol=SASL_SSL encrypts it"
             )
         if isinstance(credentials, security.TokenCredentials) and isinstance(
             credentials.source, security.UnsecuredToken
@@ -261,7 +261,7 @@ class SecurityReader:
         return security.TokenCredentials(source=source, extensions=tuple(extensions))
 
     def _extensions(self) -> list[tuple[str, str]]:
-        """Return what the broker receives with each token (KIP-342), from the option or from the login module."""
+        """Return the SASL extensions of each token (KIP-342), from the option or the login module."""
         place, prefix = "sasl.jaas.config", _EXTENSION_PREFIX
         pairs = [(name.removeprefix(prefix), value) for name, value in self.jaas.items() if name.startswith(prefix)]
         if _EXTENSIONS in self.values:
@@ -273,7 +273,7 @@ class SecurityReader:
         # RFC 7628, 3.1: keys are letters, "auth" belongs to the token itself. Other bytes could end a field of the message.
         for name, value in pairs:
             allowed = _EXTENSION.fullmatch(name) and name != "auth" and _EXTENSION_VALUE.fullmatch(value)
-            # What is not a name may be a part of a value, and is not shown.
+            # An invalid name may be a part of a secret value, so the message does not show it.
             shown = f" {name}" if _EXTENSION.fullmatch(name) else ""
             self._require(allowed, place, f"has an extension{shown} that is not letters=value, or is named auth")
         self._require(len(dict(pairs)) == len(pairs), place, "has two extensions of the same name")
@@ -376,6 +376,6 @@ def _openssl_name(suite: str) -> str:
     if found is None:
         return suite
     exchange, cipher = found[1], re.sub(r"AES_(\d+)_", r"AES\1_", found[2]).replace("_CBC_", "_")
-    # OpenSSL leaves the hash out of this suite's name.
+    # OpenSSL's name of this suite has no hash.
     cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
     return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")

@@ -1,4 +1,4 @@
-"""The table of settings: one row per option of the sink, per name of Java's ``ProducerConfig``, and per name of ours beside them.
+"""The table of settings: options of the sink, Java's ``ProducerConfig``, and additions.
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
 ``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
@@ -27,7 +27,7 @@ PROPERTIES_FILE = "kafka.properties.file"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why values that Java accepts break exactly-once. `allows` tests a value. `accepted` names the allowed values in messages."""
+    """Why values that Java accepts break exactly-once; `accepted` is for messages."""
 
     allows: Callable[[Any], bool]
     accepted: str
@@ -61,7 +61,7 @@ class Setting:
 
 
 def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]:
-    """Fill in what the rows of a group share. A value lands in the field of the option's name unless a row names another."""
+    """Complete the rows of a group. The default field has the option's name."""
     return {
         row.name: replace(
             row, group=group, target=row.target or target, lands_in=row.lands_in or row.name.replace(".", "_")
@@ -111,7 +111,7 @@ STREAMING = _rows(
     Setting("queryName", kinds.AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
     Setting("asyncProgressTrackingEnabled", kinds.TEXT, "Must not be true.", secret=True),
 )
-"""Options that Spark passes to the sink of a streaming query, not documented as options of the sink."""
+"""Spark's own options of a streaming query, not documented as options of the sink."""
 
 _CONNECTION = _rows(
     "connection",
@@ -340,5 +340,5 @@ JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, 
 
 
 def fields_of(values: Mapping[str, Any], target: type) -> dict[str, Any]:
-    """Return the parsed values of the client's options that land in `target`, by the names of its fields."""
+    """Return the parsed values for `target`, by the names of its fields."""
     return {JAVA[name].lands_in: value for name, value in values.items() if JAVA[name].target is target}

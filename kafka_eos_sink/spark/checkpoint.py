@@ -101,7 +101,7 @@ class Checkpoint:
         from pyarrow.fs import FileSelector
 
         filesystem, path = open_location(self.location)
-        # Other names in the folder: Spark writes ".<batch>.<uuid>.tmp" and renames it, and keeps ".<batch>.crc" beside.
+        # The folder has other names, too: Spark writes ".<batch>.<uuid>.tmp" before a rename, and keeps ".<batch>.crc".
         found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that become Kafka records: their names, their types, and their Arrow arrays.
+"""The columns of a DataFrame that become Kafka records: names, types, Arrow arrays.
 
 The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
 nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message is

@@ -1,4 +1,4 @@
-"""Abort transactions that losing or killed task attempts begin after the commit or abort of their batch.
+"""Abort transactions that losing or killed attempts begin after the end of their batch.
 
 An attempt that finds the batch decided or aborted aborts its own transaction. An attempt that is killed before leaves it open. The plan
 of the next batch aborts it. But a query that waits for data has no next batch, and a job may have no next run. Then the transaction
@@ -17,20 +17,19 @@ from kafka_eos_sink.runtime.session import WriteSettings
 log = logging.getLogger(__name__)
 
 SWEEP_AFTER_S = (3.0, 5.0)
-"""Seconds from the commit or abort to the first sweep, and from that to the second. Killed workers live on for 2 to 4 s."""
+"""Seconds before the first and the second sweep. Killed workers live on for 2 to 4 s."""
 AT_ONCE_S = 5.0
-"""For how long to wait for a sweep at once."""
+"""Longest wait for a sweep ``at_once``, in seconds."""
 
 _superseded: dict[str, threading.Event] = {}
-"""By write id: the queries of one session share the commit process, and a busy query must not cancel the sweep of another."""
+"""By write id, because the queries of one session share the commit process."""
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, *, at_once: bool = False) -> None:
-    """Sweep twice in the next seconds, in a thread; a later call for the same write id cancels this one.
+    """Sweep twice in the next seconds, in a thread; a later call of the write id cancels it.
 
     Args:
-        at_once: Also sweep now, and wait for that. A batch job often ends after its write, and a query after an abort. Spark kills
-            this process then.
+        at_once: Also sweep now, and wait for it: after a job's last write or a query's abort, Spark kills this process.
     """
     if (previous := _superseded.pop(plan.write_id, None)) is not None:
         previous.set()

@@ -25,13 +25,13 @@ def partition_for_topic(
     """Add the column ``partition``, and give each Spark partition the rows of one partition of ``topic``.
 
     A write of T tasks to P partitions has up to T x P open partitions in its transactions. After this function it has at most P, for the
-    price of one shuffle. A row goes where Java's default partitioner puts its key. A row without a key goes where the hash of its value
-    says, and a row that names a partition keeps it.
+    price of one shuffle. Java's default partitioner places a row with a key. The hash of its value places a row without a key. A row
+    that names a partition keeps it.
 
     Args:
         df: A batch or streaming DataFrame with the columns of the sink.
         topic: The topic of all rows; give the write the same option ``topic``.
-        options: The options of the write, by which this process asks Kafka for the number of partitions.
+        options: The options of the write, to request the number of partitions from Kafka.
         partitions: The number of partitions, if this process cannot reach Kafka.
 
     Raises:

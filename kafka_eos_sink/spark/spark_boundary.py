@@ -1,4 +1,4 @@
-"""What both writers share: planning, messages, and warnings at the boundary between Spark and the commit protocol."""
+"""Planning, messages and warnings of both writers, between Spark and the commit protocol."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def spare_modules() -> None:
 
 
 class SinkWriter:
-    """What both writers do with options and columns, in every process.
+    """The options and columns of both writers, in every process.
 
     The object carries the options as the user wrote them. Each process reads them again, so that a resolved secret never
     travels.

@@ -1,4 +1,4 @@
-"""What users of several threads need from a Spark session."""
+"""Spark sessions in programs with several threads."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
-    """Write the micro-batches of one streaming query; see ``SinkWriter`` for the errors of the constructor."""
+    """Write the micro-batches of one streaming query; errors of construction: ``SinkWriter``."""
 
     _streaming = True
 
@@ -100,7 +100,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         return task_message(session.write_task(settings, self._plan, task, rows), context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit`` for what consumers see then."""
+        """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit``."""
         if not messages or any(message is None for message in messages):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
@@ -122,7 +122,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         sweep_later(settings, first.plan, decision)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort the open transactions of the micro-batch; never raises, so that the user sees why it failed."""
+        """Abort the micro-batch's open transactions; never raises, so the first error stays visible."""
         try:
             options = self._checked_options()
             if options.delivery_guarantee != "exactly-once":
@@ -200,7 +200,7 @@ def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
-    """Read from the checkpoint; None if it cannot be read, an error only with ``source.offsets.group``."""
+    """Read from the checkpoint; on failure None, or an error with ``source.offsets.group``."""
     location, needed = options.checkpoint_location, options.source_offsets_group is not None
     if location is None:
         why = "the option checkpointLocation is not given"

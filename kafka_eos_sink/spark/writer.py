@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
-"""Local properties of the tasks of a write in a `foreachBatch` function. Together they are the same for all writes in one call of the
-function, and for no other call."""
+"""Local properties of tasks that together identify one call of a `foreachBatch` function."""
 
 
 class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
@@ -94,7 +93,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             session.report_at_least_once(self._planned_settings(), rows_written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the open transactions of the batch; never raises, so that the user sees why the batch failed."""
+        """Abort the batch's open transactions; never raises, so the first error stays visible."""
         if self._plan is None:
             return
         try:

@@ -199,7 +199,7 @@ def test_rows_older_than_retention_are_written_then_deleted(
     assert set(numbers(cleaning_kafka, topic)) <= {following}
 
 
-def test_aborted_rows_deleted_by_cleaner_are_not_called_visible(
+def test_aborted_rows_deleted_by_cleaner_are_not_visible(
     cleaning_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the records the cleaner forgets that their transaction was aborted; at their offsets there is somebody else's."""

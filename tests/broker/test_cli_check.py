@@ -87,9 +87,7 @@ def test_a_topic_that_a_write_would_refuse_is_no_ok(kafka: EmbeddedKafka, topic:
     assert main(["check", "--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]) == 1
 
 
-def test_a_commit_log_that_is_not_there_yet_is_no_failure(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_commit_log_is_no_failure(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     log = unique_topic("log")
     assert main(["check", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", log]) == 0
     assert "does not exist yet, the first write creates it" in " ".join(capsys.readouterr().out.split())

@@ -44,7 +44,7 @@ def test_recover_without_consent_shows_and_changes_nothing(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
-def test_recover_on_a_terminal_acts_when_told_to(kafka: EmbeddedKafka) -> None:
+def test_recover_on_a_terminal_acts_after_confirmation(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
     tasks(given, session.plan(given))
@@ -62,7 +62,7 @@ def finished_write(kafka: EmbeddedKafka) -> list[str]:
     return ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
 
 
-def test_resolve_asks_on_a_terminal_and_else_needs_yes(
+def test_resolve_confirms_on_a_terminal_and_else_needs_yes(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = finished_write(kafka)
@@ -84,7 +84,7 @@ def test_resolve_asks_on_a_terminal_and_else_needs_yes(
     assert (status, state()) == (0, "resolved"), shown
 
 
-def test_refused_answer_is_refused_before_the_question(
+def test_invalid_resolution_is_rejected_before_confirmation(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = finished_write(kafka)

@@ -72,7 +72,7 @@ def test_forgotten_write_leaves_only_tombstones_and_can_begin(
     assert kept_keys(any_kafka, given) == set()
 
 
-def test_forget_refuses_open_transactions_and_fences_nobody(
+def test_forget_rejects_open_transactions_without_fencing(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = new_write(any_kafka)

@@ -258,7 +258,7 @@ def test_repair_lists_then_writes_missing_marker_and_finishes(
     assert_nothing_open(servers, [topic])
 
 
-def test_marker_missing_in_commit_log_alone_stops_nobody(
+def test_marker_missing_in_commit_log_alone_stops_no_write(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next batch goes on under the same transactional id, whose marker then ends both in the log."""

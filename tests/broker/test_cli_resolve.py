@@ -90,7 +90,7 @@ def test_open_decision_resolved_as_rewrite_is_written_again(
     assert len(read_committed(servers, topic)) == 2 * ROWS
 
 
-def test_visible_rows_reject_rewrite_unless_duplicates_are_allowed(
+def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = any_kafka.bootstrap_servers

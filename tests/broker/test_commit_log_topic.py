@@ -57,7 +57,7 @@ def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) ->
         (4, {"cleanup.policy": "compact"}, "4 partitions and needs 16"),
     ],
 )
-def test_a_topic_that_could_lose_a_decision_is_refused(
+def test_topic_that_could_lose_a_decision_is_rejected(
     kafka: EmbeddedKafka, partitions: int, configs: Mapping[str, str], said: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -114,7 +114,7 @@ def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partiti
     wait_until(deleted, "records that may be deleted")
 
 
-def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKafka) -> None:
+def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -> None:
     """Under another policy for a moment, with its decisions gone: the same write would be written twice."""
     servers = any_kafka.bootstrap_servers
     topic, log = create_topic(servers), unique_topic("commits")
@@ -133,7 +133,7 @@ def test_a_log_from_which_records_were_deleted_is_refused(any_kafka: EmbeddedKaf
     assert_nothing_open(servers)
 
 
-def test_planner_reads_a_log_that_was_created_again_and_has_outgrown_the_one_it_knows(
+def test_planner_reads_recreated_log_longer_than_the_known_one(
     any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process has half finished a batch in the new log. Without its decision the rows would be written twice."""
@@ -169,7 +169,7 @@ def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
         session.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
 
 
-def test_a_missing_topic_is_called_missing(kafka: EmbeddedKafka) -> None:
+def test_missing_commit_log_is_reported_missing(kafka: EmbeddedKafka) -> None:
     given = write_settings(kafka, unique_topic("never-created"))
     given = replace(given, producer=replace(given.producer, max_block_ms=10_000))
     with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*10000 ms"):

@@ -67,7 +67,7 @@ def test_read_committed_matches_other_clients(
         ]
 
 
-def test_it_may_begin_anywhere(kafka: EmbeddedKafka) -> None:
+def test_read_may_start_at_any_offset(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     write(kafka.bootstrap_servers, topic, "cac", records=50)
     with connected(kafka.bootstrap_servers) as admin:

@@ -82,7 +82,7 @@ def test_decided_rows_of_deleted_topic_raise_topic_gone(
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_the_rows_of_a_deleted_topic_can_be_given_up(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_gives_up_the_rows_of_a_deleted_topic(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     given, _ = decided(kafka, topic, monkeypatch)
     delete_topic(kafka.bootstrap_servers, topic)
@@ -135,7 +135,7 @@ def test_commit_fails_when_topic_is_deleted_after_the_write(
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
-def test_decided_batch_is_finished_when_one_of_its_topics_is_deleted(
+def test_decided_batch_is_finished_after_one_topic_is_deleted(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     deleted, kept = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)

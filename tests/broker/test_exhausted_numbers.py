@@ -121,7 +121,7 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
-def test_a_producer_goes_on_after_the_last_epoch_of_its_id(any_kafka: EmbeddedKafka, committed: bool) -> None:
+def test_producer_gets_a_new_id_after_the_last_epoch(any_kafka: EmbeddedKafka, committed: bool) -> None:
     topic, transactional_id = create_topic(any_kafka.bootstrap_servers, partitions=1), unique_topic("tx")
     use_up(any_kafka, transactional_id)
     with (

@@ -130,7 +130,7 @@ POISONS: dict[str, tuple[bytes, Codec]] = {
 
 
 @pytest.mark.parametrize("poison", POISONS)
-def test_writes_go_on_beside_records_that_cannot_be_read(
+def test_writes_continue_beside_unreadable_records(
     kafka: EmbeddedKafka,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -154,7 +154,7 @@ def test_writes_go_on_beside_records_that_cannot_be_read(
     assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
     assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
-    assert len(warnings(caplog, "is passed over")) == (codec is not Codec.NONE)
+    assert len(warnings(caplog, "It is skipped")) == (codec is not Codec.NONE)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -181,7 +181,7 @@ def decision_of(
 
 
 @pytest.mark.parametrize("names", ["somebody's transaction", "a driver that is not its own", "another write id"])
-def test_forged_decision_ends_no_transaction_and_hides_no_decision(
+def test_forged_decision_ends_nothing_and_hides_no_decision(
     any_kafka: EmbeddedKafka,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -233,9 +233,7 @@ def test_forged_decision_ends_no_transaction_and_hides_no_decision(
     assert warnings(caplog, "that its driver did not write")
 
 
-def test_broken_write_id_is_shown_as_unreadable_beside_the_others(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """A decision of which a piece is missing stops its own write id, and no other."""
     servers, log = kafka.bootstrap_servers, unique_topic("log")
     topic = create_topic(servers)

@@ -73,7 +73,7 @@ def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKa
     assert Verdict.FAILS not in {each.verdict for each in findings}
 
 
-def test_batches_one_after_the_other_are_there_once_each(other_kafka: EmbeddedKafka) -> None:
+def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
     given = write_settings(other_kafka, topic)
     for version in (3, 3, 4, 4, 9):
@@ -102,7 +102,7 @@ def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -
 
 
 @pytest.mark.parametrize("point", [*POINTS, *RESTORE_POINTS])
-def test_a_write_that_is_killed_is_whole_after_the_next_run(
+def test_interrupted_write_is_complete_after_the_next_run(
     other_kafka: EmbeddedKafka, tmp_path: Path, point: str
 ) -> None:
     topic = create_topic(other_kafka.bootstrap_servers, partitions=3)

@@ -293,7 +293,7 @@ def copied_and_committed(copy: Copy) -> Procedure[Copied]:
 
 
 @pytest.mark.parametrize("times", [1, MOST_COPIES])
-def test_copies_lost_before_their_end_are_copied_again_in_the_same_run(
+def test_copies_lost_before_commit_are_copied_again_in_one_run(
     any_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Decisions of many pieces follow each other in W.driver's transactions. After four copies the run fails, and the next goes on."""
@@ -477,9 +477,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
     assert_every_row_once(any_kafka, given)
 
 
-def test_commit_without_txn_app_id_asks_for_new_run_when_rows_are_gone(
-    kafka: EmbeddedKafka, held_commit: HeldCommit
-) -> None:
+def test_commit_without_txn_app_id_needs_new_run_if_rows_gone(kafka: EmbeddedKafka, held_commit: HeldCommit) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=TASKS)
     write_id = random_write_id(None, str(uuid.uuid4()))
     given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)

@@ -284,7 +284,7 @@ def test_write_without_proof_rights_succeeds_with_warnings(
 
 
 @pytest.mark.parametrize("point", NO_TOPIC_READ)
-def test_lost_rows_that_may_not_be_read_are_copied_once_they_may(
+def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """Nor are they given up where nothing of the version is visible."""
@@ -377,7 +377,7 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
         write_as(NOTHING)
 
 
-def test_markers_take_a_right_of_their_own(guarded: EmbeddedKafka) -> None:
+def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
     marker = TransactionMarker(
         topic="data-everything",
         partition=0,

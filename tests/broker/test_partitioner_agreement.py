@@ -43,7 +43,7 @@ def test_murmur2_and_partition_are_those_of_kafkas_own_classes(kafka_jars: Path)
     assert ours == java
 
 
-def test_keys_lie_where_librdkafka_puts_them(kafka: EmbeddedKafka) -> None:
+def test_keys_are_placed_as_by_librdkafka(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=7)
     theirs = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
     for key in KEYS:

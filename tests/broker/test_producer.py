@@ -228,7 +228,7 @@ def test_keyless_rows_fill_sticky_batches_in_all_partitions(
     assert_exactly_once_in_order(any_kafka, topic, 20_000)
 
 
-def test_rows_lie_where_a_function_of_the_user_puts_them(
+def test_rows_are_placed_by_a_users_function(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, user_module: Any
 ) -> None:
     asked: list[tuple[pa.RecordBatch, str, int]] = []
@@ -560,7 +560,7 @@ def test_reduced_letter_that_its_topic_rejects_fails_the_task(
 
 
 @pytest.mark.parametrize("length", [250, 40_000, 2_000_000])
-def test_topic_that_no_request_can_name_is_a_dead_letter_beside_good_rows(
+def test_row_with_unencodable_topic_becomes_a_dead_letter(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, length: int
 ) -> None:
     """A broker closes the connection on a Metadata request with a name of more than 32,767 bytes."""

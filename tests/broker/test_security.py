@@ -159,7 +159,7 @@ def expired_token() -> tuple[str, float]:
     return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ.", time.time() + 3_600
 
 
-def test_rejected_token_is_forgotten(
+def test_rejected_token_is_discarded(
     sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "token_provider_of_test.py").write_text(

@@ -53,7 +53,7 @@ def open_at(
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_batch_commit_ends_what_a_killed_attempt_left_open(
+def test_batch_commit_ends_the_transaction_of_a_killed_attempt(
     any_kafka: EmbeddedKafka, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
@@ -65,7 +65,7 @@ def test_batch_commit_ends_what_a_killed_attempt_left_open(
     assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [b"0"]
 
 
-def test_batch_abort_ends_what_a_killed_attempt_left_open(
+def test_batch_abort_ends_the_transaction_of_a_killed_attempt(
     any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)

@@ -266,7 +266,7 @@ def test_token_without_a_lifetime_is_used_once(endpoint: Endpoint, authority: Au
 
 
 @pytest.mark.parametrize("expiry", [10**11 - 1, 99_999_999_999.5])
-def test_expiry_of_a_provider_is_at_most_a_day_away(expiry: float) -> None:
+def test_expiry_of_a_provider_is_at_most_a_day_ahead(expiry: float) -> None:
     clock, calls = Clock(), []
     source = Tokens(TokenProvider(name="a:b", provide=lambda: calls.append(1) or ("abc", expiry)), TlsConfig(), clock)
     assert source.current() == source.current() == Secret("abc")
@@ -322,7 +322,7 @@ def test_proxy_is_not_used_for_hosts_of_no_proxy(
     assert proxy.asked == []
 
 
-def test_refusal_of_the_proxy_is_shown_and_retriable(
+def test_proxy_rejection_is_shown_and_retriable(
     endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(Proxy(refusal="403 Not \x1b[31mfrom here")) as proxy:
@@ -347,7 +347,7 @@ def test_certificate_behind_the_proxy_must_name_the_endpoint(
 @pytest.mark.parametrize(
     "proxy", ["https://user:hunter2@proxy.example", "socks5://hunter2", "http://hunter2:port", "http://"]
 )
-def test_unusable_proxy_is_not_passed_by(
+def test_unusable_proxy_is_not_bypassed(
     endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -388,7 +388,7 @@ def test_expiry_in_milliseconds_is_refused(expiry: float) -> None:
     assert error.value.code == "TOKEN_UNAVAILABLE"
 
 
-def test_error_shows_only_the_type_of_what_a_provider_raises() -> None:
+def test_error_shows_only_the_type_of_a_providers_exception() -> None:
     def refused() -> None:
         raise OSError(f"401 for https://idp/token?client_secret={SECRET}")
 

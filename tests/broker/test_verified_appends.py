@@ -67,7 +67,7 @@ def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) 
         ("4.2.1", 0, OFF, f"--entity-default --alter --add-config {VERIFICATION}=true"),
     ],
 )
-def test_write_is_refused_where_leaders_append_behind_an_abort(
+def test_write_is_rejected_if_leaders_append_behind_an_abort(
     version: str, transaction_version: int | None, properties: Mapping[str, str], way_out: str
 ) -> None:
     with EmbeddedKafka(version=version, transaction_version=transaction_version, properties=properties) as kafka:
@@ -95,7 +95,7 @@ def test_write_is_refused_where_leaders_append_behind_an_abort(
             assert len(read_committed(servers, topic)) == 20
 
 
-def test_write_is_refused_where_one_of_three_leaders_does() -> None:
+def test_write_is_rejected_if_one_of_three_leaders_does() -> None:
     """The setting is each broker's own."""
     with EmbeddedKafka(brokers=3, transaction_version=0) as kafka:
         change_config(kafka.bootstrap_servers, "broker", str(max(kafka.node_ids)), VERIFICATION, "false")

@@ -57,7 +57,7 @@ def test_everything_but_spark_is_importable(packages: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["KafkaEosDataSource", "partition_for_topic"])
-def test_what_needs_spark_names_the_extra(packages: Path, name: str) -> None:
+def test_missing_pyspark_names_the_extra(packages: Path, name: str) -> None:
     done = run(packages, "-c", f"from kafka_eos_sink import {name}")
     sentence = f"[KAFKA_EOS.PYSPARK_MISSING] {name} needs PySpark: pip install 'kafka-eos-sink[spark]'"
     assert done.returncode == 1

@@ -28,7 +28,7 @@ def assert_every_row_once(kafka: EmbeddedKafka, topic: str) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_write_that_dies_is_whole_after_the_next_run(any_kafka: EmbeddedKafka, point: str) -> None:
+def test_killed_write_is_complete_after_the_next_run(any_kafka: EmbeddedKafka, point: str) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     settings = write_settings(any_kafka, topic)
     be_killed_at(point, any_kafka, settings, TASKS)
@@ -39,7 +39,7 @@ def test_a_write_that_dies_is_whole_after_the_next_run(any_kafka: EmbeddedKafka,
 
 
 @pytest.mark.parametrize("second", ["plan.fenced", "plan.read", "plan.finished", "task.prepared", "commit.decided"])
-def test_a_recovery_that_dies_as_well_gets_further_with_the_next(any_kafka: EmbeddedKafka, second: str) -> None:
+def test_killed_recovery_is_finished_by_the_next(any_kafka: EmbeddedKafka, second: str) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     settings = write_settings(any_kafka, topic)
     first = "commit.before_decision" if second.startswith(("task", "commit")) else "commit.between_ends"

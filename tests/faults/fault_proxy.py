@@ -44,7 +44,7 @@ from kafka_eos_sink.protocol.framing import decode_response
 from kafka_eos_sink.protocol.schema import Request
 
 from .broker_frames import SIZE, ReadRequest, answer_frame, read_request
-from .error_answers import error_after, error_answer, metadata_with_code
+from .error_responses import error_after, error_response, metadata_with_code
 
 T = TypeVar("T")
 Side = Literal["request", "response"]
@@ -107,7 +107,7 @@ class DeliverLate:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answered with a code and not forwarded (but Metadata, whose brokers are needed). See `error_answer`.
+    """Answered with a code and not forwarded (but Metadata, whose brokers are needed). See `error_response`.
 
     `throttle_time_ms`: the silence that the answer asks for besides (KIP-219).
     """
@@ -555,7 +555,7 @@ class _Connection:
                 self._proxy.deliver_late(self._broker, gate, exchange.frame)
                 raise _Ended
             case Answer(code=code, siblings=siblings, throttle_time_ms=ms) if seen.api is not m.MetadataRequest:
-                told = error_answer(seen.request, seen.version, code, siblings)
+                told = error_response(seen.request, seen.version, code, siblings)
                 exchange.answer.set_result(self._encoded(exchange, replace(told, throttle_time_ms=ms) if ms else told))
                 return
             case Reply(build=build):

@@ -91,7 +91,7 @@ def test_unknown_verification_is_a_warning(
     assert caplog.text.count("whether the brokers verify transactional appends is unknown") == 1
 
 
-def test_plan_fails_where_brokers_do_not_know_the_setting(bench_of: Callable[[int], Bench]) -> None:
+def test_plan_fails_if_brokers_lack_the_setting(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(0)
     bench.proxy.inject(VERIFICATION_HIDDEN, BEFORE_36)
     with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\] nothing .* shows .*Kafka 3\.6 or newer"):

@@ -61,7 +61,7 @@ def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_slot_in_such_a_state_is_not_taken(bench: Bench, state: str) -> None:
+def test_slot_in_a_busy_state_is_not_taken(bench: Bench, state: str) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
     slots = [task_transactional_id(settings.write_id, 0, slot) for slot in range(3)]
@@ -78,7 +78,7 @@ def test_a_slot_in_such_a_state_is_not_taken(bench: Bench, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_nothing_is_decided_about_a_transaction_in_such_a_state(bench: Bench, state: str) -> None:
+def test_transaction_in_an_unexpected_state_is_not_decided(bench: Bench, state: str) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
     plan = session.plan(of_process(settings, "planner"))
@@ -98,7 +98,7 @@ def test_nothing_is_decided_about_a_transaction_in_such_a_state(bench: Bench, st
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_next_driver_ends_no_transaction_in_such_a_state(bench: Bench, state: str) -> None:
+def test_next_driver_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: str) -> None:
     """What is left open the next plan ends, or the transaction's timeout."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
@@ -116,7 +116,7 @@ def test_next_driver_ends_no_transaction_in_such_a_state(bench: Bench, state: st
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_sweep_ends_nothing_that_is_in_such_a_state(bench: Bench, state: str) -> None:
+def test_sweep_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: str) -> None:
     """Losing attempts opened their transactions after the commit had looked, and were killed before they asked."""
     topic = bench.topic()
     settings = bench.write_settings(topic)
@@ -164,7 +164,7 @@ def test_recovery_follows_markers_despite_coordinator_state(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_next_plan_fences_a_driver_id_in_such_a_state(bench_of: Callable[[int], Bench], state: str) -> None:
+def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Bench], state: str) -> None:
     """It omits the list only if W.driver may still be as its own EndTxn left it; below version 2 never."""
     bench = bench_of(2)
     topic = bench.topic()

@@ -39,7 +39,7 @@ from kafka_testing import unique_topic
 
 from .bench import Bench, numbered, write_at_least_once, write_whole
 from .design_table import ASKS, BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, Asks, codes_of
-from .error_answers import metadata_with_code, refused_records
+from .error_responses import metadata_with_code, refused_records
 from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseRequest, LoseResponse, Reply, Rule, Seen
 
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
@@ -387,7 +387,7 @@ def deadlines() -> Iterator[Case]:
             Rule(m.EndTxnRequest, LoseRequest(close=False), nth=3, count=None, where=of_task),
         ),
         ends="DECIDED_NOT_FINISHED",
-        says=rf"with no answer before the deadline; an earlier try returned {busy}{partitions}",
+        says=rf"with no response before the deadline; an earlier try returned {busy}{partitions}",
         decided=True,
         **short,
     )
@@ -906,7 +906,7 @@ def coordinated(request: Any) -> tuple[int, set[str]]:
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_a_principal_that_is_refused_is_not_tried_again(
+def test_rejected_principal_is_not_retried(
     bench_of: Callable[[int], Bench], api: type[Request[Any]], code: str
 ) -> None:
     """The proxy plays the listener's SASL: behind it the broker takes none and is asked nothing."""
@@ -939,7 +939,7 @@ def test_unchecked_topic_is_logged_as_warning(
     bench.assert_exactly_once(topic)
 
 
-def test_there_is_a_case_of_every_row_of_the_design() -> None:
+def test_each_row_of_the_design_has_a_case() -> None:
     assert len({str(case) for case in CASES}) == len(CASES)
     missing = WANTED - {placed for case in CASES for placed in places(case)}
     assert sorted(f"{api.__name__} {named(code)} {when}" for api, code, when in missing) == []

@@ -21,7 +21,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed, uni
 from offset_fetch import REQUESTS, OffsetFetchRequest
 
 from .bench import Bench, numbered
-from .error_answers import error_answer
+from .error_responses import error_response
 from .fault_proxy import (
     Action,
     Answer,
@@ -179,10 +179,10 @@ def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: Network
 def test_error_response_is_encoded_in_every_version(api: Any) -> None:
     if api is m.MetadataRequest:
         with pytest.raises(LookupError):
-            error_answer(_example(api), api.VERSIONS[-1], 1)
+            error_response(_example(api), api.VERSIONS[-1], 1)
         return
     for version in api.VERSIONS:
-        answer = error_answer(_example(api), version, ErrorCode.NOT_COORDINATOR, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        answer = error_response(_example(api), version, ErrorCode.NOT_COORDINATOR, ErrorCode.OPERATION_NOT_ATTEMPTED)
         assert decode(api.RESPONSE, version, encode(answer, version)) == answer
         codes = [part for part in repr(answer).replace(")", ",").split(",") if "error_code=" in part]
         assert sum("NOT_COORDINATOR" in part or part.endswith("=16") for part in codes) == 1

@@ -164,7 +164,7 @@ def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKaf
 # the producer
 
 
-def test_rows_without_a_key_go_elsewhere_and_rows_with_one_wait(three: EmbeddedKafka) -> None:
+def test_keyless_rows_avoid_a_leaderless_partition_keyed_wait(three: EmbeddedKafka) -> None:
     topic = lonely_topic(three)
     hidden = 1
     node = kill_leader(three, topic, hidden)

@@ -20,7 +20,7 @@ from kafka_testing import wait_until
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
 from .fault_proxy import Action, Answer, Change, Delay, DeliverLate, OpenGate, RandomFaults, Rule
-from .test_lost_answers import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, of_slot, pieces, seen
+from .test_lost_responses import IDENTICAL, LOSSES, MENU, MORE_LOSSES, of_data, of_driver, of_slot, pieces, seen
 
 Stage = tuple[Any, Callable[[Any], bool], int]
 """API, which requests, and the number of the first that counts."""
@@ -84,7 +84,7 @@ def lost(
         for loss in (*LOSSES, *(MORE_LOSSES if stage in CHANGES else ()))
     ],
 )
-def test_restore_outlives_a_loss_anywhere_on_its_way(
+def test_restore_survives_a_lost_message_at_any_stage(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, stage: str, version: int, loss: Action
 ) -> None:
     api, where, nth = STAGES[stage]
@@ -149,7 +149,7 @@ def damaged(answer: m.FetchResponse) -> m.FetchResponse:
 @pytest.mark.parametrize(
     "code", ["NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"]
 )
-def test_restore_repeats_a_fetch_that_may_succeed(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_restore_retries_a_retriable_fetch_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     given = lost(bench, monkeypatch)
     topic = given.topic or ""
     bench.proxy.inject(Rule(m.FetchRequest, Answer(ErrorCode[code]), count=2, where=of_rows))

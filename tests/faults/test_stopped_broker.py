@@ -117,7 +117,7 @@ def values(three: EmbeddedKafka, topic: str | None) -> list[int]:
     return sorted(int(record.value or b"") for record in read_committed(three.bootstrap_servers, topic or ""))
 
 
-def test_batches_go_on_while_a_broker_hangs(three: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_batches_continue_while_a_broker_hangs(three: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     settings, slots = beside_the_victim(three)
     session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
     with stopped(three):
@@ -135,7 +135,7 @@ def test_batches_go_on_while_a_broker_hangs(three: EmbeddedKafka, caplog: pytest
     assert_nothing_open(three.bootstrap_servers, [settings.topic or ""], of=settings.write_id)
 
 
-def test_abort_ends_what_was_handed_over_while_a_broker_hangs(three: EmbeddedKafka) -> None:
+def test_abort_ends_prepared_transactions_while_a_broker_hangs(three: EmbeddedKafka) -> None:
     settings, slots = beside_the_victim(three)
     session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
     with stopped(three):

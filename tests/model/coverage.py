@@ -106,7 +106,7 @@ SETTINGS = named(
             faults=faults(timeout=1),
         ),
         Setting(
-            name="marker passed over", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row
+            name="missing marker", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row
         ),
         Setting(name="by hand", drivers=3, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
         Setting(name="a person", drivers=3, faults=faults(foreign_abort=1), rows=one_row),
@@ -141,7 +141,7 @@ CASES = (
     Case("4.3", "named transactions aborted: copied by the next driver", "plain", ("plan:finished by copies",)),
     Case("4.3", "named transactions aborted: copied by the commit itself", "plain", ("commit:copied",)),
     Case("4.3", "a random id: the commit copies by itself", "random id", ("commit:copied",)),
-    Case("4.3", "no timeout, but somebody aborts: copied", "never", ("plan:finished by copies",)),
+    Case("4.3", "no timeout, but a foreign abort: copied", "never", ("plan:finished by copies",)),
     Case(
         "4.4",
         "all aborted, and their records gone: void, the batch runs anew",
@@ -180,7 +180,7 @@ CASES = (
     Case("5", "another number of partitions, all committed: skipped", "merged", ("commit:already committed",)),
     Case("5", "another number of partitions, parts lost: copied", "merged", ("plan:finished by copies",)),
     Case("5", "a decision whose marker never came: undecided", "plain", ("commit:NOT_DECIDED", "commit:ok")),
-    Case("5", "a decision whose marker was passed over: undecided", "marker passed over", ("commit:DECISION_UNKNOWN",)),
+    Case("5", "a decision without its marker: undecided", "missing marker", ("commit:DECISION_UNKNOWN",)),
     Case("5", "recovery interrupted: every run gets further", "plain", ("plan:DECIDED_NOT_FINISHED", "recovery:ok")),
     Case(
         "5",

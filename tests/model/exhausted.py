@@ -39,11 +39,11 @@ SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
 EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
 
-NO_ANSWERS: dict[str, Any] = {
+NO_RESPONSES: dict[str, Any] = {
     "drivers": 1,
     "batches": 2,
     "attempts": 1,
-    # What is visible stays proven, whatever answers are missing.
+    # What is visible stays proven, whatever responses are missing.
     "loud": UNRESOLVABLE - {"UNRESOLVED"},
     "faults": faults(skip_marker=1, pause=2, unavailable=2),
     **ONE,
@@ -69,11 +69,11 @@ EXHAUSTED = named(
         # Two tasks, one driver; markers written at any time.
         Setting(name="one driver", drivers=1),
         Setting(name="one driver, two batches", drivers=1, batches=2, **SOME),
-        Setting(name="one driver, lost answers", drivers=1, faults=faults(lost=1), **SOME),
+        Setting(name="one driver, lost responses", drivers=1, faults=faults(lost=1), **SOME),
         Setting(name="one driver, timeouts", drivers=1, attempts=1, faults=faults(timeout=1), **SOME),
-        Setting(name="one driver, somebody aborts", drivers=1, attempts=1, faults=faults(foreign_abort=1), **SOME),
+        Setting(name="one driver, a foreign abort", drivers=1, attempts=1, faults=faults(foreign_abort=1), **SOME),
         Setting(
-            name="one driver, a marker passed over",
+            name="one driver, a missing marker",
             drivers=1,
             attempts=1,
             loud=UNRESOLVABLE,
@@ -81,7 +81,7 @@ EXHAUSTED = named(
             **SOME,
         ),
         Setting(
-            name="two batches, a marker passed over",
+            name="two batches, a missing marker",
             drivers=1,
             batches=2,
             attempts=1,
@@ -90,9 +90,9 @@ EXHAUSTED = named(
             **SOME,
             **ONE,
         ),
-        Setting(name="a marker passed over, two batches, no answers", **NO_ANSWERS, **SOME),
+        Setting(name="a missing marker, two batches, no responses", **NO_RESPONSES, **SOME),
         Setting(
-            name="a marker passed over, a restart, compaction",
+            name="a missing marker, a restart, compaction",
             restart="failed",
             batches=2,
             attempts=1,
@@ -111,7 +111,7 @@ EXHAUSTED = named(
             **SOME,
         ),
         Setting(
-            name="one driver, a marker passed over, no Read",
+            name="one driver, a missing marker, no Read",
             drivers=1,
             attempts=1,
             may_read=False,
@@ -121,7 +121,7 @@ EXHAUSTED = named(
         ),
         # Two attempts beside each other.
         Setting(
-            name="a marker passed over, a late attempt, sweeps",
+            name="a missing marker, a late attempt, sweeps",
             drivers=1,
             sweeps=True,
             loud=UNRESOLVABLE,
@@ -130,7 +130,7 @@ EXHAUSTED = named(
             **ONE,
         ),
         Setting(
-            name="a marker passed over, a late attempt fails",
+            name="a missing marker, a late attempt fails",
             drivers=1,
             loud=UNRESOLVABLE,
             faults=faults(skip_marker=1, speculate=1, unavailable=1),
@@ -138,7 +138,7 @@ EXHAUSTED = named(
             **ONE,
         ),
         Setting(
-            name="a marker passed over, a late attempt, time",
+            name="a missing marker, a late attempt, time",
             drivers=1,
             loud=UNRESOLVABLE,
             faults=faults(skip_marker=1, speculate=1, pause=1),
@@ -158,7 +158,7 @@ EXHAUSTED = named(
             **EAGER,
             **ONE,
         ),
-        Setting(name="no answers", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1), **EAGER),
+        Setting(name="no responses", drivers=1, attempts=1, faults=faults(unavailable=1, pause=1), **EAGER),
         Setting(name="late requests", drivers=1, batches=2, attempts=1, faults=faults(float=1), **EAGER, **ONE),
         # Two drivers: after a crash at any point, after a failure, and beside each other.
         Setting(name="crash", restart="crash", zombie_tasks=False, attempts=1, **EAGER),
@@ -210,7 +210,7 @@ EXHAUSTED = named(
             **EAGER,
         ),
         Setting(
-            name="two markers passed over",
+            name="two missing markers",
             restart="failed",
             attempts=1,
             loud=UNRESOLVABLE,
@@ -245,25 +245,25 @@ EXHAUSTED = named(
 _STATES = {
     "one driver": (755, 798),
     "one driver, two batches": (12_819, 13_550),
-    "one driver, lost answers": (4_820, 5_134),
+    "one driver, lost responses": (4_820, 5_134),
     "one driver, timeouts": (14_735, 34_612),
-    "one driver, somebody aborts": (14_703, 18_124),
-    "one driver, a marker passed over": (13_782, 13_872),
-    "two batches, a marker passed over": (993, 1_012),
-    "a marker passed over, two batches, no answers": (135_739, 158_125),
-    "a marker passed over, a restart, compaction": (178_360, 184_369),
+    "one driver, a foreign abort": (14_703, 18_124),
+    "one driver, a missing marker": (13_782, 13_872),
+    "two batches, a missing marker": (993, 1_012),
+    "a missing marker, two batches, no responses": (135_739, 158_125),
+    "a missing marker, a restart, compaction": (178_360, 184_369),
     "one driver, timeouts, no Read": (13_927, 33_468),
-    "one driver, a marker passed over, no Read": (14_166, 14_256),
-    "a marker passed over, a late attempt, sweeps": (112_326, 200_901),
-    "a marker passed over, a late attempt fails": (914_892, 2_208_332),
-    "a marker passed over, a late attempt, time": (655_422, 1_191_263),
+    "one driver, a missing marker, no Read": (14_166, 14_256),
+    "a missing marker, a late attempt, sweeps": (112_326, 200_901),
+    "a missing marker, a late attempt fails": (914_892, 2_208_332),
+    "a missing marker, a late attempt, time": (655_422, 1_191_263),
     "speculation": (142_199, 326_538),
     "killed tasks": (2_423, 4_374),
     "dropped messages": (1_129, 1_318),
     "speculation and batches": (36_823, 99_739),
     "sweeps and batches": (7_231, 10_826),
     "sweeps, speculation, a restart": (60_531, 175_348),
-    "no answers": (10_301, 16_477),
+    "no responses": (10_301, 16_477),
     "late requests": (2_454, 3_248),
     "crash": (6_758, 17_949),
     "crash, two batches": (114_150, 305_037),
@@ -274,7 +274,7 @@ _STATES = {
     "copies, a decision in pieces, late requests": (12_949, 17_903),
     "crash while copying, tasks live on": (19_002, 51_880),
     "records gone": (45_463, 70_792),
-    "two markers passed over": (75_412, 76_111),
+    "two missing markers": (75_412, 76_111),
     "timeouts and a restart": (393, 600),
     "two drivers beside each other": (56_450, 51_149),
     "second writes of a foreachBatch call": (2_477, 3_113),
@@ -285,12 +285,12 @@ STATES = {(name, version): states for name, of in _STATES.items() for version, s
 """How many states each setting has, by name and transaction version: a search that finds fewer proves less than it did."""
 
 CAPPED = {
-    ("a marker passed over, a restart, compaction", 2): 50_000,
-    ("a marker passed over, a restart, compaction", 0): 50_000,
-    ("a marker passed over, a late attempt fails", 2): 100_000,
-    ("a marker passed over, a late attempt fails", 0): 100_000,
-    ("a marker passed over, a late attempt, time", 2): 100_000,
-    ("a marker passed over, a late attempt, time", 0): 100_000,
+    ("a missing marker, a restart, compaction", 2): 50_000,
+    ("a missing marker, a restart, compaction", 0): 50_000,
+    ("a missing marker, a late attempt fails", 2): 100_000,
+    ("a missing marker, a late attempt fails", 0): 100_000,
+    ("a missing marker, a late attempt, time", 2): 100_000,
+    ("a missing marker, a late attempt, time", 0): 100_000,
     ("crash, two batches", 0): 50_000,
     ("speculation", 0): 100_000,
     ("sweeps, speculation, a restart", 0): 50_000,
@@ -311,7 +311,7 @@ LARGE = named(
         Setting(name="two drivers, two tasks, two batches", batches=2, attempts=1, recover_from_every=200),
         Setting(name="two drivers, timeouts", faults=faults(timeout=1), recover_from_every=200),
         Setting(name="two drivers, late requests", attempts=1, faults=faults(float=1), recover_from_every=200),
-        Setting(name="two drivers, no answers", attempts=1, faults=faults(unavailable=1), recover_from_every=200),
+        Setting(name="two drivers, no responses", attempts=1, faults=faults(unavailable=1), recover_from_every=200),
     )
 )
 """Searched as far as asked for."""
@@ -341,9 +341,9 @@ WALKED = named(
             data_partitions=2,
             faults=faults(timeout=1, speculate=1),
         ),
-        Setting(name="somebody else", drivers=2, batches=2, faults=faults(foreign_abort=1, foreign_init=1)),
+        Setting(name="foreign requests", drivers=2, batches=2, faults=faults(foreign_abort=1, foreign_init=1)),
         Setting(
-            name="markers passed over",
+            name="missing markers",
             drivers=3,
             batches=2,
             sweeps=True,

@@ -69,7 +69,7 @@ def decisions(cluster: Cluster) -> tuple[Decided, ...]:
         if not isinstance(entry, Data) or not ended[offset] or not entry.transactional or entry.value is None:
             continue
         if not _ended_by_its_own(cluster, offset, entry):
-            continue  # its marker was passed over and a later transaction's closed it: nobody may take it for decided
+            continue  # its marker is missing and a later transaction's closed it: it must not count as decided
         key = _key(entry.key)
         if key is None or key.kind != "decision" or key.rest != (0,):
             continue
@@ -233,7 +233,7 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
             if not commit and unproven and after is not cluster:
                 return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
             if not commit and after is not cluster and (joined := _committed_and_joined(cluster, identity)) is not None:
-                return f"I3: EndTxn(abort) of {name} discards records of {joined}, which is committed and whose marker was passed over"
+                return f"I3: EndTxn(abort) of {name} discards records of {joined}, which is committed and without its marker"
         case ("init", transactional_id, _):
             if owner_of(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"

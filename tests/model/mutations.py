@@ -33,7 +33,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
-from .exhausted import CALLS, NO_ANSWERS, UNRESOLVABLE
+from .exhausted import CALLS, NO_RESPONSES, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -108,8 +108,8 @@ GOES_ON = Edit(
 STAYS_OPEN = Edit(task.write_attempt, "overtaken = yield from is_overtaken(plan)", "overtaken = False")
 """Nor when it has sent everything."""
 
-PASSED_OVER = _small(
-    "a marker passed over",
+MISSING_MARKER = _small(
+    "a missing marker",
     attempts=2,
     eager_markers=False,
     loud=UNRESOLVABLE,
@@ -162,7 +162,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I1",),
     ),
     Mutation(
-        name="abort without asking the log",
+        name="abort without reading the log",
         what="abort ends what it finds open, though the commit that raised may have decided it",
         edits=(
             Edit(
@@ -212,7 +212,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(2,),
     ),
     Mutation(
-        name="no list though somebody fenced since",
+        name="no list though another driver fenced since",
         what="a planner process leaves out listing, without asking whether another driver ran since its last plan",
         edits=(
             Edit(
@@ -291,7 +291,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(2,),  # the same under version 0, only three steps longer and a search of half a minute
     ),
     Mutation(
-        name="slot left out of the id",
+        name="an id without its slot",
         what="all attempts of a partition share one transactional id",
         edits=(
             Edit(
@@ -317,19 +317,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I3",),
     ),
     Mutation(
-        name="overtaken attempts go on",
+        name="overtaken attempts continue",
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
         edits=(GOES_ON, STAYS_OPEN),
         setting=replace(
-            PASSED_OVER, name="an attempt without an answer", faults=faults(skip_marker=1, speculate=1, unavailable=1)
+            MISSING_MARKER,
+            name="an attempt without a response",
+            faults=faults(skip_marker=1, speculate=1, unavailable=1),
         ),
         caught=("I3",),
     ),
     Mutation(
-        name="overtaken attempts end themselves without having asked",
+        name="overtaken attempts end themselves unchecked",
         what="an attempt that finds itself overtaken after its last row ends what it has joined",
         edits=(GOES_ON,),
-        setting=PASSED_OVER,
+        setting=MISSING_MARKER,
         caught=("I3",),
     ),
     Mutation(
@@ -340,7 +342,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I8",),
     ),
     Mutation(
-        name="overtaken attempts ask before their part record",
+        name="overtaken attempts check before their part record",
         what="below version 2 the part record of a losing attempt opens the transaction again that the driver has ended",
         edits=(
             STAYS_OPEN,
@@ -358,7 +360,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(0,),
     ),
     Mutation(
-        name="losers looked for before the decision is written",
+        name="losing attempts searched before the decision",
         what="a losing attempt that opens and asks between the look and the decision is not ended",
         edits=(
             Edit(
@@ -468,7 +470,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I7", "recovery: ", "exactly once"),
     ),
     Mutation(
-        name="some parts copied and others given up",
+        name="parts copied although others are given up",
         what="a decision of copies names transactions as committed whose records are gone",
         edits=(Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
@@ -476,7 +478,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         by_walks=True,
     ),
     Mutation(
-        name="the part record of a copy left out",
+        name="a copy without its part record",
         what="the second decision goes on to name the part record of the lost transaction as witness",
         edits=(Edit(restore._sort_copies, "part_offset=result.part_offset", "part_offset=entry.part_offset"),),
         setting=_small("copy without witness", faults=faults(timeout=2), **ONE_ROW),
@@ -500,10 +502,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("at most once",),
     ),
     Mutation(
-        name="a leader that does not verify",
+        name="a leader without verification",
         what="before Kafka 3.6 an attempt writes on behind its exact abort, and its partition stays open for ever",
         edits=(),
-        setting=replace(LOSING, name="a leader that does not verify", verifies=False),
+        setting=replace(LOSING, name="a leader without verification", verifies=False),
         caught=("I8",),
         versions=(0,),
     ),
@@ -639,7 +641,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # What the search itself found, and how it was before.
     Mutation(
-        name="a later transaction's marker taken for a lost one's",
+        name="a later transaction's marker counted for a lost one",
         what="a lost part stays unresolved once the cleaner has passed and another attempt has ended under its id",
         edits=(
             Edit(
@@ -671,10 +673,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         name="first offsets of the open transactions not compared",
-        what="the records of an aborted attempt whose marker was passed over are committed with those of the next",
+        what="the records of an aborted attempt without its marker are committed with those of the next",
         edits=(Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),),
         setting=Setting(
-            name="a marker passed over",
+            name="a missing marker",
             drivers=2,
             restart="failed",
             attempts=2,
@@ -696,7 +698,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # What reviewers found, and how it was before.
     Mutation(
         name="only the decided identities are protected, not their ids",
-        what="an attempt that did not ask, and has joined a committed transaction whose marker was passed over, is ended with it",
+        what="an attempt that did not ask, and has joined a committed transaction without its marker, is ended with it",
         edits=(
             GOES_ON,
             STAYS_OPEN,
@@ -722,7 +724,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I3",),
     ),
     Mutation(
-        name="a fenced end of the decision taken for undecided",
+        name="a fenced end of the decision counted as undecided",
         what="the repeat of a lost answer meets a newer driver, and the batch is called undecided although it is decided",
         edits=(
             Edit(
@@ -737,7 +739,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I10",),
     ),
     Mutation(
-        name="sweep of a write id that a newer driver holds",
+        name="sweep of a write id fenced by a newer driver",
         what="the sweep after a batch ends what the tasks of the next one have prepared",
         edits=(
             Edit(abort.sweep, " or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver)))", ""),
@@ -752,7 +754,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I3",),
     ),
     Mutation(
-        name="readers held by nobody who may be seen",
+        name="readers blocked by an unreadable transaction",
         what="without Read, readers who stand where our rows begin are taken for being held by others",
         edits=(Edit(proofs._holders, "if stable[where] not in begins[where]:", "if True:"),),
         setting=Setting(
@@ -768,7 +770,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I7",),
     ),
     Mutation(
-        name="copies in an epoch whose EndTxn is unanswered",
+        name="copies in an epoch whose EndTxn has no response",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
         edits=(Edit(restore._require_free, "    if driver.is_spent:", "    if False:"),),
         setting=_small(
@@ -781,7 +783,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="a visible batch without marker not decided again",
         what="only a done record proves it, which can fail or be hidden by a late one, and the next batch erases the coordinator's proof",
         edits=(Edit(restore.finish, "if not settled.marked:", "if False:"),),
-        setting=Setting(name="a marker passed over, no answers", recover_from_every=10, **NO_ANSWERS),
+        setting=Setting(name="a missing marker, no responses", recover_from_every=10, **NO_RESPONSES),
         caught=("recovery: a further driver ends with UNRESOLVED",),
     ),
     Mutation(
@@ -799,7 +801,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I15",),
     ),
     Mutation(
-        name="a gap in a stream's versions passed over",
+        name="an ignored gap in the versions of a stream",
         what="a stream on an older commit log, or another one, writes a batch that may have been decided elsewhere",
         edits=(Edit(admission.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),
         setting=_small(

@@ -352,7 +352,7 @@ def _ended(producer_id: int, producer_epoch: int, bumps: bool) -> tuple[int, int
 
 
 def write_marker(cluster: Cluster, transactional_id: str, partition: int, skipped: bool = False) -> Cluster:
-    """The coordinator's marker reaches one partition. ``skipped``: KAFKA-20734, the partition had no leader and is passed over."""
+    """The coordinator's marker reaches one partition. ``skipped``: KAFKA-20734, the partition has no leader and gets no marker."""
     found = cluster.transaction(transactional_id)
     assert found is not None
     assert partition in found.missing

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from faults.broker_frames import SIZE, ReadRequest, answer_frame, read_request
-from faults.error_answers import error_after, error_answer, metadata_with_code
+from faults.error_responses import error_after, error_response, metadata_with_code
 from faults.fault_proxy import (
     Action,
     Answer,
@@ -189,7 +189,7 @@ class SimulatedNetwork:
         if isinstance(fault, Meanwhile):
             self._happen(fault.what)
         if isinstance(fault, Answer) and read.api is not m.MetadataRequest:
-            response = error_answer(read.request, read.version, fault.code, fault.siblings)
+            response = error_response(read.request, read.version, fault.code, fault.siblings)
         else:
             response = self.brokers.answer(transport.node, read.version, read.request)
         match fault:

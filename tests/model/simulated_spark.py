@@ -488,7 +488,7 @@ class World:
         if key not in self._ended_well:
             setting = self.setting
             wrong = None
-            # Without Read and behind another's open transaction nobody can see that a marker was passed over: only said.
+            # Without Read and behind another's open transaction no request shows a missing marker: the driver only logs it.
             unseen = not setting.may_read and setting.foreign and setting.fault("skip_marker")
             if not unseen and not self._skips(state, number, version):
                 seen = invariants.committed_rows(self.clusters[state.cluster])

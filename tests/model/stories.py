@@ -88,7 +88,7 @@ def sentence(world: World, label: Label) -> str:
         case ("cluster", "marker", name, partition):
             return f"the marker of {name} is written to {partition_text(partition)}"
         case ("cluster", "skip marker", name, partition):
-            return f"the marker of {name} is passed over on {partition_text(partition)} (KAFKA-20734)"
+            return f"the marker of {name} is omitted on {partition_text(partition)} (KAFKA-20734)"
     return " ".join(str(part) for part in label)
 
 

@@ -36,36 +36,38 @@ def unasked() -> Iterator[None]:
         yield
 
 
-def committed_with_a_late_attempt(version: int, passed_over: int, **changes: Any) -> Script:
-    """A batch whose task transaction is committed, its marker passed over on one partition; a copy of the task, started before, has then
+def committed_with_a_late_attempt(version: int, without_marker: int, **changes: Any) -> Script:
+    """A batch whose task transaction is committed, its marker missing on one partition; a copy of the task, started before, has then
     found the id free, and, where it did not ask, joined the transaction that is still open there."""
     found = script(version, faults=faults(skip_marker=1, speculate=1, compact=1, timeout=1, pause=9), **changes)
     found.run(0, "plan")
     found.happens("spark", "speculate")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
-    found.commit_without_marker(0, TASK, passed_over)
+    found.commit_without_marker(0, TASK, without_marker)
     found.run(0, "task", 1)
     return found
 
 
-@pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
-def test_late_attempt_writes_nothing_to_committed_transaction(version: int, passed_over: int) -> None:
-    """It used to join it where the marker was passed over; its own abort, or its timeout, then took the committed rows."""
-    found = committed_with_a_late_attempt(version, passed_over)
+@pytest.mark.parametrize("without_marker", [LOG, DATA], ids=["commit log", "data"])
+def test_late_attempt_writes_nothing_to_committed_transaction(version: int, without_marker: int) -> None:
+    """It used to join it if the marker was missing; its own abort, or its timeout, then took the committed rows."""
+    found = committed_with_a_late_attempt(version, without_marker)
     assert not is_open(found, TASK)
     found.run(0, "commit")
     assert found.driver(0).code == "DECIDED_NOT_FINISHED"
     found.run(0, "abort")
     assert not is_open(found, TASK)
-    assert found.committed_rows == (set() if passed_over == DATA else {ROW})
+    assert found.committed_rows == (set() if without_marker == DATA else {ROW})
 
 
 @pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("passed_over", [LOG, DATA], ids=["commit log", "data"])
+@pytest.mark.parametrize("without_marker", [LOG, DATA], ids=["commit log", "data"])
 @pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_late_attempt_in_committed_transaction_is_not_aborted(version: int, passed_over: int, may_read: bool) -> None:
-    found = committed_with_a_late_attempt(version, passed_over, may_read=may_read, sweeps=True)
+def test_late_attempt_in_committed_transaction_is_not_aborted(
+    version: int, without_marker: int, may_read: bool
+) -> None:
+    found = committed_with_a_late_attempt(version, without_marker, may_read=may_read, sweeps=True)
     assert is_open(found, TASK)
     found.run(0, "commit")
     assert found.driver(0).phase == "abort"
@@ -75,7 +77,7 @@ def test_late_attempt_in_committed_transaction_is_not_aborted(version: int, pass
         found.happens("spark", "restart")
         found.run(number, "plan")
         assert found.driver(number).phase == "failed"
-        assert found.driver(number).code == ("UNRESOLVED" if passed_over == LOG else "DECIDED_NOT_FINISHED")
+        assert found.driver(number).code == ("UNRESOLVED" if without_marker == LOG else "DECIDED_NOT_FINISHED")
     assert is_open(found, TASK), "its ABORT would discard the records that it has joined"
 
 
@@ -156,7 +158,7 @@ def test_resent_end_txn_fenced_by_newer_driver_is_not_a_failure(version: int) ->
     assert found.rows == {ROW: 1}
 
 
-def test_a_decision_whose_marker_is_on_its_way_is_waited_for(version: int) -> None:
+def test_delayed_decision_marker_is_awaited(version: int) -> None:
     found = script(version, drivers=2)
     found.run(0, "plan")
     found.run(0, "task", 0)
@@ -208,7 +210,7 @@ def test_decision_without_marker_is_undecided(version: int, queries: str) -> Non
 
 
 def ended_without_marker(found: Script, outcome: str, partition: int) -> None:
-    """The decided part is committed, or lost by its timeout, and the marker of that is passed over on one partition."""
+    """The decided part is committed, or lost by its timeout, and its marker is missing on one partition."""
     found.run(0, "plan")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
@@ -264,7 +266,7 @@ def test_lost_part_without_data_marker_is_restored_then_reported(version: int) -
 
 
 def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> None:
-    """The older driver decides between the look and the fence of the next one, and its marker is passed over."""
+    """The older driver decides between the look and the fence of the next one, and its marker is missing."""
     found = decided_without_marker(version, "ab")
     found.happens("spark", "restart beside")
     found.run(1, "plan", until=lambda request: request[0] == "init")
@@ -298,7 +300,7 @@ def test_sweep_ends_losing_attempts_but_no_newer_drivers_ones(version: int) -> N
     assert found.rows == {ROW: 1}
 
 
-def test_sweep_after_abort_ends_what_a_worker_opened_behind_it(version: int) -> None:
+def test_sweep_after_abort_ends_a_late_workers_transaction(version: int) -> None:
     """Spark kills a failed job's workers at any later time."""
     found = script(version, attempts=1, faults=faults(kill_task=1), rows=lambda _, batch: ((0,), (1,)))
     found.run(0, "plan")
@@ -312,7 +314,7 @@ def test_sweep_after_abort_ends_what_a_worker_opened_behind_it(version: int) -> 
     assert not is_open(found, "w.1.1")
 
 
-def test_a_sweep_that_comes_after_the_next_fence_ends_nothing(version: int) -> None:
+def test_sweep_after_the_next_fence_ends_nothing(version: int) -> None:
     rows = ("row", "q", 1, 0), ("row", "q", 1, 1)
     found = script(version, sweeps=True, batches=2, rows=lambda _, batch: ((0,), (1,)) if batch else ((0,),))
     found.run(0, "plan")

@@ -232,7 +232,7 @@ def test_end_txn_stops_waiting_when_coordinator_lookup_fails(
 
 @versions
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_end_that_cannot_even_be_sent_is_not_waited_for(
+def test_unsendable_end_txn_is_not_awaited(
     machine_of: Machines, version: int, committed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers were set back to a version that does not know the request."""

@@ -230,7 +230,7 @@ def test_forbidden_version_is_rejected_before_a_task_starts(spark: SparkSession,
     assert len(jobs.getJobIdsForGroup(topic)) == 1
 
 
-def test_a_repeat_with_another_schema_is_not_skipped_in_silence(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+def test_rerun_with_another_schema_is_rejected(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": "1"}
     writer(numbered(spark, 100, 1), kafka, **options).save()

@@ -126,7 +126,7 @@ def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark
 
 
 @pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
-def test_timed_out_rows_are_restored_when_the_next_run_has_others(job: Job, spark: SparkSession, point: str) -> None:
+def test_timed_out_rows_are_restored_if_next_run_has_others(job: Job, spark: SparkSession, point: str) -> None:
     job.die(point, SHORT)
     job.stay_away_until_nothing_is_open()
     assert len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
@@ -136,7 +136,7 @@ def test_timed_out_rows_are_restored_when_the_next_run_has_others(job: Job, spar
     assert_every_row_once(job)
 
 
-def test_commit_without_txn_app_id_outlives_the_transaction_timeout(
+def test_commit_without_txn_app_id_survives_transaction_timeout(
     spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """The job ends in order, although nobody runs it again."""

@@ -241,7 +241,7 @@ def recorded_frame(spark: SparkSession, source: Path) -> DataFrame:
     return lines.selectExpr("cast(cast(value as int) % 100 as string) key", "value")
 
 
-def test_older_librarys_decision_is_finished_and_lost_rows_restored(
+def test_older_decision_is_finished_and_lost_rows_restored(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The recorded bytes of the decision, with digests of that time: of three parts one is committed, one lost and one open."""

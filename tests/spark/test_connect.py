@@ -85,7 +85,7 @@ def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.
     )
 
 
-def test_batch_repeat_threads_stream_and_errors(
+def test_batch_rerun_threads_stream_and_errors(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     topics = [create_topic(kafka.bootstrap_servers, partitions=3) for _ in range(4)]
@@ -131,7 +131,7 @@ def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKaf
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
 
 
-def test_a_failed_job_on_a_server_says_one_sentence(
+def test_failed_job_on_a_server_prints_one_sentence(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.json").write_text('{"id": 1}\n')

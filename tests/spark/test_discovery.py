@@ -68,7 +68,7 @@ def test_the_look_up_imports_nothing_that_only_a_write_needs() -> None:
     assert (done.returncode, done.stdout) == (0, "[]\nFalse\n"), done.stderr
 
 
-def test_a_broken_installation_has_no_source_and_raises_nothing(tmp_path: Path) -> None:
+def test_broken_installation_has_no_source_and_raises_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "kafka_eos_sink"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise OSError('half an installation')\n", "utf-8")

@@ -109,7 +109,7 @@ def assert_untouched(servers: str) -> None:
     ],
     ids=["Redpanda", "Event Hubs", "Ursa", "2.8", *(api.__name__ for api in NEEDED)],
 )
-def test_plan_and_check_name_all_that_is_missing(
+def test_plan_and_check_name_each_missing_api(
     program: Path, release: str, limits: Limits, missing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with running(program, release, limits) as broker:
@@ -139,7 +139,7 @@ def test_release_without_verified_appends_is_refused_untouched(
 
 
 @pytest.mark.parametrize("limits", [{}, WARPSTREAM], ids=["all", "WarpStream"])
-def test_write_works_where_all_that_it_needs_is_offered(
+def test_write_works_if_every_required_api_is_offered(
     program: Path, limits: Limits, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(program, "3.9", limits) as broker:
@@ -159,7 +159,7 @@ def test_commit_marker_of_another_epoch_is_no_proof(program: Path) -> None:
         write_all(write_settings(broker, TOPIC))
 
 
-def test_spark_shows_the_refusal_and_writes_where_it_can(program: Path, spark: SparkSession) -> None:
+def test_spark_shows_the_rejection_and_writes_if_supported(program: Path, spark: SparkSession) -> None:
     rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
 
     def write(servers: str) -> None:

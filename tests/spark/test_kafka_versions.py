@@ -57,7 +57,7 @@ def test_a_batch_write_that_is_killed_is_finished_by_the_next(
     assert_nothing_open(servers)
 
 
-def test_a_stream_that_is_killed_goes_on_with_every_line_once(
+def test_killed_stream_resumes_with_each_line_once(
     spark_environment: dict[str, str], release: EmbeddedKafka, tmp_path: Path, spark: SparkSession
 ) -> None:
     job = StreamJob(spark_environment, release, tmp_path)

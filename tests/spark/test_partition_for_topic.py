@@ -77,7 +77,7 @@ def test_each_task_writes_one_partition_as_java_would(
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_rows_without_key_are_spread_and_given_partitions_are_kept(
+def test_keyless_rows_are_spread_and_given_partitions_kept(
     spark: SparkSession, kafka: EmbeddedKafka, spark_version: None
 ) -> None:
     topic, no_keys = (create_topic(kafka.bootstrap_servers, partitions=PARTITIONS) for _ in range(2))

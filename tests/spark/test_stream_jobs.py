@@ -62,9 +62,7 @@ def test_help_names_the_arguments_and_the_jars(job: str, names: Sequence[str], s
         assert name in done.stdout
 
 
-def test_files_go_to_a_topic_once_whenever_they_come(
-    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
+def test_late_files_go_to_a_topic_once(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=3)
     (tmp_path / "client.properties").write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n", "utf-8")
     words = (

@@ -27,7 +27,7 @@ def stream(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(kafka, spark, tmp_path)
 
 
-def test_every_line_is_there_once_over_restarts_in_one_session(
+def test_each_line_is_visible_once_over_restarts_in_one_session(
     any_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(any_kafka, spark, tmp_path, files=3)
@@ -248,7 +248,9 @@ def test_stream_moved_to_older_commit_log_rewrites_no_batch(stream: Stream, code
     assert code_of(text) == "COMMIT_LOG_LOST"
     assert "ends at version 1" in text
     on_log = f"kafka-eos resolve --bootstrap-servers ... --commit-log-topic {older} --write-id {stream.write_id()}"
-    assert f"{on_log} --version 2 --as committed --query-id {query_id} (or --version 3 if that is there, too)" in text
+    assert (
+        f"{on_log} --version 2 --as committed --query-id {query_id} (or --version 3 if its rows are there too)" in text
+    )
     stream.assert_every_line_once(4)
     assert resolve(older, 3) == 0
     add_files(stream.source, 4, 1)

@@ -124,7 +124,7 @@ def test_writer_only_options_are_rejected_for_a_reader(spark: SparkSession) -> N
         topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
 
 
-def test_the_jars_are_named_where_spark_is_to_read_without_them(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+def test_reading_without_jars_names_the_jars(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     java: Any = spark.sparkContext._jvm

@@ -30,7 +30,7 @@ LINES = {
     # audit and its web page: 212; `top`: 360; `metrics`: 400
     "cli": 3_062,
 }
-ALL_LINES = 28_071  # with seven mends of recovery; commit/, 4,439 of them, is to be 3,500
+ALL_LINES = 28_075  # with seven mends of recovery; commit/, 4,459 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

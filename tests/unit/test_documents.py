@@ -66,7 +66,7 @@ def test_lines_and_cells_are_short_enough_to_be_read(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     broken = []
     for number, line in read(document).text:
         for target in LINK.findall(IN_CODE.sub("", line)):
@@ -109,7 +109,7 @@ def test_python_blocks_compile(document: Path) -> None:
             compile("\n" * block.line + block.text, named(document), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_readme_names_the_licence_of_every_runtime_dependency() -> None:
+def test_readme_names_the_licence_of_each_runtime_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     wanted = {

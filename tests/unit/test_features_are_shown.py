@@ -18,7 +18,7 @@ def names_of_tests(file: Path) -> frozenset[str]:
     return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE))
 
 
-def test_all_rows_are_there_once() -> None:
+def test_feature_table_has_each_row_once() -> None:
     of_the_producer, where_it_runs = range(1, 34), range(1, 7)
     assert [number for number, _ in TABLE] == [*map(str, of_the_producer), *(f"R{row}" for row in where_it_runs)]
 

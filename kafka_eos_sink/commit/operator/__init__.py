@@ -1,1 +1,1 @@
-"""What an operator decides after a failure that the driver could not settle: resolve, and repair of missing markers."""
+"""An operator's decisions after a failure: resolve a version, repair missing markers."""

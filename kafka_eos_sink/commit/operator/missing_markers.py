@@ -4,9 +4,9 @@ A coordinator can omit a partition that has no leader when the transaction ends 
 and the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
 
 A wrong COMMIT marker shows aborted records to readers. It therefore needs two proofs: the decision, whose own COMMIT marker was read,
-and that exactly this transaction is committed. The second proof comes from its coordinator. If the coordinator has begun another
-transaction or forgotten the id, it comes from the transaction's COMMIT marker in the commit log. What has no such proof is only
-reported: Kafka's own tool (``kafka-transactions.sh abort``) ends it.
+and that exactly this transaction is committed. The second proof is the coordinator's state. If the coordinator has begun another
+transaction or forgotten the id, the proof is the COMMIT marker in the commit log. `repair` only reports a transaction without proof:
+Kafka's own tool (``kafka-transactions.sh abort``) ends it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class DecidedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the commit log and the coordinators know of a write id.
+    """The state of a write id in the commit log and at its coordinators.
 
     parts            of the newest decision of every query id
-    witnesses        what the commit log proves of each decided transaction; OPEN if its part record stands without a marker
+    witnesses        outcome in the commit log of each decided transaction; OPEN without a marker
     described        the transactional ids of all Spark partitions that ever left a part record
     topics           the topics that the newest decisions name
     knows_decisions  whether the commit log holds a decision of the write id, with or without a marker
@@ -85,7 +85,7 @@ class Finding:
 def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence]:
     """Read the commit log to its end and describe the write id's transactions.
 
-    Fences nobody: an InitProducerId would erase the coordinator's proof.
+    Fences no driver: InitProducerId would erase the coordinator's proof.
 
     Args:
         log: The partition of the commit log that holds the write id.
@@ -155,7 +155,7 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     for where, remembered in producers.items():
         for producer in remembered:
             start = producer.current_txn_start_offset
-            # What is open behind our offsets is a later transaction of the same id.
+            # A transaction that begins behind the decided offsets is a later one of the same id.
             parts = [part for part in decided.get((where, producer.producer_id), ()) if start <= part.last_offset]
             if start < 0:
                 continue

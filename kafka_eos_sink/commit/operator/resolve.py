@@ -1,9 +1,9 @@
-"""Records an operator's answer about a version whose outcome the sink cannot prove.
+"""Records an operator's resolution of a version whose outcome the sink cannot prove.
 
-committed   The version counts as written, and its open transactions are committed. The answer also says where a query begins, or where
+committed   The version counts as written, and its open transactions are committed. The resolution also sets where a query begins, or where
             it continues above the newest version in the log.
-rewrite     The version is void, and its next run writes it. The answer is rejected if readers see rows of the version, or may see them
-            later, unless the operator accepts duplicates.
+rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
+            them later, unless the operator accepts duplicates.
 
 The procedure fences the driver, so that a running one cannot decide anything afterwards (I12).
 """
@@ -62,11 +62,11 @@ Answer = Literal["committed", "rewrite"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveRequest:
-    """The operator's answer about one version.
+    """The operator's resolution of one version.
 
     query_id           None: the only one that the write id has
     nonce              fresh for every request
-    allow_duplicates   rewrite without a look at the rows
+    allow_duplicates   rewrite even if rows are visible
     """
 
     write_id: str
@@ -143,7 +143,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
 
 
 def _unfinished_ids(view: LogView) -> set[str]:
-    """The ids in unfinished decisions of any query id. Only their own recovery ends what is open under them."""
+    """The ids in unfinished decisions of any query id; only recovery ends their transactions."""
     return {
         prepared.identity.transactional_id
         for query in view.queries("decision")
@@ -153,7 +153,7 @@ def _unfinished_ids(view: LogView) -> set[str]:
 
 
 def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:
-    """Return the query and its newest decision, which the answer supersedes; None if the query begins."""
+    """Return the query, and the newest decision to supersede; None if the query begins."""
     known = [query.query_id for query in view.queries("decision")]
     query_id = request.query_id
     if query_id is None and len(known) == 1:
@@ -179,9 +179,9 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
 
 
 def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
-    """Whether the versions between the newest one and the answer's may count as written elsewhere (COMMIT_LOG_LOST)."""
-    # No run would finish an unfinished newest version any more. Batch writes may skip versions, so nobody needs this for them. An
-    # answer without the query id is probably a typing error, by which a stream would skip a batch.
+    """Whether versions between the newest and the requested one may count as written."""
+    # After COMMIT_LOG_LOST. No run would finish an unfinished newest version any more. Batch writes may skip versions anyway. A request
+    # without the query id is probably a typing error, by which a stream would skip a batch.
     return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
 
 
@@ -200,7 +200,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
     undecided = query.undecided
     begun = (
         f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
-        "run writes its version anew"
+        "run writes its version again"
         if undecided
         else ""
     )
@@ -219,7 +219,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 
 def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
-    """End what the superseded decision left open, by exact identity only (I11); return the ids that were open."""
+    """End the superseded decision's open transactions by exact identity (I11); return the ids."""
     commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
@@ -260,8 +260,8 @@ def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[Prepared
 def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) -> Procedure[None]:
     """Wait until no partition holds a named transaction open.
 
-    No run examines a version that counts as written. If a marker was omitted (KAFKA-20734), a later transaction of the same id joins
-    the open one, and its abort discards rows that count as written.
+    No later run checks a version recorded as committed. If a marker was omitted (KAFKA-20734), a later transaction of the id joins the
+    open one, and its abort discards committed rows.
     """
     own = {
         (part.topic, part.partition, prepared.identity.producer_id): (
@@ -301,7 +301,7 @@ def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) ->
 def _require_invisible(
     query: QueryState, decision: Decision, request: ResolveRequest, ended: Sequence[PreparedTransaction]
 ) -> Procedure[None]:
-    """Reject the answer if readers see rows of these transactions or of proven ones, or may see them later."""
+    """Raise if readers see rows of these or of proven transactions, or may see them later."""
     if query.has_done_record(decision) or decision.resolution == "committed":
         raise _not_void(decision, "it counts as written")
     visible = [prepared for prepared in decision.transactions if prepared.proven]
@@ -349,7 +349,7 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
     if appended.error != ErrorCode.NONE:
         raise _unrecorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
-    # Only the log proves the end: a resend after a lost response is also fenced by a driver that came after the commit.
+    # Only the log proves the end: a newer driver also fences the resend of an EndTxn that committed, with a lost response.
     outcome = yield from await_outcome(decision, appended.offset, request.limits.deadline_ms)
     if outcome is not Outcome.COMMITTED:
         raise _unrecorded(decision, ends[0].error)

@@ -221,8 +221,6 @@ class CreateTopicsResponse:
 
 @request(key=19, versions=range(5, 8))
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
-    """Create topics."""
-
     @struct
     class Topic:
         @struct

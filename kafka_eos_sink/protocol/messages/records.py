@@ -121,8 +121,6 @@ class FetchResponse:
 
 @request(key=1, versions=range(12, 14))
 class FetchRequest(Request[FetchResponse]):
-    """Fetch records."""
-
     @struct
     class Topic:
         @struct

@@ -192,7 +192,7 @@ def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
     assert found["whole_recovery"]["megabytes_per_second"] == 33.3
 
 
-def test_parts_left_out_are_empty_in_json_and_have_no_table() -> None:
+def test_skipped_parts_are_empty_in_json_and_have_no_table() -> None:
     everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], RECOVERY)
     for found, tables in ((everything, 3), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
         console = Console(width=200)

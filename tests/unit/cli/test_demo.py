@@ -25,7 +25,7 @@ def test_demo_with_wrong_counts_exits_1_and_names_them(
     assert "[KAFKA_EOS.DEMO_FAILED] 3 records are missing" in capsys.readouterr().err
 
 
-def test_demo_json_has_the_census_and_commits_as_commits_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_json_has_census_and_the_output_of_commits(capsys: pytest.CaptureFixture[str]) -> None:
     census = Census(sent=2, visible=2, duplicates=0, missing=0, unknown=0)
     write = DemoWrite(name="exactly-once", sink="kafka-eos", topic="flights", census=census, in_log=3)
     commit = CommittedWrite(write_id="w", query_id="batch", version=1, state="finished", committed=4)

@@ -39,7 +39,7 @@ def test_commands_that_read_take_json(command: str, capsys: pytest.CaptureFixtur
     assert " --json " in capsys.readouterr().out
 
 
-def test_completion_lists_commands_that_begin_with_the_word(
+def test_completion_lists_commands_with_the_typed_prefix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {

@@ -79,7 +79,7 @@ def test_a_key_store_in_pem_has_one_key_and_its_certificates(leaf: trustme.LeafC
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
-def test_an_encrypted_key_is_known_to_be_one(leaf: trustme.LeafCert, form: serialization.PrivateFormat) -> None:
+def test_encrypted_key_is_detected(leaf: trustme.LeafCert, form: serialization.PrivateFormat) -> None:
     key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
     encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
     pem = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
@@ -97,7 +97,7 @@ def test_an_encrypted_key_is_known_to_be_one(leaf: trustme.LeafCert, form: seria
         ("K", "", "no certificate"),
     ],
 )
-def test_half_a_key_store_is_refused(leaf: trustme.LeafCert, key: str, chain: str, reason: str) -> None:
+def test_incomplete_key_store_is_rejected(leaf: trustme.LeafCert, key: str, chain: str, reason: str) -> None:
     parts = {"K": text(leaf.private_key_pem) + "\n", "C": text(leaf.cert_chain_pems[0]) + "\n"}
     with pytest.raises(StoreProblem, match=reason):
         key_stores.pem_key_material("".join(parts[each] for each in key), "".join(parts[each] for each in chain))

@@ -155,7 +155,7 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
     assert found.unanswered is (last is LOST)
 
 
-def test_lost_response_of_end_txn_is_remembered_when_the_next_look_up_is_refused() -> None:
+def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     """`DriverTransaction.is_spent` relies on it: the try without a response may still reach the coordinator."""
     nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
     own, _ = admin(scripted(LOST, ended(0)), coordinators=lambda _: next(nodes))
@@ -357,7 +357,7 @@ def test_any_broker_may_describe_its_configuration() -> None:
 IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)
 
 
-def test_append_is_not_proven_by_the_response_of_another_partition() -> None:
+def test_response_for_another_partition_proves_no_append() -> None:
     def produced(index: int) -> m.ProduceResponse:
         part = m.ProduceResponse.Topic.Partition(index=index, error_code=0, base_offset=9)
         return m.ProduceResponse(responses=(m.ProduceResponse.Topic(name="log", partition_responses=(part,)),))
@@ -372,7 +372,7 @@ def test_append_is_not_proven_by_the_response_of_another_partition() -> None:
 
 
 @pytest.mark.parametrize("partitions", [(), (0,), (1,), (0, 7)])
-def test_offsets_are_not_committed_by_a_response_without_a_partition(partitions: tuple[int, ...]) -> None:
+def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, ...]) -> None:
     def committed(indexes: tuple[int, ...]) -> Any:
         parts = [SimpleNamespace(partition_index=each, error_code=0) for each in indexes]
         return SimpleNamespace(topics=[SimpleNamespace(name="in", partitions=parts)])

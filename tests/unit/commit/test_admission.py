@@ -93,16 +93,16 @@ def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
         admit(newer, BATCH)
     outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="skip"))
     assert outcome is SKIP
-    assert "whether it was ever written or not" in str(warning)
+    assert "without a check of its rows" in str(warning)
     outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="rewrite"))
     assert outcome is None
-    assert "the versions above it are written again" in str(warning)
+    assert "later runs write the versions above it again" in str(warning)
 
 
 def test_stream_unknown_to_the_log_is_rejected_above_version_0() -> None:
     with pytest.raises(
         WriteRefusedError,
-        match=r"COMMIT_LOG_LOST\].*\. Look whether batch 5 is in the topic.*--version 4 --as committed .*or --version 5 if",
+        match=r"COMMIT_LOG_LOST\].*\. Read the topic .*whether batch 5 is there already.*--version 4 --as committed .*or --version 5 if",
     ):
         admit(plan(), BATCH)
 
@@ -114,7 +114,7 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
         older = plan(replace(DECIDED, version=newest, resolution=resolution))
         with pytest.raises(
             WriteRefusedError,
-            match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*continues at batch 5.*commit\.log\.topic.*at-least-once.*else look.*"
+            match=rf"COMMIT_LOG_LOST\].*ends at version {newest} .*continues at batch 5.*commit\.log\.topic.*at-least-once.*else read.*"
             r"kafka-eos resolve --bootstrap-servers ... --write-id w --version 4 --as committed --query-id q \(or --version 5 if",
         ):
             admit(older, BATCH)
@@ -141,7 +141,7 @@ def test_a_batch_write_may_begin_with_any_version() -> None:
     assert admit(plan(), replace(BATCH, streaming=False)) == (None, None)
 
 
-def test_batch_writes_may_leave_versions_out() -> None:
+def test_batch_write_versions_may_have_gaps() -> None:
     assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False)) == (None, None)
 
 

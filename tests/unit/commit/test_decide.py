@@ -48,7 +48,7 @@ def test_commit_without_faults_decides_ends_and_verifies() -> None:
 
 def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     world = World(ReadLog=unreachable)
-    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*do not write them again"):
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*Do not write them again"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
 
@@ -216,7 +216,7 @@ def test_unproven_visibility_without_read_writes_no_done_record() -> None:
     world = World()
     readers = Readers(world, 15, held_by=None)
     assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert "it cannot be proven that readers see the committed rows" in world.warnings[-1]
+    assert "not proven that readers see the committed rows" in world.warnings[-1]
     assert readers.done == []
     assert world.now > 1_000 + HIDDEN_READERS_MS
 
@@ -373,7 +373,7 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
         (1, 3, "CompleteCommit", False),  # a coordinator that was replaced tells how it was before the fence
     ],
 )
-def test_an_attempt_is_overtaken_once_its_driver_has_moved_on(
+def test_attempt_is_overtaken_once_its_driver_has_decided(
     producer_id: int, epoch: int, state: str, overtaken: bool
 ) -> None:
     found = driver_as(state, producer_id, epoch)

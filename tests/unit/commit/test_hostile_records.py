@@ -175,7 +175,7 @@ def test_forged_decision_is_not_what_a_planner_keeps() -> None:
     assert found.decision == genuine
 
 
-def test_many_forged_decisions_are_set_apart_in_one_pass_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_forged_decisions_are_ignored_in_one_pass_and_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     genuine = decision()
     (record,) = decision_records(genuine)
@@ -191,7 +191,7 @@ def test_many_forged_decisions_are_set_apart_in_one_pass_with_one_warning(caplog
     assert len(caplog.records) == 1
 
 
-def test_forged_piece_of_a_decision_is_not_taken_for_the_missing_one() -> None:
+def test_forged_piece_does_not_complete_a_decision() -> None:
     records = decision_records(replace(decision(), schema="s" * 600_000))
     assert len(records) == 2
     log = Log()
@@ -260,11 +260,11 @@ KEYS = [
 
 
 @pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
-def test_key_that_the_sink_does_not_write_is_nobodys(key: bytes) -> None:
+def test_key_that_the_sink_never_writes_is_ignored(key: bytes) -> None:
     assert parse_key(key) is None
 
 
-def test_what_the_sink_writes_is_read() -> None:
+def test_own_records_are_read() -> None:
     genuine = decision()
     records = [*decision_records(genuine), part_record(W, Q, 0, 4, 7), part_record(W, Q, 1, 4, -1)]
     records += [done_record(genuine, 1_000), commit_log.barrier_record(W, "n")]
@@ -280,7 +280,7 @@ def test_what_the_sink_writes_is_read() -> None:
     assert parse_decision(body, key, (7, 3)) == genuine
 
 
-def test_done_record_of_many_partitions_is_no_larger_than_a_reader_takes() -> None:
+def test_done_record_of_many_partitions_fits_a_readers_limit() -> None:
     offsets = tuple(
         OffsetRange(topic="orders", partition=each, first_offset=2**40, last_offset=2**40) for each in range(30_000)
     )
@@ -292,8 +292,8 @@ def test_done_record_of_many_partitions_is_no_larger_than_a_reader_takes() -> No
     assert (parse_value(key, record.value or b"") or {})["nonce"] == "n1"
 
 
-@pytest.mark.parametrize("hidden_by", ["a record without a transaction", "a foreign value", "a batch passed over"])
-def test_part_that_compaction_removed_for_somebody_else_is_not_called_aborted(hidden_by: str) -> None:
+@pytest.mark.parametrize("hidden_by", ["a record without a transaction", "a foreign value", "an unreadable batch"])
+def test_part_compacted_behind_a_foreign_record_is_not_aborted(hidden_by: str) -> None:
     """Compaction goes by keys alone, so a record of somebody else makes it remove a committed part and, later, its marker."""
     genuine = decision()
     (prepared,) = genuine.transactions
@@ -308,6 +308,6 @@ def test_part_that_compaction_removed_for_somebody_else_is_not_called_aborted(hi
     elif hidden_by == "a foreign value":
         log.write(LogRecord(part.key, b"x"), FORGER)
     view = log.read()
-    if hidden_by == "a batch passed over":
+    if hidden_by == "an unreadable batch":
         view.passed_over = log.end
     assert witness_of(genuine, prepared, view, "compact") is Outcome.UNRESOLVED

@@ -374,7 +374,7 @@ def test_lost_copy_is_copied_from_the_copy() -> None:
     assert settled.found.decision.transactions[0].proven
 
 
-def test_losing_attempts_are_ended_once_before_anything_is_copied() -> None:
+def test_losing_attempts_are_ended_once_before_the_copies() -> None:
     cluster = Cluster(1)
     loser = replace(DRIVER, transactional_id="w.1.3", producer_id=77)
     cluster.finish(losers=[loser])
@@ -411,7 +411,7 @@ def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
     assert cluster.done(steps.AppendInTransaction) == []
 
 
-def test_epoch_of_the_next_transaction_is_known_without_a_response() -> None:
+def test_next_epoch_is_known_without_a_response() -> None:
     cluster = Cluster(1)
 
     def silent(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
@@ -455,7 +455,7 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     assert (cluster.newest(), cluster.open) == (cluster.decision, {})
 
 
-def test_missing_rows_of_a_range_are_counted_and_nothing_is_copied() -> None:
+def test_missing_rows_are_counted_and_nothing_is_copied() -> None:
     cluster = Cluster(1)
 
     def some(step: steps.CopyRecords) -> Any:
@@ -489,14 +489,14 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert settled.found.decision.is_void
     assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
-    assert "the version may be written anew" in cluster.warnings[-1]
+    assert "the next run may write the version again" in cluster.warnings[-1]
 
 
 def hidden(step: steps.CopyRecords) -> Any:
     return tuple(steps.Gone("t-0 [100..109]: grant Read", may_read=False) for _ in step.copies)
 
 
-def test_rows_that_may_not_be_read_are_not_given_up() -> None:
+def test_rows_without_read_permission_are_not_given_up() -> None:
     """Nothing is visible, but whoever grants Read gets the original rows."""
     cluster = Cluster(0, 1, CopyRecords=hidden)
     with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*2 of its 2 transactions.*grant Read"):
@@ -509,7 +509,7 @@ def unreachable(_: Any) -> Any:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "Fetch was not done in time")
 
 
-def test_copy_that_fails_ends_its_transactions_and_decides_nothing() -> None:
+def test_failed_copy_ends_its_transactions_and_decides_nothing() -> None:
     cluster = Cluster(0, 1, CopyRecords=unreachable)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be copied.*Fetch was not done"):
         cluster.finish()
@@ -517,7 +517,7 @@ def test_copy_that_fails_ends_its_transactions_and_decides_nothing() -> None:
     assert cluster.newest() == cluster.decision
 
 
-def test_copy_that_somebody_ended_is_not_decided() -> None:
+def test_copy_ended_by_another_client_is_not_decided() -> None:
     cluster = Cluster(1)
 
     def aborted(step: steps.DescribeProducers) -> dict[Any, Any]:
@@ -568,7 +568,7 @@ def test_copies_whose_decision_is_rejected_are_ended_at_once() -> None:
     assert cluster.ended_copies == [("w.1.0", False)]
 
 
-def test_second_decision_without_its_marker_is_unknown_and_ends_nothing() -> None:
+def test_second_decision_without_marker_is_unknown_ends_nothing() -> None:
     """The copies may be decided: only a driver that has read the log may end them."""
     cluster = Cluster(1)
 
@@ -582,7 +582,7 @@ def test_second_decision_without_its_marker_is_unknown_and_ends_nothing() -> Non
         return Cluster.ReadLog(cluster, step)
 
     cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
-    with pytest.raises(DecisionPendingError, match="do not write them again") as raised:
+    with pytest.raises(DecisionPendingError, match="Do not write them again") as raised:
         cluster.finish(limits=SettleLimits(deadline_ms=5_000))
     assert raised.value.code == "DECISION_UNKNOWN"
     assert cluster.ended_copies == []
@@ -669,7 +669,7 @@ def test_take_over_copies_for_two_queries_under_one_fence() -> None:
     assert fences == [0, len(kinds) - 1]
 
 
-def test_a_decision_that_failed_is_not_committed_by_that_of_another_query() -> None:
+def test_failed_decision_is_not_committed_with_another_querys() -> None:
     """The leader takes the same producer id, epoch and sequence for a resend, whatever the records are."""
     cluster = Cluster(0, 1)
     with_second_query(cluster)
@@ -718,7 +718,7 @@ def outgrown(cluster: Cluster) -> TakeOver:
     return TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS, view=view)
 
 
-def test_log_that_was_created_again_and_has_outgrown_the_old_one_is_read_from_its_start() -> None:
+def test_recreated_longer_log_is_read_from_its_start() -> None:
     cluster = Cluster(partitions=1)
     (named,) = cluster.named
     cluster.open[named.identity.transactional_id] = named.identity
@@ -726,7 +726,7 @@ def test_log_that_was_created_again_and_has_outgrown_the_old_one_is_read_from_it
     assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)
 
 
-def test_batch_that_is_half_finished_in_a_log_that_was_created_again_is_not_admitted() -> None:
+def test_half_finished_batch_in_a_recreated_log_is_not_admitted() -> None:
     """Its first transaction is committed already, so a second run would write those rows twice."""
     cluster = Cluster(partitions=2)
     done, named = cluster.named
@@ -736,7 +736,7 @@ def test_batch_that_is_half_finished_in_a_log_that_was_created_again_is_not_admi
     assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
 
 
-def test_log_that_was_created_again_while_it_was_being_read_is_read_once_more() -> None:
+def test_log_recreated_during_the_read_is_read_again() -> None:
     cluster = Cluster(partitions=1)
     (named,) = cluster.named
     cluster.open[named.identity.transactional_id] = named.identity
@@ -798,7 +798,7 @@ def test_log_created_again_after_the_list_ends_nothing(
 
 
 @pytest.mark.parametrize("left_over", ["part", "done"])
-def test_log_with_records_of_a_batch_from_a_deleted_one_is_not_the_own(left_over: str) -> None:
+def test_recreated_log_with_late_records_is_another_log(left_over: str) -> None:
     """A losing attempt, or another query's driver, appended them by the topic's name."""
     cluster = Cluster(partitions=2)
     first, second = cluster.named
@@ -815,7 +815,7 @@ def test_log_with_records_of_a_batch_from_a_deleted_one_is_not_the_own(left_over
     assert cluster.ended == []
 
 
-def test_decision_on_parts_of_a_deleted_log_remains_for_an_operator() -> None:
+def test_decision_on_parts_of_a_deleted_log_needs_an_operator() -> None:
     """The log was created again while the tasks ran, and the decision names offsets that the new one does not have yet."""
     cluster = Cluster(1)
     cluster.decision = replace(
@@ -831,7 +831,7 @@ def test_decision_on_parts_of_a_deleted_log_remains_for_an_operator() -> None:
             cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
 
 
-def test_leader_without_topic_ids_does_not_make_the_log_another_one() -> None:
+def test_log_of_a_leader_without_topic_ids_is_the_same_log() -> None:
     cluster = Cluster(partitions=1)
 
     def fence(step: steps.InitProducerId) -> ProducerIdentity:
@@ -843,7 +843,7 @@ def test_leader_without_topic_ids_does_not_make_the_log_another_one() -> None:
     assert cluster.ended[0] == steps.End(identity=cluster.named[0].identity, commit=True)
 
 
-def test_log_without_topic_ids_is_the_own_if_it_holds_a_barrier() -> None:
+def test_log_without_topic_ids_is_the_same_if_it_holds_a_barrier() -> None:
     """A leader with topic ids served the driver that appended it."""
     cluster = Cluster(partitions=1)
     cluster.log = []

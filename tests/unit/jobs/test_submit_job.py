@@ -48,7 +48,7 @@ def test_command_line_overrides_options_and_options_the_file(
 
 
 @pytest.mark.parametrize("named", ["--bootstrap-servers=a:1", "--properties=x", "--option=KAFKA.bootstrap.servers=a:1"])
-def test_something_must_be_able_to_name_the_brokers(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_bootstrap_servers_are_wrong_usage(named: str, capsys: pytest.CaptureFixture[str]) -> None:
     parse(named)
     with pytest.raises(SystemExit) as caught:
         parse("--option", "kafka.client.id=x")

@@ -123,12 +123,12 @@ def test_log_append_time_goes_only_to_interceptors_accepting_it(chain: Any) -> N
     assert KeepsTheTime.told == ("t", 0, 5, 10, None, 1_700_000_000_000)
 
 
-def test_one_that_cannot_be_loaded_is_named() -> None:
+def test_unloadable_interceptor_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'nowhere:X'.*No module named"):
         Interceptors(["nowhere:X"], {})
 
 
-def test_one_whose_module_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interceptor_of_failing_module_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "broken_interceptors.py").write_text("{}['missing']\n", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'broken_interceptors:X'.*KeyError: 'missing'"):

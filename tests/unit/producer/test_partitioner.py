@@ -92,7 +92,7 @@ def test_keyless_rows_fill_a_run_and_visit_all_partitions() -> None:
     assert sorted(runs[4:, 0]) == [0, 1, 2, 3]
 
 
-def test_a_run_goes_on_over_calls() -> None:
+def test_sticky_run_continues_over_calls() -> None:
     partitioner = DefaultPartitioner(run_bytes=100, seed=1)
     chosen = [partitioner(rows(None, 3), np.full(3, 10, np.int64), topic(50)).tolist() for _ in range(4)]
     flat = [partition for call in chosen for partition in call]
@@ -124,7 +124,7 @@ def test_keys_can_be_ignored() -> None:
     assert len(set(load_partitioner(config)(rows(keys), np.full(100, 10, np.int64), topic(9)))) == 1
 
 
-def test_round_robin_goes_on_over_calls() -> None:
+def test_round_robin_continues_over_calls() -> None:
     partitioner = RoundRobinPartitioner()
     sizes = np.full(5, 10, np.int64)
     assert partitioner(rows(None, 5), sizes, topic(3)).tolist() == [0, 1, 2, 0, 1]

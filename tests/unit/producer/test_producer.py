@@ -112,7 +112,7 @@ def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [10_000, 11_500])
-def test_row_numbers_of_small_rows_count_before_their_batch_is_closed(bench: Any, answer: Any, limit: int) -> None:
+def test_row_numbers_count_in_memory_before_their_batch_closes(bench: Any, answer: Any, limit: int) -> None:
     client = bench().client
     client.lead({("t", 0): 1})
     producer = begun(client, buffer_memory=limit, batch_size=1_000, compression="none")

@@ -78,7 +78,7 @@ def test_a_row_larger_than_a_batch_gets_one_of_its_own(appended: Any, rows_of: A
     assert [numbers_of(batch) for batch in batches] == [[0, 1], [2], [3, 4]]
 
 
-def test_batch_of_several_sections_is_the_batch_of_all_their_rows(appended: Any) -> None:
+def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -> None:
     a = accumulator(batch_size=100_000)
     queue = a.queue("t", 0)
     columns = RecordColumns(

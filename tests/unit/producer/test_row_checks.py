@@ -176,7 +176,7 @@ def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:
 
 
 @pytest.mark.parametrize("part", ["value", "key", "header"])
-def test_row_that_is_too_large_as_a_letter_keeps_no_value_and_headers(part: str) -> None:
+def test_too_large_dead_letter_loses_value_and_headers(part: str) -> None:
     """Rows with another fault are never compared with the largest record, and the reasons take space, too."""
     large = b"x" * 1_048_400
     value, key, header = (large if part == name else b"small" for name in ("value", "key", "header"))

@@ -489,7 +489,7 @@ def test_interceptors_receive_coordinator_errors_and_aborts(bench: Any) -> None:
     assert told.calls == [(0, -1, 5, b.sender.failure)]
 
 
-def test_interceptors_hear_of_rows_that_no_batch_was_made_of_yet(bench: Any, appended: Any, rows_of: Any) -> None:
+def test_interceptors_receive_aborted_rows_without_a_batch(bench: Any, appended: Any, rows_of: Any) -> None:
     b = bench()
     told = Told(b)
     b.batch(count=5)

@@ -81,7 +81,7 @@ def test_many_missing_topics_wait_max_block_ms_once() -> None:
     assert MAX_BLOCK_MS <= cluster.now < 2 * MAX_BLOCK_MS
 
 
-def test_wait_for_missing_topics_fits_a_short_transaction_timeout() -> None:
+def test_missing_topic_wait_fits_a_short_transaction_timeout() -> None:
     cluster = Cluster(responds=True)
     topics = directory(cluster, transaction_timeout_ms=60_000)
     for number in range(15):
@@ -89,7 +89,7 @@ def test_wait_for_missing_topics_fits_a_short_transaction_timeout() -> None:
     assert 6_000 <= cluster.now < 12_000
 
 
-def test_brokers_get_max_block_ms_to_respond_after_many_missing_topics() -> None:
+def test_brokers_get_max_block_ms_after_many_missing_topics() -> None:
     cluster = Cluster(responds=True)
     topics = directory(cluster)
     topics.resolve(["missing"])

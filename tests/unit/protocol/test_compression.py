@@ -111,7 +111,7 @@ def test_frames_that_follow_one_another_are_read() -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_no_more_than_the_limit_comes_out(codec: Codec) -> None:
+def test_decompression_stops_at_the_limit(codec: Codec) -> None:
     data = bytes(3_000_000)
     compressed = compress(codec, None, data)
     assert len(decompress(codec, compressed, len(data))) == len(data)

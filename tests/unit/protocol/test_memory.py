@@ -45,4 +45,4 @@ except ProtocolError as error:
 def test_decoder_without_memory_raises_protocol_error(what: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, what], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "needs more memory than there is" in done.stdout, done.stdout
+    assert "needs more memory than is free" in done.stdout, done.stdout

@@ -382,7 +382,7 @@ def test_blocks_keep_the_times_of_their_records() -> None:
     assert read.max_timestamp == TIME + 5
 
 
-def test_markers_are_read_as_blocks_that_say_so() -> None:
+def test_markers_are_read_as_control_blocks() -> None:
     data = batch(record(), 1, base_offset=54) + control(1, struct.pack(">hi", 0, 17))
     assert [(header.last_offset, header.is_control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
 

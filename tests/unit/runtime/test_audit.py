@@ -68,7 +68,7 @@ def test_batch_without_rows_is_complete() -> None:
         (0, 100, 105, 5, BLOCKED),
     ],
 )
-def test_hidden_offsets_lie_before_start_or_behind_open_transaction(
+def test_offsets_before_start_or_behind_open_transaction_hide(
     start: int, stable: int, end: int, hidden: int, reason: str | None
 ) -> None:
     found = _visible(PART, start, stable, end)

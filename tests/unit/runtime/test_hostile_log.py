@@ -1,4 +1,4 @@
-"""The executor's reader of the commit log: a chunk is bounded, and what nobody can read is passed over."""
+"""The executor's reader of the commit log: a chunk is bounded, and unreadable batches are skipped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(log: HostileLog, offset: int) -> LogChunk:
     return chunk
 
 
-def test_records_around_unreadable_batches_are_read_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_beside_unreadable_batches_are_read_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = HostileLog()
     log.append(batch([(b"a", b"")]))
     log.append(unreadable())
@@ -73,7 +73,7 @@ def test_chunk_is_bounded_and_the_next_one_continues(codec: Codec) -> None:
     assert seen == 40 * len(rows)
 
 
-def test_batch_with_more_records_or_bytes_than_any_of_ours_is_passed_over() -> None:
+def test_batch_above_the_sinks_limits_is_skipped() -> None:
     log = HostileLog()
     many: list[tuple[bytes | None, bytes | None]] = [(b"k", b"")] * (commit_log.LARGEST_BATCH_RECORDS + 1)
     log.append(batch(many), len(many))
@@ -101,7 +101,7 @@ def test_write_id_is_read_beside_every_bomb_below_64_mib() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_a_hostile_producer_writes_nobody_else_is_stopped(seed: int) -> None:
+def test_hostile_records_stop_no_other_write(seed: int) -> None:
     """10^6 of these cases ran once; see docs/figures.md."""
     fuzz = Fuzz(seed)
     fuzz.run(1_000)

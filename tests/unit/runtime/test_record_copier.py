@@ -433,7 +433,7 @@ def test_records_between_two_ranges_are_not_read() -> None:
     assert [offset for offset, _ in cluster.fetched] == [100, 9_000]
 
 
-def test_deleted_records_of_one_transaction_leave_the_other_whole() -> None:
+def test_deleted_records_of_one_transaction_spare_the_other() -> None:
     cluster = Cluster(batch(100, b"a"), batch(104, b"b", producer_id=9, epoch=0))
     cluster.start = 104
     gone, copied = cluster.copier.copy(two_copies(where(100, 100), where(104, 104)))
@@ -458,7 +458,7 @@ def ended(offset: int, commit: bool, producer_id: int = LOST.producer_id) -> byt
     ],
     ids=["commit", "abort", "none"],
 )
-def test_first_marker_behind_a_range_tells_its_end(behind: list[bytes], is_committed: bool | None) -> None:
+def test_first_marker_behind_a_range_shows_its_end(behind: list[bytes], is_committed: bool | None) -> None:
     cluster = Cluster(ended(99, True), batch(100, b"a"), *behind)
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
 

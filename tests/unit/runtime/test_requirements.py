@@ -102,7 +102,7 @@ def test_verification_holds_only_if_no_broker_lacks_it(
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_one_broker_before_3_6_is_refused_whichever_is_chosen_first(first: int) -> None:
+def test_one_broker_before_3_6_is_rejected_in_any_order(first: int) -> None:
     shown = [{MAX_TIMEOUT: "900000"}, *({MAX_TIMEOUT: "900000", VERIFICATION: "true"} for _ in range(2))]
     upgrade = cluster(shown, [3, 4, 4], first=first)
     with pytest.raises(ConfigurationError, match="TRANSACTIONS_NOT_VERIFIED"):

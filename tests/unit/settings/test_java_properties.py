@@ -31,5 +31,5 @@ from kafka_eos_sink.settings.java_properties import parse_properties
         ),
     ],
 )
-def test_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected

@@ -51,7 +51,7 @@ def test_every_java_producer_property_is_listed(name: str) -> None:
     assert name in JAVA
 
 
-def test_every_effect_goes_to_a_field_that_is_there() -> None:
+def test_every_effect_sets_an_existing_field() -> None:
     for name, entry in PROPERTIES.items():
         assert entry.target is not None
         assert entry.lands_in in entry.target.__dataclass_fields__, name  # type: ignore[attr-defined]

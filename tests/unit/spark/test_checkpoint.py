@@ -49,7 +49,7 @@ def test_non_local_path_is_not_decoded() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"id":""}', '{"id":7}', "[]"])
-def test_metadata_that_is_not_sparks_is_not_taken_for_an_id(tmp_path: Path, content: str) -> None:
+def test_foreign_metadata_holds_no_query_id(tmp_path: Path, content: str) -> None:
     (tmp_path / "metadata").write_text(content)
     with pytest.raises((ValueError, KeyError, TypeError)):
         Checkpoint(str(tmp_path)).query_id()

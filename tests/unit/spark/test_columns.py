@@ -119,7 +119,7 @@ def test_column_name_in_other_case_is_rejected_with_a_hint() -> None:
     assert "the column 'Value' differs in case, and names are case-sensitive" in problems("Value string")
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_duplicate_column_is_rejected() -> None:
     assert "2 columns are called 'value'" in problems("value string; value string")
 
 

@@ -53,7 +53,7 @@ def test_write_of_a_writer_that_was_never_planned_is_an_error(monkeypatch: pytes
         writer.write(iter(()))
 
 
-def test_streaming_on_spark_4_0_is_refused_before_the_writer_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streaming_on_spark_4_0_is_rejected_before_any_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """tools/run-matrix runs a query on the real one."""
     monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter")
     with pytest.raises(

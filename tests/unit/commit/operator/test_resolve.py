@@ -316,7 +316,7 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     assert newest.resolution == "rewrite"
 
 
-def test_where_a_query_begins() -> None:
+def test_start_version_of_a_query() -> None:
     world = World()
     done = world.resolve("committed", 7, "5f1c")
     assert done.superseded is None
@@ -383,7 +383,7 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
     assert not world.fenced
 
 
-def test_query_id_of_the_log_is_quoted_where_it_is_to_be_pasted() -> None:
+def test_query_id_in_a_command_is_quoted() -> None:
     """Any program with the right to write to the log can choose it."""
     world = finished("x'; touch /tmp/y; '")
     with pytest.raises(WriteRefusedError) as refused:
@@ -429,7 +429,7 @@ def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
         ("rewrite", 0, "other", "NOTHING_TO_RESOLVE.*no decision of it .*'batch'"),
     ],
 )
-def test_a_version_that_is_not_there_is_refused_before_the_fence(
+def test_unknown_version_is_rejected_before_the_fence(
     answer: Answer, version: int, query_id: str | None, code: str
 ) -> None:
     world = World()
@@ -494,7 +494,7 @@ def undecided(world: World) -> Decision:
     return decision
 
 
-def test_undecided_decision_without_rows_does_not_block_the_start() -> None:
+def test_undecided_decision_without_rows_blocks_no_start() -> None:
     """The fence aborts it, and it has no rows."""
     world = World()
     undecided(world)
@@ -502,7 +502,7 @@ def test_undecided_decision_without_rows_does_not_block_the_start() -> None:
 
 
 def test_aborted_decision_does_not_block_the_start_version() -> None:
-    """Its ABORT was passed over (KAFKA-20734): no marker ever comes, and every other command says to say this."""
+    """Its ABORT marker is missing (KAFKA-20734) and never comes; every other command points to this one."""
     world = World()
     world.open(undecided(world).driver, "CompleteAbort", epoch=1)
     world.resolve("committed", 6, Q)
@@ -537,7 +537,7 @@ def test_resolve_lists_fences_reads_then_ends_undecided_only() -> None:
 
 
 def test_part_open_on_a_partition_does_not_count_as_written() -> None:
-    """Its marker was passed over: a later transaction of the id would join it, and lose its rows where that one is aborted."""
+    """Its marker is missing: a later transaction of the id would join it, and lose its rows if aborted."""
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
@@ -609,7 +609,7 @@ def test_marker_wait_starts_when_the_transactions_are_ended() -> None:
     assert world.resolve("committed").decision.resolution == "committed"
 
 
-def test_a_marker_that_is_on_its_way_is_waited_for() -> None:
+def test_delayed_marker_is_awaited() -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     world.held["orders", 0] = {10: (0, 0)}
@@ -683,7 +683,7 @@ def test_empty_log_with_open_transactions_is_the_wrong_log(answer: Answer) -> No
     assert world.entries == [], "the barrier would pass for a plan's at the next try"
 
 
-def test_nothing_is_recorded_where_a_transaction_cannot_be_ended() -> None:
+def test_nothing_is_recorded_if_a_transaction_cannot_be_ended() -> None:
     world = World(end_error=None)
     world.decide(world.prepare(0, 10))
     with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):

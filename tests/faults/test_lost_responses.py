@@ -184,7 +184,7 @@ CHANGES = ("InitProducerId-of-a-task", "Produce-of-rows", "EndTxn-of-the-decisio
         for loss in (*LOSSES, *(MORE_LOSSES if stage in CHANGES else ()))
     ],
 )
-def test_a_write_outlives_a_loss_anywhere_on_its_way(
+def test_write_survives_a_lost_message_at_any_stage(
     bench_of: Callable[[int], Bench], stage: str, version: int, loss: Action
 ) -> None:
     api, where, _ = ON_THE_WAY[stage]
@@ -351,7 +351,7 @@ def test_too_large_batch_is_split_and_later_sequences_shift(bench: Bench, transa
 # Under transaction.version 2 the first sequence of a transactional producer has to be 0.
 @pytest.mark.parametrize(("transactional_id", "version"), [(None, 2), (None, 0), ("", 0)])
 @pytest.mark.parametrize("fault", [None, LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=str)
-def test_sequences_go_on_at_zero_after_the_largest_int(
+def test_sequences_continue_at_zero_after_the_largest_int(
     bench_of: Callable[[int], Bench], version: int, transactional_id: str | None, fault: Action | None
 ) -> None:
     bench = bench_of(version)

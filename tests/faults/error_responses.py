@@ -15,7 +15,7 @@ Codes = Callable[[], int]
 """The code of the next partition, key or id of the answer."""
 
 
-def error_answer(request: Request[Any], version: int, code: int, siblings: int | None = None) -> Any:
+def error_response(request: Request[Any], version: int, code: int, siblings: int | None = None) -> Any:
     """The answer to `request` with `code` wherever an answer of this API carries one.
 
     `siblings`: the code of all partitions, keys or ids but the first. Metadata has no answer of its own (it would name no
@@ -33,12 +33,12 @@ def error_answer(request: Request[Any], version: int, code: int, siblings: int |
 
 
 def error_after(answer: Any, request: Request[Any], version: int, code: int, siblings: int | None = None) -> Any:
-    """What to say instead of a broker's own `answer` to `request`, which it has carried out: see `error_answer`.
+    """What to say instead of a broker's own `answer` to `request`, which it has carried out: see `error_response`.
 
     That the records are there already (DUPLICATE_SEQUENCE_NUMBER) no broker says of a partition whose leader has refused them:
     there its own answer stays.
     """
-    told = error_answer(request, version, code, siblings)
+    told = error_response(request, version, code, siblings)
     if not (isinstance(request, m.ProduceRequest) and ErrorCode.DUPLICATE_SEQUENCE_NUMBER in (code, siblings)):
         return told
     own = {(topic.name, each.index): each for topic in answer.responses for each in topic.partition_responses}
@@ -74,7 +74,7 @@ def metadata_with_code(answer: m.MetadataResponse, code: int, *, of_partitions: 
 
 def refused_records(request: m.ProduceRequest, code: int, index: int, reason: str) -> m.ProduceResponse:
     """A Produce answer that names the record at `index` of every batch (KIP-467)."""
-    answer = error_answer(request, m.ProduceRequest.VERSIONS[-1], code)
+    answer = error_response(request, m.ProduceRequest.VERSIONS[-1], code)
     error = m.ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=reason)
     return replace(
         answer,
