@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.spark.conftest import REPOSITORY
 
@@ -49,30 +48,3 @@ def test_demo_compares_exactly_once_with_at_least_once(spark_environment: dict[s
     assert "Exactly once: every flight is visible once" in run.stderr
     assert "WARN" not in run.stderr
     assert "Traceback" not in run.stderr
-
-
-LOCAL_SPARK = """
-import sys
-from pathlib import Path
-from pathlib import Path
-from kafka_eos_sink.demo.quiet_spark import quiet_spark
-
-with quiet_spark("local[2,4]", Path(sys.argv[1]), [], {}, {}) as spark:
-    manager = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().securityManager()
-    rows = spark.range(100).mapInArrow(lambda batches: batches, "id long").repartition(3).count()
-    print(manager.isAuthenticationEnabled(), len(manager.getSecretKey()) >= 32, rows)
-"""
-
-
-def test_spark_of_the_demo_authenticates_its_connections(spark_environment: dict[str, str], tmp_path: Path) -> None:
-    """Its driver and block manager listen on ports that every user of the machine can reach."""
-    run = subprocess.run(
-        [sys.executable, "-c", LOCAL_SPARK, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["True", "True", "100"]

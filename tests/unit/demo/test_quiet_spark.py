@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_eos_sink.demo import quiet_spark
 from kafka_eos_sink.demo.quiet_spark import in_one_sentence, spark_folder
 
 
@@ -51,3 +52,9 @@ def test_folder_is_kept_only_after_a_failure_with_a_log() -> None:
     finally:
         (folders[-1] / "spark.log").unlink()
         folders[-1].rmdir()
+
+
+def test_local_spark_admits_no_other_users_of_the_machine() -> None:
+    """Its driver and block manager listen; without the secret, any local user could send them objects."""
+    assert quiet_spark._SETTINGS["spark.authenticate"] == "true"
+    assert quiet_spark._SETTINGS["spark.driver.bindAddress"] == "127.0.0.1"
