@@ -9,12 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
 from kafka_eos_sink.protocol.crc import crc32c
-from kafka_eos_sink.protocol.record_reader import Header, Record, RecordReader
+from kafka_eos_sink.protocol.record_reader import BatchHeader, Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
@@ -37,34 +36,6 @@ _MAX_BATCH_BYTES = 2**31 - 1
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-
-
-class BatchHeader(NamedTuple):
-    """The header of a batch; id, epoch and sequence are -1 without idempotence."""
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    checksum: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-    @property
-    def last_offset(self) -> int:
-        """Offset of the last record before compaction."""
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +240,7 @@ def read_each_batch(
                 raise ProtocolError(f"{len(view)} bytes with {header.record_count} records are more than the limit")
             found = _read_batch(view, header, max_bytes, with_headers=False)
         except ProtocolError as unreadable:
-            if header.attributes & _CONTROL:
+            if header.is_control:
                 raise
             found = unreadable
         yield header, found

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.protocol.record_batch import BatchHeader
-
+_CONTROL = 0x20
 _MIN_RECORD_BYTES = 7
 MAX_OBJECTS = 4_000_000
 """Most records and headers of one batch: a header of two bytes takes 60 in memory."""
 
 Header = tuple[str, bytes | None]
+
+
+class BatchHeader(NamedTuple):
+    """The header of a batch; id, epoch and sequence are -1 without idempotence."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    checksum: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record before compaction."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.record_batch import BatchHeader, RecordsBlock, is_commit_marker, read_blocks
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, is_commit_marker, read_blocks
+from kafka_eos_sink.protocol.record_reader import BatchHeader
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.data_proofs import query_partitions
 
