@@ -6,10 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
-from kafka_eos_sink.commit.prepared_transaction import (
-    Decision,
-    PreparedTransaction,
-)
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Decision, PreparedTransaction, SettledDecision
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
@@ -105,6 +102,81 @@ def log_created_again(write_id: str) -> WriteRefusedError:
         "NOT_THIS_COMMIT_LOG",
         f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
         "decided transactions that are still open, so nothing was ended. Run it again; the error names transactions that are still open",
+    )
+
+
+# whether the batch may be written
+
+
+def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
+    """Nothing proves whether a stream's batch was written if the log lacks the one before it."""
+    if newest is None:
+        what = (
+            f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
+            f"{write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or another "
+            "sink began the checkpoint. Read"
+        )
+    else:
+        what = (
+            f"the commit log of write id {write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
+            f"checkpoint continues at batch {batch.version}: the write was set back to a former commit.log.topic or "
+            "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote the "
+            "batches between; or the checkpoint lost batches, by hand or by Spark's repartitioning of a query's state, which takes "
+            f"one. If a commit log holds batch {batch.version - 1}, name it by commit.log.topic; else read"
+        )
+    answer = resolve_command(write_id, batch.query_id, batch.version - 1, "committed")
+    return WriteRefusedError(
+        "COMMIT_LOG_LOST",
+        f"{what} the topic with isolation.level=read_committed, to see whether batch {batch.version} is there already, as after a crash "
+        f"behind its commit. Then record the last batch whose rows are all there: {answer} (or --version {batch.version} if its rows "
+        "are there too)",
+    )
+
+
+def earlier_version_unfinished(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    return WriteRefusedError(
+        "EARLIER_VERSION_UNFINISHED",
+        f"{version_of(batch.version, write_id)} cannot be written before version {newest.version}, which was decided and then "
+        f"aborted by the transaction timeout: run version {newest.version} again, or give its rows up: "
+        + resolve_command(write_id, batch.query_id, newest.version, "committed"),
+    )
+
+
+def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    return WriteRefusedError(
+        "CHECKPOINT_ROLLED_BACK",
+        f"{version_of(batch.version, write_id)} is older than version {newest.version}, which is already written: "
+        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (no version up to that "
+        "one is written, whatever its rows are) or rewrite (write them again, on purpose). For a new checkpoint, whose versions begin "
+        "at 0 with other rows, take another txnAppId or transactional.id.prefix",
+    )
+
+
+def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
+    return WriteRefusedError(
+        "DIFFERENT_BATCH",
+        f"{version_of(batch.version, write_id)} was already written by this call of the foreachBatch function, so these rows would be "
+        "skipped. Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or "
+        "without that option, are one write",
+    )
+
+
+def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+    """The version was committed with other source offsets or, without offsets, another topic or schema."""
+    answer = resolve_command(write_id, batch.query_id, batch.version, "committed")
+    if batch.offsets_hash is not None and newest.offsets_hash is not None:
+        why = (
+            "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Restore the offsets of this "
+            f"batch in the checkpoint. Or, if the topic holds every row that the batch now has: {answer}; missing rows are then never "
+            "written"
+        )
+    else:
+        why = (
+            f"topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
+            f"the topic are the right ones: {answer}; else take another txnVersion"
+        )
+    return WriteRefusedError(
+        "DIFFERENT_BATCH", f"{version_of(batch.version, write_id)} is already committed with {why}"
     )
 
 
