@@ -192,13 +192,16 @@ class Requests:
     def look_up(self, ids: Iterable[str], deadline_ms: int) -> None:
         """Look up unknown transaction coordinators in one request, before several calls look them up one after the other.
 
-        A hint: an id that fails here is looked up again at its use.
+        An id without a coordinator now is looked up again at its use.
+
+        Raises:
+            AuthorizationError, BrokerRefusedError.
         """
         route = Route.TRANSACTION_COORDINATOR
         missing = [each for each in dict.fromkeys(ids) if self._coordinator(route, each) is None]
         with suppress(BrokerUnavailableError):
             if missing:
-                self._look_up(route, OnCode.RETURN, missing, Retry(self.client, "", deadline_ms))
+                self._look_up(route, OnCode.RAISE, missing, Retry(self.client, "", deadline_ms))
 
     def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
         """Return the node id of each partition's leader. Waits for elections.

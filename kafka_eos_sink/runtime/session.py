@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """Largest default timeout: enough for a driver restart, and brokers rarely allow more."""
 CHECK_EVERY_MS = 60_000
-"""How often a planner checks topics, broker settings and the right to read the commit log, at most."""
+"""How often a planner checks the commit log, broker settings and rights, at most."""
 LIST_EVERY_MS = 5_000
 """Interval of lists of open transactions, which abort late transactions of killed attempts."""
 LOOK_UP_WITHIN_MS = 3_000
@@ -186,6 +186,9 @@ def _plan(settings: WriteSettings, executor: Executor) -> Plan:
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
         known.transaction_timeout_ms = _check(settings, executor)
         known.checked_at = now
+    elif settings.random_write_id:
+        # A task would notice a deleted topic only at its delivery timeout.
+        _check_topic(settings, admin)
     request = _take_over_request(settings, known.transaction_timeout_ms)
     if settings.random_write_id:
         found = executor.run(fence_only(request))
@@ -222,13 +225,18 @@ def _check(settings: WriteSettings, executor: Executor) -> int:
     dead_letter_topic = settings.producer.dead_letter_topic
     if dead_letter_topic is not None:
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
-    elif settings.topic is not None:
-        require_topic(admin, settings.topic, deadline, settings.producer.max_block_ms)
+    _check_topic(settings, admin)
     ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
     if settings.random_write_id:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
         executor.require_readable_log()
     return _transaction_timeout(settings, found)
+
+
+def _check_topic(settings: WriteSettings, admin: Admin) -> None:
+    max_block_ms = settings.producer.max_block_ms
+    if settings.topic is not None and settings.producer.dead_letter_topic is None:
+        require_topic(admin, settings.topic, admin.client.clock() + max_block_ms, max_block_ms)
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:

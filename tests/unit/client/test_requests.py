@@ -220,7 +220,7 @@ def test_look_up_ahead_spares_look_ups_of_later_calls() -> None:
     assert [node for node, *_ in brokers.requests(m.DescribeTransactionsRequest)] == [1, 2]
 
 
-@pytest.mark.parametrize("failure", [LOST, UNREACHABLE, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
+@pytest.mark.parametrize("failure", [LOST, UNREACHABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 def test_failed_look_up_ahead_is_repeated_at_its_use(failure: KafkaEosError | ErrorCode) -> None:
     own, brokers = admin(scripted(described("a")))
     answer = brokers.handler
@@ -233,6 +233,12 @@ def test_failed_look_up_ahead_is_repeated_at_its_use(failure: KafkaEosError | Er
     brokers.handler = answer
     assert own.describe_transactions(["a"], DEADLINE_MS)["a"] is not None
     assert len(brokers.requests(m.FindCoordinatorRequest)) == 2
+
+
+def test_look_up_ahead_raises_a_rejection() -> None:
+    own, _ = admin(scripted(described("a")), lambda _: -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthorizationError, match="FindCoordinator of transactional id 'a'"):
+        own.look_up(["a"], DEADLINE_MS)
 
 
 def test_look_up_ahead_without_any_broker_raises_nothing() -> None:
