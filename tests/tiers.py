@@ -246,7 +246,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
-    Rule("broker/test_documented_commands.py::test_consumers_that_stand_still_are_freed_as_the_page_says", TEST),
+    Rule("broker/test_documented_commands.py::test_consumers_that_stand_still_are_freed_by_the_page", TEST),
     Rule(
         "broker/test_documented_commands.py::test_documented_command_succeeds",
         TEST,

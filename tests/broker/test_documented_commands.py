@@ -131,7 +131,7 @@ def test_what_is_documented_is_every_command_that_connects() -> None:
     assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top", "transactions"} <= named
 
 
-def test_consumers_that_stand_still_are_freed_as_the_page_says(
+def test_consumers_that_stand_still_are_freed_by_the_page(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -154,7 +154,7 @@ def test_consumers_that_stand_still_are_freed_as_the_page_says(
     assert_nothing_open(servers, [topic])
 
 
-def test_decided_write_is_finished_as_the_page_says(
+def test_decided_write_is_finished_by_the_page(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -171,7 +171,7 @@ def test_decided_write_is_finished_as_the_page_says(
     assert len(read_committed(kafka.bootstrap_servers, str(given.topic))) == 4 * ROWS
 
 
-def test_run_that_wrote_a_row_is_found_as_the_page_says(
+def test_run_that_wrote_a_row_is_found_by_the_page(
     kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)))
