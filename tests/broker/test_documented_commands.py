@@ -18,6 +18,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_testing import (
     assert_nothing_open,
     create_topic,
@@ -39,9 +40,14 @@ def block_of(name: str) -> Block:
     return block
 
 
+def with_history(given: session.WriteSettings) -> session.WriteSettings:
+    """As a write without the option ``history.topic`` has it."""
+    return replace(given, history_topic=DEFAULT_HISTORY_TOPIC)
+
+
 def dead_write(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
     """A write whose driver died after the decision of its second version."""
-    given = write_settings(kafka, create_topic(kafka.bootstrap_servers), version=VERSION - 1)
+    given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers), version=VERSION - 1))
     write_all(given)
     given = replace(given, version=VERSION)
     plan = session.plan(given)
@@ -92,9 +98,9 @@ def test_documented_command_succeeds(
         capsys.readouterr()
         status = main(arguments)
         shown = capsys.readouterr()
+        assert main(["recover", "--write-id", given.write_id, "--abort-unknown", "--yes"]) == 0
         assert status == 0, f"{command}: {shown.err}"
         assert shows_the_write(name, arguments, given, shown.out), f"{command}: {shown.out}"
-        assert main(["recover", "--write-id", given.write_id, "--abort-unknown", "--yes"]) == 0
         assert_nothing_open(servers, [str(given.topic)])
 
 
@@ -104,7 +110,18 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
         return len(shown.splitlines()) == 2
     if name == "check":
         return "replication" in shown
-    if name in ("transactions", "status", "commits", "top", "recover", "repair", "resolve", "forget", "audit"):
+    if name in (
+        "topics",
+        "transactions",
+        "status",
+        "commits",
+        "top",
+        "recover",
+        "repair",
+        "resolve",
+        "forget",
+        "audit",
+    ):
         return given.write_id in shown or str(given.topic) in shown
     return str(given.version) in shown
 
@@ -114,7 +131,7 @@ def test_what_is_documented_is_every_command_that_connects() -> None:
     assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top", "transactions"} <= named
 
 
-def test_consumers_that_stand_still_are_freed_as_the_page_says(
+def test_consumers_that_stand_still_are_freed_by_the_page(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -137,7 +154,7 @@ def test_consumers_that_stand_still_are_freed_as_the_page_says(
     assert_nothing_open(servers, [topic])
 
 
-def test_decided_write_is_finished_as_the_page_says(
+def test_decided_write_is_finished_by_the_page(
     kafka: EmbeddedKafka,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -154,10 +171,11 @@ def test_decided_write_is_finished_as_the_page_says(
     assert len(read_committed(kafka.bootstrap_servers, str(given.topic))) == 4 * ROWS
 
 
-def test_run_that_wrote_a_row_is_found_as_the_page_says(
+def test_run_that_wrote_a_row_is_found_by_the_page(
     kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)), user_metadata="run 7")
+    given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)))
+    given = replace(given, user_metadata="run 7")
     write_all(given)
     write_all(replace(given, version=VERSION + 1, user_metadata="run 8"))
 

@@ -122,7 +122,7 @@ def test_readme_names_the_licence_of_each_runtime_dependency() -> None:
     assert sorted(name for name in wanted - {"kafka-eos-sink"} if name not in listed) == []
 
 
-def test_every_block_of_code_runs_in_a_test_or_says_why_not() -> None:
+def test_every_block_of_code_runs_in_a_test_or_has_a_reason() -> None:
     """A block that no test finds by its form needs a row in tests/snippets.py, and only such a block has one."""
     blocks = [block for block in all_blocks() if block.name.startswith(("README.md", "docs/", "CONTRIBUTING.md"))]
     names = [block.name for block in blocks]
