@@ -102,7 +102,7 @@ def decide_again(
         found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
         after = yield from decide(found, sequence, None, within_ms)
     except KafkaEosError as failure:
-        raise refusals.pending(decision, f"what else is known of it could not be recorded ({failure})") from failure
+        raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
     return found, after
 
 

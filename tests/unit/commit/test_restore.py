@@ -922,7 +922,7 @@ def test_unmarked_transaction_that_is_not_decided_again_admits_no_batch(failing:
         cluster.own["EndTransactions"] = lambda step: tuple(steps.EndResult(error=0) for _ in step.ends)
     else:
         cluster.own[failing] = lambda _: steps.Appended(error=None)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be recorded"):
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be written once more"):
         cluster.run(take_over(NEXT, 2))
     cluster.own = kept
     assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
