@@ -77,17 +77,16 @@ def unharmed() -> Task:
     return _then(lambda piece: None)
 
 
-def executor_dies(mark: Path) -> Task:
-    """Return tasks of which one, half-way, kills its executor with SIGKILL; only the first to create ``mark``."""
+def one_waits_for_its_killer(mark: Path) -> Task:
+    """Return tasks of which one writes its executor's process id into ``mark`` half-way, and waits for the end."""
 
-    def kill_executor(piece: int) -> None:
+    def wait(piece: int) -> None:
         if piece == PIECES // 2 and _partition() == 0 and _is_first(mark):
-            time.sleep(_PAUSE_S * PIECES)  # until its rows are in Kafka
             # The parent of a worker is Spark's daemon, and the parent of that is the executor.
-            os.kill(_parent_of(os.getppid()), signal.SIGKILL)
+            mark.write_text(f"{_parent_of(os.getppid())}\n")
             time.sleep(_HANG_S)
 
-    return _then(kill_executor)
+    return _then(wait)
 
 
 def one_is_slow(mark: Path) -> Task:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +39,7 @@ from tour.orders import (
     SPARKS,
     TASKS,
     Task,
+    one_waits_for_its_killer,
     orders,
     rows_of,
     topic_of,
@@ -140,6 +142,22 @@ class Stage:
         """
         task = unharmed() if happens is None else happens(self._folder / f"happened-{version}-{sink}")
         self._save(orders(self.spark, version, task), version, sink, topic_of(sink))
+
+    def write_and_kill_executor(self, version: int, sink: str) -> None:
+        """Write a batch, and kill an executor with SIGKILL when half of its task's rows are on their way and some are in the log."""
+        mark = self._folder / f"executor-{version}-{sink}"
+        killer = threading.Thread(target=self._kill, args=(mark, version, topic_of(sink)), daemon=True)
+        killer.start()
+        self.write(version, sink, lambda _: one_waits_for_its_killer(mark))
+        killer.join()
+
+    def _kill(self, mark: Path, version: int, topic: str) -> None:
+        of_the_task = count_records(rows_of(version, tasks=1))
+        _wait(lambda: mark.exists() and mark.read_text().endswith("\n"), "a task half-way")
+        _wait(
+            lambda: of_the_task & read_topic(self.servers, topic, "read_uncommitted", lambda _: None), "rows in the log"
+        )
+        os.kill(int(mark.read_text()), signal.SIGKILL)
 
     def _save(self, frame: DataFrame, version: int, sink: str, topic: str) -> None:
         try:
@@ -283,7 +301,7 @@ def _history_row(record: BatchRecord) -> dict[str, object]:
         f"{record.parts_copied} transactions copied" if record.parts_copied else "",
     ]
     return {
-        "version": f"version {record.version}",
+        "version": f"version\N{NO-BREAK SPACE}{record.version}",
         "rows": shown(record.rows),
         "transactions": shown(record.transactions),
         **{f"{phase} ms": shown(figures[f"{phase}_ms"]) for phase in PHASES},

@@ -16,7 +16,8 @@ from dead_writes import POINTS
 
 REPOSITORY = Path(__file__).parents[2]
 NOTEBOOKS = REPOSITORY / "notebooks"
-PATIENCE_S = 300
+PATIENCE_S = 280
+"""Twice of it is less than a test may take."""
 
 
 def run(script: Path, program: str) -> str:
