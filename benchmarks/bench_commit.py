@@ -28,14 +28,15 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 ROWS = 100
 WARM_UP = 5
 PARTITIONS = 8
 
 
-def settings(servers: str, topic: str, write_id: str, version: int) -> session.WriteSettings:
-    return session.WriteSettings(
+def settings(servers: str, topic: str, write_id: str, version: int) -> WriteSettings:
+    return WriteSettings(
         write_id=write_id,
         query_id="bench",
         version=version,
@@ -108,7 +109,7 @@ def batch(servers: str, topic: str, write_id: str, version: int, tasks: int, par
         return _batch(sent, settings(servers, topic, write_id, version), tasks, partitions)
 
 
-def _batch(sent: list[str], given: session.WriteSettings, tasks: int, partitions: int) -> Batch:
+def _batch(sent: list[str], given: WriteSettings, tasks: int, partitions: int) -> Batch:
     began = time.perf_counter()
     plan = session.plan(given)
     planned, sent_by_plan = time.perf_counter(), len(sent)

@@ -33,6 +33,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, operator, session
 from kafka_eos_sink.runtime.record_copier import RecordCopier, written_by
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 __all__ = ["measure_recovery"]
 
@@ -95,7 +96,7 @@ def measure_copies(
     return tuple(found)
 
 
-def lose_decided_batch(given: session.WriteSettings, topic: str, megabytes: int) -> None:
+def lose_decided_batch(given: WriteSettings, topic: str, megabytes: int) -> None:
     """Decide a batch as a driver that dies right after its decision, then abort its transactions."""
     plan = session.plan(given)
     count = megabytes * 1_000_000 // (ROW_BYTES * TASKS)

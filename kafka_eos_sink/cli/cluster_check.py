@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transa
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
+from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
     NEEDED,
@@ -32,7 +33,6 @@ from kafka_eos_sink.runtime.requirements import (
     verifies_appends,
     way_to_verify,
 )
-from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
 
 _NEVER_MS = 2**31 - 1

@@ -17,7 +17,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.batch_record import iso_utc, merged
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.session import log_partition_of
+from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
 """finished   every row is visible, and the log has its done record

@@ -28,7 +28,7 @@ from kafka_eos_sink.runtime.operator import (
     connected_to_log,
     preview,
 )
-from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.step_log import code_name
 
 

@@ -5,6 +5,7 @@ It is not part of the protocol: no failure of it changes how a batch is written.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.logs import warn_once
@@ -24,9 +26,12 @@ from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.record_batch import read_each_batch
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime import driver_requests
-from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record
+from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.step_log import code_name
 from kafka_eos_sink.runtime.topics import create_history
+
+log = logging.getLogger(__name__)
 
 WITHIN_MS = 2_000
 """For how long a batch may wait for its record."""
@@ -38,6 +43,21 @@ WINDOW = 2_000
 _not_before: dict[tuple[ClientConfig, str], float] = {}
 _partitions: dict[tuple[ClientConfig, str], int] = {}
 """Of the topics that this process has written to, so that a micro-batch costs one request."""
+
+
+def report(admin: Admin, topic: str, record: BatchRecord) -> None:
+    """Log the line of a batch, and append its record if there is a history topic."""
+    log.info("%s", record.line(), extra=record.figures())
+    if topic:
+        write(admin, topic, record)
+
+
+def report_recovered(executor: Executor, topic: str, view: LogView) -> None:
+    """Report the decisions of dead drivers that this executor has finished."""
+    for query_id, copied in executor.stopwatch.finished.items():
+        if (newest := view.query(query_id).newest) is not None:
+            now_ms = time.time_ns() // 1_000_000
+            report(executor.admin, topic, record_of(newest.decision, now_ms, parts_copied=copied, recovered=True))
 
 
 def write(admin: Admin, topic: str, record: BatchRecord) -> None:

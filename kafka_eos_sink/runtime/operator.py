@@ -31,8 +31,9 @@ from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.session import DEFAULT_TRANSACTION_TIMEOUT_MS, log_partition_of
+from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.topics import ensure_commit_log
+from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LEADER_MS = 10_000
 """For how long repair waits for a leader before it continues without."""

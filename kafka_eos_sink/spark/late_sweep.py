@@ -12,7 +12,7 @@ import threading
 
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.session import WriteSettings
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from kafka_eos_sink.commit.transactional_id import streaming_write_id
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.session import WriteSettings
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later

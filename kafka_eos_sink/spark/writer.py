@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.session import WriteSettings
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import (

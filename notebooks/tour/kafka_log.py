@@ -14,7 +14,7 @@ from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 from kafka_eos_sink.protocol.record_batch import CONTROL_COMMIT, RecordBatch, read_record_batches
-from kafka_eos_sink.runtime.session import log_partition_of
+from kafka_eos_sink.runtime.write_settings import log_partition_of
 from tour.orders import version_of
 
 _DEADLINE_MS = 60_000

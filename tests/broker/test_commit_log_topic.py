@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import planning, session
 from kafka_testing import (
     assert_nothing_open,
     change_config,
@@ -142,14 +142,14 @@ def test_planner_reads_recreated_log_longer_than_the_known_one(
     given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
     for version in range(3):
         write_all(replace(given, version=version))
-    planner = session._remembered.copy()
-    session._remembered.clear()  # another process
+    planner = planning._remembered.copy()
+    planning._remembered.clear()  # another process
     delete_topic(servers, log)
     later = replace(given, version=3)
     plan = session.plan(later)
     die_at("commit.between_ends", later, plan, tasks(later, plan), monkeypatch)
     append_foreign_records(servers, log, given.log_partition, 100)
-    session._remembered.update(planner)
+    planning._remembered.update(planner)
     write_all(later)
     values = [record.value for record in read_committed(servers, topic)]
     assert len(values) == 4 * 2 * ROWS

@@ -19,7 +19,7 @@ from dead_writes import write_settings
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.transactional_id import SLOTS, driver_transactional_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import planning, session
 from kafka_testing import assert_nothing_open, find_coordinators, read_committed, unique_topic, wait_until
 
 from .bench import numbered
@@ -122,7 +122,7 @@ def test_batches_continue_while_a_broker_hangs(three: EmbeddedKafka, caplog: pyt
     session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
     with stopped(three):
         later = replace(settings, version=settings.version + 1)
-        session._remembered.clear()  # a new planner process, which always lists
+        planning._remembered.clear()  # a new planner process, which always lists
         plan = session.plan(later)
         assert "ListTransactions did not succeed before its deadline" in caplog.text
         messages = tasks(later, plan, slots)

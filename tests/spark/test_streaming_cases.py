@@ -29,7 +29,7 @@ from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime.executor import end_txn_version
-from kafka_eos_sink.runtime.session import log_partition_of
+from kafka_eos_sink.runtime.write_settings import log_partition_of
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,

@@ -11,8 +11,8 @@ from kafka_eos_sink.cli import cluster_check
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.errors import AuthenticationError, ProtocolError
 from kafka_eos_sink.protocol.messages import ApiVersionsResponse
+from kafka_eos_sink.runtime.planning import transaction_timeout
 from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT
-from kafka_eos_sink.runtime.session import _transaction_timeout
 
 LINE = "x\nexecutor db7, process 1: ok"
 
@@ -74,4 +74,4 @@ def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
         list(cluster_check._transactions(admin(transaction_max_timeout_ms=value), 0))
     settings: Any = SimpleNamespace(producer=SimpleNamespace(transaction_timeout_ms=None))
     with pytest.raises(ProtocolError, match="not a number"):
-        _transaction_timeout(settings, {MAX_TIMEOUT: value})
+        transaction_timeout(settings, {MAX_TIMEOUT: value})

@@ -22,7 +22,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.runtime import operator
 from kafka_eos_sink.runtime.operator import Repaired, producers_on
-from kafka_eos_sink.runtime.session import log_partition_of
+from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LOG = ("log", 0)
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)

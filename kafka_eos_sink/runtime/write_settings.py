@@ -1,0 +1,67 @@
+"""The settings of one write, as planner, tasks and driver each build them from the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
+from kafka_eos_sink.commit.decide import GroupOffsets
+from kafka_eos_sink.commit.prepared_transaction import BatchIdentity
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """The settings of one write: rows, write id, cluster.
+
+    Never pickled, because it can hold resolved secrets.
+    ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
+    ``history_topic`` is empty for none.
+    """
+
+    write_id: str
+    query_id: str
+    version: int
+    random_write_id: bool
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"]
+    commit_log_topic: str
+    client: ClientConfig
+    producer: ProducerConfig
+    streaming: bool = False
+    group_offsets: GroupOffsets | None = None
+    foreach_call: str | None = None
+    history_topic: str = ""
+    user_metadata: str | None = None
+
+    @property
+    def batch(self) -> BatchIdentity:
+        return BatchIdentity(
+            query_id=self.query_id,
+            version=self.version,
+            topic=self.topic,
+            schema=self.schema,
+            offsets_hash=self.offsets_hash,
+            on_checkpoint_rollback=self.on_checkpoint_rollback,
+            streaming=self.streaming,
+            foreach_call=self.foreach_call,
+        )
+
+    @property
+    def log_partition(self) -> int:
+        return log_partition_of(self.write_id)
+
+    @property
+    def commit_log(self) -> TopicPartition:
+        return self.commit_log_topic, self.log_partition
+
+
+def log_partition_of(write_id: str) -> int:
+    """Return the partition of the commit log that holds all records of a write id."""
+    return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
