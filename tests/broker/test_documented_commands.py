@@ -183,7 +183,12 @@ def test_run_that_wrote_a_row_is_found_by_the_page(
         (command,) = block_of(f"docs/operate.md#which-run-wrote-this-row{number}").commands()
         words = filled(words_of(command), given, kafka.bootstrap_servers, tmp_path)
         assert (
-            main(["100" if before == "--count" else word for before, word in zip(["", *words], words, strict=False)])
+            main(
+                [
+                    str(4 * ROWS) if before == "--count" else word
+                    for before, word in zip(["", *words], words, strict=False)
+                ]
+            )
             == 0
         )
         return capsys.readouterr().out
