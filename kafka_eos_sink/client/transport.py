@@ -8,7 +8,6 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -53,22 +52,6 @@ def resolve_host(host: str, port: int) -> tuple[Address, ...]:
 def canonical_names(host: str, port: int) -> tuple[str, ...]:
     """Return the canonical name of each address of a host; raises as ``resolve_host``."""
     return tuple(dict.fromkeys(socket.getfqdn(address.sockaddr[0]) for address in resolve_host(host, port)))
-
-
-def acknowledge_now() -> None:
-    """Send the pending acknowledgements of all TCP connections of this process, on Linux.
-
-    Nagle's algorithm holds a peer's next small packet until the last one is acknowledged, and Linux may delay that by 40 ms.
-    """
-    # With a default timeout, a socket object would make the connection behind the descriptor non-blocking.
-    if not hasattr(socket, "TCP_QUICKACK") or socket.getdefaulttimeout() is not None:
-        return
-    with suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # not a TCP socket, or closed meanwhile
-                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                    with socket.socket(fileno=os.dup(int(name))) as found:
-                        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 class Transport:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kafka_eos_sink.client.transport import acknowledge_now
 from kafka_eos_sink.commit.prepared_transaction import TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
@@ -52,9 +51,7 @@ class SinkMessage(WriterCommitMessage):
 
 
 def current_task() -> tuple[TaskContext, TaskIdentity]:
-    """Return the Spark task that runs in this process, about to wait for its rows."""
-    # Spark sends the first rows in a packet of their own, behind the one that started the task.
-    acknowledge_now()
+    """Return the Spark task that runs in this process."""
     # None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:

@@ -5,13 +5,10 @@ The client has its own clock, which the tests move forward instead of waiting fo
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from statistics import median
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -23,7 +20,7 @@ from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostRes
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
-from kafka_eos_sink.client.transport import Address, acknowledge_now
+from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest, FetchRequest, ListTransactionsRequest
@@ -349,42 +346,6 @@ def test_silent_peer_fails_after_request_timeout() -> None:
         pytest.raises(BrokerUnavailableError, match="no response within the request timeout"),
     ):
         client.any_node(deadline(client, 1_000))
-
-
-def test_second_small_packet_comes_at_once_if_acknowledged() -> None:
-    """As Spark's JVM sends a task, and then its first rows. Linux delays the acknowledgement between them by 40 ms."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as worker:
-        spark, _ = server.accept()
-        with spark:
-            waits: dict[bool, list[float]] = {False: [], True: []}
-            for acknowledges in [False, True] * 9:
-                spark.sendall(b"task")
-                assert worker.recv(4) == b"task"
-                sender = threading.Timer(0.002, spark.sendall, (b"rows",))
-                sender.start()
-                began = time.perf_counter()
-                if acknowledges:
-                    acknowledge_now()
-                assert worker.recv(4) == b"rows"
-                waits[acknowledges].append((time.perf_counter() - began) * 1_000)
-                sender.join()
-                worker.sendall(b"done")
-                assert spark.recv(4) == b"done"
-    assert median(waits[True]) < 30 < median(waits[False])
-
-
-def test_acknowledging_leaves_connections_as_they_were() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        before = os.listdir("/proc/self/fd")
-        socket.setdefaulttimeout(5)
-        try:
-            acknowledge_now()
-        finally:
-            socket.setdefaulttimeout(None)
-        acknowledge_now()
-        assert os.get_blocking(client.fileno())
-        assert os.get_blocking(server.fileno())
-        assert os.listdir("/proc/self/fd") == before
 
 
 def test_error_names_peer_that_is_no_kafka_broker() -> None:
