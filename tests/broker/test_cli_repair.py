@@ -21,7 +21,7 @@ from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record
+from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record, write_done
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
@@ -276,6 +276,22 @@ def test_marker_missing_in_commit_log_alone_stops_no_write(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
     assert repair(any_kafka, given.write_id) == 0
     assert "Nothing to repair" in capsys.readouterr().out
+
+
+def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka) -> None:
+    """An attempt of the next batch erases the coordinator's proof and fails, and then an older driver's done record arrives."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    decided_with_part_outside(any_kafka, given)
+    following = replace(given, version=given.version + 1)
+    plan = session.plan(following)
+    tasks(following, plan, 1)
+    with NetworkClient(given.client) as client:
+        older = replace(decision_of(given, plan), version=given.version - 1, nonce="older")
+        Executor(Admin(client), given.commit_log, SETTINGS).run(write_done(older))
+    write_all(following, 1)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
 
 
 def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:

@@ -365,10 +365,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    found, sequence = yield from append_decision(decision, 0, request.group_offsets)\n"
+                "    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n"
                 "    losers = yield from _losers(plan, complete, prepared)\n",
                 "    losers = yield from _losers(plan, complete, prepared)\n"
-                "    found, sequence = yield from append_decision(decision, 0, request.group_offsets)\n",
+                "    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n",
             ),
         ),
         setting=LOSING,
@@ -567,7 +567,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        outcomes = yield from ask_witnesses(decision, doubtful, nonce, deadline)\n",
+                "        outcomes = yield from ask_witnesses(found, doubtful, nonce, deadline)\n",
                 "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
             Edit(settle.settle, "        yield from require_not_readable(decision, lost)\n", ""),
