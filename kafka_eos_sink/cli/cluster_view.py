@@ -123,7 +123,8 @@ class ClusterWatch:
                 not_read.append(one_line(f"{name}: {refused}"))
                 return ()
 
-        # The driver appends to the history last. So the commit log, read after it, names every write that the history names.
+        # Read the history first: the driver appends to it last. The commit log then holds each of its writes, except forgotten
+        # writes and finished writes with a random id.
         records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
         # All of them: another program may block the same partitions.

@@ -155,7 +155,7 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         {
             "transactional_id": each.identity.transactional_id,
             "end": _END[each.committed],
-            "answer": "no answer" if each.error is None else ErrorCode.of(each.error).name,
+            "answer": "no response" if each.error is None else ErrorCode.of(each.error).name,
             "over": each.is_over,
         }
         for each in done.ended

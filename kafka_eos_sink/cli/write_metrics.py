@@ -67,11 +67,11 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "open_transaction_age_seconds": ("Age of the oldest open transaction.", ("write_id",)),
     "open_transaction_headroom_seconds": ("Time left to the nearest transaction timeout.", ("write_id",)),
     "blocked_partition_hidden_offsets": (
-        "Offsets that read_committed consumers do not see; write_id has the oldest transaction there.",
+        "Offsets that read_committed consumers do not see; write_id names the write of the oldest transaction.",
         ("topic", "partition", "write_id"),
     ),
     "blocked_partition_age_seconds": (
-        "Age of the oldest open transaction with rows in the partition, which is that of write_id.",
+        "Age of the oldest open transaction in the partition; write_id names its write.",
         ("topic", "partition", "write_id"),
     ),
 }
@@ -137,7 +137,7 @@ class WriteMetrics(Collector):
                 metric.remove(name, *more)
             for name in shown:
                 metric.labels(name, *more)
-        # What the history holds when it is first read is of earlier times: a restart must not look like a burst of batches.
+        # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
         for batch in view.batches if self._counts else ():
             if batch.write_id in names:
                 self._count(names[batch.write_id], batch)
@@ -202,7 +202,8 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     found = [line.write.write_id for line in view.writes]
     found += [write_id for state in view.transactions if (write_id := write_id_of(state.transactional_id)) is not None]
     readable = view.was_read("writes")
-    # A write that is only in the history was forgotten, unless its id is random: those go from the commit log when they finish.
+    # If only the history holds a write, an operator has forgotten it: show it no more. Random ids are the exception, because the
+    # driver removes them from the commit log when the write finishes.
     found += [batch.write_id for batch in view.batches if is_random_write_id(batch.write_id) or not readable]
     names = {write_id: _name(write_id) for write_id in found}
     known = set(names.values())

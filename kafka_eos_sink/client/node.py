@@ -292,7 +292,6 @@ class Node:
 
     def disconnect(self, reason: str, now: int) -> list[Completion]:
         """Close and return the lost requests. A node that was not ready tries its next address or backs off."""
-        # Oldest first: the producer resends in this order, and its batches must keep their sequence.
         if self._transport is None:
             return []
         was_established, in_flight = self.is_established, self.in_flight
@@ -307,6 +306,7 @@ class Node:
             log.debug("[%s] connection attempt failed: %s", self._config.client_id, reason)
             self._connect_next_address(now)
         error = ConnectionLost("CONNECTION_LOST", reason)
+        # Return the oldest request first: the producer resends in this order, and its batches must keep their sequence.
         return [Completion(pending=pending, error=error) for pending in lost]
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ class OnCode(Enum):
     RAISE = auto()
     """Raise the code's error; raise REQUEST_DEADLINE at the deadline."""
     RAISE_CONFIGURATION = auto()
-    """Raise what only configuration or permissions can mend; otherwise as RETURN."""
+    """Raise errors that only another configuration or permission can resolve; return every other code."""
     RETURN = auto()
     """Return every code; at the deadline return the last known outcome."""
 
@@ -174,7 +174,7 @@ class Requests:
                 if operation.open:
                     operation.retry.pause()
         except BrokerUnavailableError:
-            # For the other policies the deadline is a result: what is known of each key by then.
+            # With the other policies the deadline is no error: return the last known outcome of each key.
             if call.on_code is OnCode.RAISE:
                 self._raise_blocked(operation)
                 raise
@@ -281,7 +281,7 @@ class Requests:
                 if key in operation.open:
                     self._on_result(operation, node_id, key, operation.outcomes[key].after(code, value), message)
             for key in omitted:
-                # The broker may have processed the request for a key that its response omits: an earlier code no longer holds.
+                # The response omits this key, but the broker may have processed it. So the earlier code no longer describes the key.
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 
     def _nodes(self, operation: _Operation[K, V]) -> dict[Any, int]:
@@ -356,7 +356,7 @@ class Requests:
             return
         if action not in COMPLETES and call.on_code is not OnCode.RETURN:
             error = refusal(call.api, code, what, message)
-            # Only the user can mend a missing permission, so raise it even where the table of reactions assumes a newer owner.
+            # Only the user can grant a missing permission, so raise it even if the table's reaction to the code is FENCED.
             if call.on_code is OnCode.RAISE or action in CONFIGURATION or isinstance(error, AuthorizationError):
                 raise error
         operation.settle(key, outcome)

@@ -19,17 +19,17 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 def abort(
     request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None], transaction_version: int
 ) -> Procedure[Plan | None]:
-    """End what the failed batch left open; finish the batch if it was decided after all.
+    """Abort what the failed batch left open, or finish the batch if it was decided.
 
-    Spark calls abort also after a commit that raised, so the log is read first. If a newer driver holds the write id, only this
-    batch's own transactions are ended. What killed workers open afterwards, a `sweep` ends.
+    Spark calls abort also after a commit that raised, so the driver reads the log first. If a newer driver holds the write id, abort
+    ends only the transactions that this batch's tasks handed over. A `sweep` ends what killed workers open later.
 
     Args:
-        plan: None if no task handed it over. Then nobody can tell whether a newer driver has taken over. It is fenced in that case,
-            which costs it a round and no row.
+        plan: None if no task's message brought it. Then abort cannot recognise a newer driver, and fences it. That costs the newer
+            driver one round and no row.
 
     Returns:
-        The plan to sweep with; None if a newer driver holds the write id.
+        The plan for `sweep`; None if a newer driver holds the write id.
     """
     own = tuple(
         message.prepared.identity for message in messages if message is not None and message.prepared is not None
@@ -39,14 +39,14 @@ def abort(
         return None
     found = yield from take_over(replace(request, handed_over=own), transaction_version)
     if plan is not None:
-        yield from _tell_what_was_finished(found, plan.nonce)
+        yield from _warn_of_finished(found, plan.nonce)
     return found
 
 
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
-    """Whether W.driver is as the plan's fence, or the last decision of the plan's batch, has left it.
+    """Return True if no other driver has fenced since the plan, or since the last decision of the plan's batch.
 
-    Nobody else ever takes over a random write id, whose tombstones are another transaction.
+    No other driver takes over a random write id. Its tombstones are one more transaction of W.driver, so its state is not compared.
     """
     view = LogView(plan.write_id, next_offset=plan.log_offset)
     yield from read_to_end(view)
@@ -58,8 +58,8 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     return is_random_write_id(plan.write_id) or (yield from still_holds(driver))
 
 
-def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
-    """The caller of a failed commit sees an error: that the batch is in the topic all the same must be said."""
+def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
+    """Warn that a batch whose commit raised is committed, because its caller has only seen the error."""
     for decision in found.decisions:
         if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
             yield Warn(
@@ -69,9 +69,10 @@ def _tell_what_was_finished(found: Plan, nonce: str) -> Procedure[None]:
 
 
 def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """A newer driver only looks after its own partitions: end what this batch handed over, unless it was decided.
+    """Abort what this batch's tasks handed over, unless the batch may be decided.
 
-    Nobody can decide it any more, as our driver is fenced; whether it was decided before stands in the log up to a barrier.
+    A newer driver does not look at partitions that its own batch lacks. The fenced driver can no longer decide. Whether it decided
+    before is in the log up to a fresh barrier.
     """
     if not own:
         return
@@ -88,14 +89,14 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
 
 
 def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """End what a finished batch's losing attempts opened after its last look; how many were found.
+    """Abort what losing attempts opened after the batch's last look; return how many transactions there were.
 
-    Whatever is open while W.driver is still ours was begun before the next plan's fence: nobody will ever decide it. Described first
-    and W.driver after it, so that a newer driver's transaction is never among them. Where a decision is not proven, what is open may
-    have joined a committed transaction: left to the next plan, which knows its ids.
+    A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
+    The list comes first and W.driver's description second, so the list holds no transaction of a newer driver. If a decision is not
+    proven, an open transaction may be part of a committed one with a missing marker. The next plan ends it.
 
     Args:
-        decision: The last one of the batch; None if it was aborted. No other driver ever takes over a random write id.
+        decision: The last decision of the batch; None if the batch was aborted. No other driver takes over a random write id.
     """
     if not all(found.proven for found in plan.decisions):
         return 0

@@ -78,6 +78,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     yield Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
     found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
+    if any(entry.part_offset > found.offset for entry in prepared):
+        # In one log, parts lie below their decision. No later run could finish a decision in a log without its parts.
+        raise refusals.log_created_again(plan.write_id)
     losers = yield from _losers(plan, complete, prepared)
     driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
     try:
@@ -117,11 +120,11 @@ def _finish(
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
-    """Decide the version again in the name of the `foreachBatch` call that has skipped it: its second write must not be skipped as well."""
+    """Decide a skipped version again in the name of this `foreachBatch` call, so that a second write of the call is refused."""
     plan, batch = request.plan, request.batch
     skipped = plan.newest_decision(batch.query_id)
     if skipped is None or skipped.version != batch.version:
-        return  # onCheckpointRollback=skip leaves out older versions, whatever their rows are
+        return  # onCheckpointRollback=skip skips older versions whatever their rows are
     view = LogView(plan.write_id)
     yield from read_to_end(view)
     found = view.query(batch.query_id).newest
@@ -136,7 +139,10 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
 def _require_messages_of_one_run(
     plan: Plan, batch: BatchIdentity, messages: Sequence[TaskMessage | None]
 ) -> tuple[TaskMessage, ...]:
-    """Spark's continuous trigger drops rows and commits [None]; messages of two plans mean that two runs were mixed."""
+    """Return the messages; require one of this plan from each partition.
+
+    Spark's continuous trigger drops the rows and commits ``[None]``. Messages of two plans mean that two runs were mixed.
+    """
     complete = tuple(message for message in messages if message is not None)
     if len(complete) < len(messages) or not complete:
         raise WriteRefusedError(
@@ -166,10 +172,10 @@ def _require_messages_of_one_run(
 def _losers(
     plan: Plan, messages: Sequence[TaskMessage], prepared: Sequence[PreparedTransaction]
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Open transactions of the batch that the decision does not name.
+    """Return the open transactions of the batch that the decision does not name.
 
-    Looked for when the decision is written and before it is committed: attempts that ask later find themselves overtaken and end what
-    they opened, and those that asked before have opened it by now.
+    The driver looks after it has written the decision and before it commits it. An attempt that checks later finds itself overtaken
+    and aborts its transaction. An attempt that checked earlier has opened its transaction by now.
     """
     ids = tuple(
         task_transactional_id(plan.write_id, message.task.partition, slot)
@@ -181,7 +187,8 @@ def _losers(
         try:
             described = yield DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
         except KafkaEosError:
-            return ()  # no reason to give up a batch that is about to be decided: they end themselves, or a sweep or the next run does it
+            # They end themselves, or a sweep or the next run ends them, so the batch can be decided without them.
+            return ()
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(
         identity

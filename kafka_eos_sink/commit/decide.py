@@ -208,7 +208,7 @@ def decide(
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
-    code = "no answer" if error is None else ErrorCode.of(error).name
+    code = "no response" if error is None else ErrorCode.of(error).name
     if error in FENCED_BY_NEWER_OWNER:
         return refusals.fenced(decision.write_id, f"{code} for {what}")
     return refusals.not_decided(decision, what, code)

@@ -69,9 +69,9 @@ class LoggedRecord:
     @property
     def outcome(self) -> Outcome:
         marker = self.marker
-        # ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch, which from version 2 on no coordinator writes.
-        # It closes a decision: a driver acts on one only if its first marker is a COMMIT. Of a part it proves nothing, because the rows
-        # lie on other partitions.
+        # ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch; from version 2 on, no coordinator does. Such an
+        # ABORT voids a decision, because a driver acts only on a decision whose first marker is a COMMIT. It proves nothing about a
+        # part, because the part's rows lie in other partitions.
         is_by_hand = (
             marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
         )
@@ -91,7 +91,7 @@ class LoggedDecision:
 
 
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
-"""Of one query id, by kind and number. Of the kind "foreign" are those under our keys that somebody else wrote."""
+"""The records of one query id, by kind and number. The kind "foreign" holds records under our keys by other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class QueryState:
     def undecided(self) -> Sequence[LoggedRecord]:
         """First records of decisions above the newest one whose transactions are open or unresolved.
 
-        A driver acts on a decision only after it has read its marker. So a decision without one counts for nothing once its driver is
-        fenced, even if its coordinator calls it committed and a broker has left the marker out (KAFKA-20734).
+        A driver acts on a decision only after it has read the decision's marker. So once the driver is fenced, a decision without a marker
+        is undecided. That holds even if its coordinator reports it as committed, because a broker omitted the marker (KAFKA-20734).
         """
         newest = _newest_committed(self._of("decision", 0))
         floor = -1 if newest is None else newest.offset
@@ -175,7 +175,7 @@ class QueryState:
 
     @property
     def foreign(self) -> Sequence[LoggedRecord]:
-        """The records that somebody else wrote under our keys; a forged decision once `newest` was read. They count for nothing."""
+        """Ignored records under our keys by other programs; `newest` adds forged decisions."""
         return self._of("foreign")
 
     @property
@@ -215,8 +215,8 @@ class QueryState:
 
     def newer_committed_part(self, partition: int, offset: int) -> bool:
         """Whether a newer record let compaction remove a committed part at ``offset``."""
-        # Any COMMIT marker counts, whatever its epoch: then the older part stays unresolved, which a person notices. So does any record of
-        # somebody else, because compaction goes by keys alone.
+        # A COMMIT marker of any epoch counts: the older part then stays unresolved, and an operator decides. A record of another
+        # program counts, too, because compaction compares only keys.
         newer = [
             record
             for record in self._of("part", partition)
@@ -251,8 +251,8 @@ class LogView:
     next_offset: int = 0
     watched: frozenset[int] = frozenset()
     log_start_offset: int = 0
-    passed_over: int = -1
-    """Last offset of the last batch that could not be read. Compaction may have removed records of ours for it."""
+    last_unreadable: int = -1
+    """Last offset of the last unreadable batch. It may hold keys of ours, for which compaction may have removed our records."""
     topic_id: UUID = ZERO_UUID
     """Of the log that was read; zero before the first read, and if the cluster has no topic ids."""
     _markers: dict[int, list[Marker]] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class LogView:
 
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
-        self.next_offset, self.log_start_offset, self.passed_over, self.topic_id = 0, 0, -1, ZERO_UUID
+        self.next_offset, self.log_start_offset, self.last_unreadable, self.topic_id = 0, 0, -1, ZERO_UUID
         self._markers.clear()
         self._queries.clear()
         self._pending.clear()
@@ -307,7 +307,7 @@ class LogView:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither a decision was found nor a barrier of a driver that has read this log."""
+        """Whether no decision was read, nor a barrier that names this log or no log."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
         barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
         logs = [each.value.get("log") for each in barriers if each.value is not None]

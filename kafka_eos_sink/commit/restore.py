@@ -1,8 +1,8 @@
-"""Finishes a decision. If some of its transactions were aborted, it copies their records from the log.
+"""Finish a decision; copy the records of aborted transactions from the log.
 
-A coordinator aborts a decided transaction whose timeout passes before its EndTxn, or that somebody asks it to end. The records stay in
-the log, and the decision names their place and their producer. Here they are appended again in new transactions, one for each lost one.
-A second decision names the committed transactions and the copies. A copy that is lost as well is copied again.
+A coordinator aborts a decided transaction if the timeout passes before its EndTxn, or if a person or an older driver aborts it. The
+records stay in the log. The decision names their offsets and their producer. The driver appends them again, in one new transaction per
+lost one. A second decision names the committed transactions and the copies. If a copy is aborted as well, the driver copies it again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosErr
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
-"""Per run. Copies that are lost so often take longer than their transaction timeout allows."""
+"""Most rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
 COPIED = -1
 """Stands for the task attempt id in the part record of a copy."""
 
@@ -39,7 +39,7 @@ def finish(
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
 ) -> Procedure[tuple[Settled, DriverTransaction]]:
-    """Settle a decision, and while some of its transactions were aborted, the one that names their copies.
+    """Settle a decision; copy what was aborted, and settle the decision of the copies.
 
     The caller holds W.driver.
 
@@ -48,12 +48,12 @@ def finish(
         timeout_ms: transaction.timeout.ms of the copies.
 
     Returns:
-        The last decision and the driver's transaction after it. If that decision is void, ``lost`` holds all transactions of the batch:
-        nothing of it is visible and it cannot be copied, so that it may run anew.
+        The last decision and the driver's transaction after it. If that decision is void, ``lost`` holds all transactions of the batch.
+        Then none of its rows is visible, their records are gone, and the batch may run again.
 
     Raises:
-        DecisionPendingError: As `settle`. LOST_PARTS if some of the lost records are gone and others of the batch are visible, or
-            if Read is missing.
+        DecisionPendingError: As `settle`. LOST_PARTS if lost records are gone while other rows of the batch are visible.
+            LOST_PARTS also if lost records cannot be read because Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     copied_here = 0
@@ -61,8 +61,8 @@ def finish(
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
-                # A later transaction under an unmarked id erases the coordinator's proof, and the done record can be hidden by that of
-                # an older driver, which arrives late. No older driver can write a decision.
+                # The coordinator's state proves the commit only until the id has a later transaction. A done record is no proof:
+                # that of an older driver can arrive later and hide it. No older driver can write a decision, so decide again.
                 found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
@@ -89,7 +89,9 @@ def finish(
 def decide_again(
     found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Write a decision that stands once more, with its transactions ``proven`` if they are. One done record counts for both.
+    """Write a committed decision once more.
+
+    With ``proven``, all its entries are marked proven. Both decisions have the same nonce, so one done record counts for both.
 
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
@@ -109,7 +111,7 @@ def decide_again(
 def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
     """Require that W.driver can carry another decision: it belongs to this driver, and no transaction of it is open or may still end."""
     if driver.is_spent:
-        # It could commit the first pieces of the next decision alone.
+        # A late resend of that EndTxn could commit the first pieces of the next decision without the others.
         raise refusals.pending(
             decision,
             "the request that committed it was sent again; below transaction.version 2 only a new driver can decide more then",
@@ -118,7 +120,7 @@ def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[No
     if not is_held_by(driver.identity, held):
         raise refusals.fenced(decision.write_id, "W.driver belongs to it")
     if held is not None and held.is_open:
-        # The leader would take this decision for a resend of that one, and EndTxn would commit that one.
+        # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
         raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
 
 
@@ -133,8 +135,8 @@ def _restore(
         begun.append((yield from _begin_copy(decision, entry, timeout_ms)))
     opened = [copy.identity for copy in begun]
     yield Reached("restore.initialised")
-    # A newer driver may have committed a transaction under one of these ids since. If its marker is missing (KAFKA-20734), a copy would
-    # join it, and the copy's abort would discard committed rows. Nothing is open yet, so there is nothing to end.
+    # A newer driver may have committed a transaction under one of these ids. If a broker omitted its marker (KAFKA-20734), the copy
+    # would join it, and the copy's ABORT would discard committed rows. So check W.driver before the first record.
     yield from _require_free(decision, driver)
     try:
         results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
@@ -147,7 +149,7 @@ def _restore(
             # All or nothing: a decision that lacks some of the rows would hide that they are missing.
             raise refusals.lost_parts(decision, lost, gone)
         else:
-            # Void for good: whoever is told that none of its rows is visible may write them again.
+            # The void decision is final: the user may then write the rows again, so no copy may become visible.
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
@@ -189,7 +191,7 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
 def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[Copy]:
     lost = parse(entry.identity.transactional_id, decision.write_id)
     assert lost is not None
-    # Any slot but the lost one's. If the ABORT marker of that one was omitted somewhere (KAFKA-20734), a transaction under the same
+    # Use another slot. If a broker omitted the ABORT marker of the lost transaction (KAFKA-20734), a new transaction under the same
     # producer id would join it.
     slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
     identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)
@@ -204,7 +206,7 @@ def _may_read(results: Sequence[Copied | Gone]) -> bool:
 def _sort_copies(
     lost: Sequence[PreparedTransaction], identities: Sequence[ProducerIdentity], results: Sequence[Copied | Gone]
 ) -> tuple[list[PreparedTransaction], list[str]]:
-    """Return the whole copies, and of the others which rows are gone."""
+    """Return the complete copies, and a text about the missing rows of each other."""
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
     for entry, identity, result in zip(lost, identities, results, strict=True):

@@ -57,12 +57,13 @@ def settle(
 
     Args:
         nonce: For the barrier, if one is needed.
-        losers: Open transactions of the batch that the decision does not name. The same pass aborts them: the proofs wait for readers,
-            which they block.
+        losers: Open transactions of the batch that the decision does not name. They block readers, for which the proofs wait. So they
+            are aborted in the same step.
         recovering: Also check for markers written by hand.
 
     Raises:
-        DecisionPendingError: DECIDED_NOT_FINISHED if a proof was late, UNRESOLVED without a proof, TOPIC_GONE if a topic was deleted.
+        DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if the commit log proves no
+            outcome. TOPIC_GONE if a data topic was deleted.
     """
     decision = found.decision
     started: int = yield Now()

@@ -217,8 +217,8 @@ class ReadRecord:
 class LogChunk:
     """Records and markers in offset order; ``end_offset`` is the high watermark.
 
-    ``topic_id`` changes if the log is deleted and created again. It is zero if the cluster has no topic ids. ``passed_over`` is the last
-    offset of the last unreadable batch, -1 if there was none.
+    ``topic_id`` changes if the log is deleted and created again. It is zero if the cluster has no topic ids.
+    ``last_unreadable`` is the last offset of the last unreadable batch, -1 if there was none.
     """
 
     entries: tuple[ReadRecord | Marker, ...]
@@ -226,7 +226,7 @@ class LogChunk:
     log_start_offset: int
     end_offset: int
     topic_id: UUID = ZERO_UUID
-    passed_over: int = -1
+    last_unreadable: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class UnknownId(Enum):
     """What to do if the commit log knows nothing of the write id."""
 
     BEGIN = "begin"
-    """Begin it. Its open transactions are not ended: another commit log may hold their decision."""
+    """Begin it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision."""
     REFUSE = "refuse"
     """Refuse an operator's typing error or wrong log. A barrier would make the log look like the write's own."""
     ABORT = "abort"
@@ -43,12 +43,13 @@ class UnknownId(Enum):
 class TakeOver:
     """Which write id to take over, and how.
 
-    nonce                    fresh for every call
-    transaction_timeout_ms   of the tasks to come
-    view                     what this process has read of the log, to continue from there
-    predecessor              this process's plan before this one; if that batch was finished and no driver fenced since, nothing is
-                             open, and the listing (whose cost grows with all ids of the cluster) is skipped
-    handed_over              transactions of an earlier plan's tasks, which are ended like listed ones, even if the list lacks them
+    Args:
+        nonce: Fresh for every call.
+        transaction_timeout_ms: Timeout of the transactions of the plan's tasks.
+        view: The part of the log that this process has read; reading continues there.
+        predecessor: The last plan of this process. If its batch is done and no driver has fenced since, nothing is open. The list of
+            open transactions is then skipped, because its cost grows with all ids of the cluster.
+        handed_over: Prepared transactions of a failed batch. They are aborted even if the list lacks them.
     """
 
     write_id: str
@@ -62,7 +63,10 @@ class TakeOver:
 
 
 def fence_only(request: TakeOver) -> Procedure[Plan]:
-    """Return the plan of a write with a random id, under which nothing can be open or decided."""
+    """Fence a random write id, append a barrier, and return the plan.
+
+    Nothing can be open or decided under a random write id, so the driver reads no log.
+    """
     started: int = yield WallClock()
     driver: ProducerIdentity = yield InitProducerId(
         driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
@@ -86,8 +90,8 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         plan = yield from _take_over(replace(request, view=view), view, transaction_version)
         if plan is not None:
             return plan
-        # A decision was written in W.driver's transaction. Tasks recognise their driver by the state that a fence leaves, and
-        # a second fence without a look at the log could hide the decision of a driver that came between.
+        # W.driver has written a decision, so the state that the fence left is gone. Tasks recognise their driver by that state.
+        # Begin with the log, not with the fence: another driver may have decided since.
 
 
 def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
@@ -100,11 +104,11 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     # A log that was deleted and created again is new, too.
     is_first_look |= view.topic_id != topic_id
     require_whole(view)
-    # Open transactions of an id that this log does not know may be decided in another log. That must not be overlooked.
+    # If this log does not know the write id, another log may have decided its open transactions. So the list waits for every broker.
     is_new = is_first_look and view.is_empty and request.unknown_id is not UnknownId.ABORT
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
-    if predecessor is None or transaction_version < 2 or not (yield from _is_followed_by_nobody(view, predecessor)):
+    if predecessor is None or transaction_version < 2 or not (yield from _is_done_and_unfenced(view, predecessor)):
         opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)
     if is_new:
         yield from require_own_log(view, opened)
@@ -127,7 +131,10 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
 
 @dataclass(slots=True)
 class _Finished:
-    """``unproven``: transactional ids of decisions that are not proven finished. ``copied``: W.driver has decided copies, or again."""
+    """The result of finishing all decisions of a write id.
+
+    ``unproven`` holds the transactional ids of decisions that are not proven finished. ``copied`` is True if W.driver wrote a decision.
+    """
 
     decisions: list[SettledDecision] = field(default_factory=list)
     unproven: set[str] = field(default_factory=set)
@@ -198,8 +205,11 @@ def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) ->
     )
 
 
-def _is_followed_by_nobody(view: LogView, plan: Plan) -> Procedure[bool]:
-    """Whether the plan's batch is finished, which ended what it left open, and no driver has fenced since."""
+def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:
+    """Whether the plan's batch is done and no driver has fenced since.
+
+    Then nothing of the write id is open.
+    """
     done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
     return plan.nonce in done and (yield from still_holds(plan.driver))
 

@@ -41,8 +41,8 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
 SLOT_WITHIN_MS = 3_000
-"""Time limit of each request to a slot's coordinator, and thus the age of a description when InitProducerId follows. It includes the
-second for which a broker may throttle the client (KIP-219)."""
+"""Time limit of each request to a slot's coordinator. It bounds the age of a slot's description when InitProducerId follows. It is
+longer than the one second for which a broker may throttle the client (KIP-219)."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
@@ -92,7 +92,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset: int = yield AppendPart(identity, part)
-        # After the last Produce: below version 2, a later one would open the transaction again that the driver has ended.
+        # Check after the last Produce: below version 2, a later Produce would reopen a transaction that the driver has ended.
         overtaken = yield from is_overtaken(plan)
     except Exception:
         yield from give_up([identity])
@@ -114,7 +114,10 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
 
 
 def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Abort own transactions, best effort: otherwise the next driver or the timeout aborts them."""
+    """Abort own transactions and ignore failures.
+
+    The next driver or the timeout aborts the rest.
+    """
     with contextlib.suppress(Exception):  # the caller must see the first failure
         yield EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
@@ -138,7 +141,8 @@ def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_
                     identity: ProducerIdentity = yield InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS)
                     return identity
             except BrokerUnavailableError as unavailable:
-                # InitProducerId is not resent: it could arrive after a sibling has taken this id and the driver has decided it.
+                # Describe the slot again before another InitProducerId. A late one could fence a sibling that has taken this id
+                # since, although the driver may already have decided its transaction.
                 failure = unavailable
             now: int = yield Now()
             if now - started > SLOT_DEADLINE_MS:

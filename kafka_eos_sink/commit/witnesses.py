@@ -31,8 +31,8 @@ def ask_witnesses(
 ) -> Procedure[list[Outcome]]:
     """Return the outcome that the commit log proves of each transaction, in order.
 
-    The result is final because no coordinator is about to write a marker (no Prepare or unknown state), and because the log is read up
-    to a fresh barrier record.
+    The result is final for two reasons. No coordinator is in a Prepare or unknown state, so none is about to write a marker. And the
+    log is read up to a fresh barrier.
 
     Raises:
         WriteRefusedError: NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
@@ -65,7 +65,7 @@ def _reported(described: TransactionDescription | None, identity: ProducerIdenti
     match verdict_on(described, identity):
         case CoordinatorVerdict.COMMITTED:
             return Outcome.COMMITTED
-        # Below version 2 it can be the abort of a later transaction of the same epoch.
+        # Below version 2, the coordinator may report a later transaction with the same epoch, so its abort proves nothing.
         case CoordinatorVerdict.ABORTED if identity.transaction_version >= 2:
             return Outcome.ABORTED
     return Outcome.OPEN
@@ -91,21 +91,20 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         return Outcome.OPEN
     if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:
         return outcome_of(identity.producer_epoch, identity.transaction_version, marker)
-    # The record or its marker is gone. Compaction removes aborted records, and a committed one only behind a newer committed record of
-    # the key. So a removed record proves an abort, if nothing but compaction removes records.
-    gone = part is None or (marker is not None and marker.type is MarkerType.EMPTY)
+    # The part record was removed, or its marker is empty. Compaction removes aborted records. It removes a committed record only if a
+    # newer committed record has the key. So if only compaction removes records, a removed record proves an abort.
     removed_by_compaction = (
         policy is not None
         and policy.replace(" ", "") == "compact"
         and view.log_start_offset <= prepared.part_offset < view.next_offset
         and not query.newer_committed_part(prepared.partition, prepared.part_offset)
-        and view.passed_over < prepared.part_offset
+        and view.last_unreadable < prepared.part_offset
     )
-    if gone and removed_by_compaction:
+    if removed_by_compaction:
         if marker is None:
             return Outcome.ABORTED
-        # The cleaner keeps a marker for delete.retention.ms after its record; a marker that is left must agree. A marker with a
-        # higher epoch than this transaction can end with belongs to a later transaction of the id.
+        # The cleaner keeps a marker for delete.retention.ms after its record, so a remaining marker must be an ABORT. A marker whose
+        # epoch is too high for this transaction belongs to a later one of the id.
         commit_without_bump = identity.transaction_version < 2 and marker.type is MarkerType.COMMIT
         if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):
             return Outcome.ABORTED

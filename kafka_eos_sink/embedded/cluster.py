@@ -243,7 +243,7 @@ class EmbeddedKafka:
             # Only now: a start that fails at the lock must not touch the folder of the other cluster.
             self._folder = folder
             self._guard = ProcessGuard()
-        # The guard closes first, because it would remove the folder or kill a process of the same id later.
+        # Close the guard first. Later, it could remove a folder that another cluster uses, or kill a process that reuses a node's id.
         self._release.callback(self._guard.close)
 
     def _prepare(self) -> None:

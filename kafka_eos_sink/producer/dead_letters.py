@@ -11,7 +11,7 @@
     kafka-eos.letter.reason
                            why the dead letter topic rejected the letter with its value and headers
 
-Letters pass through the producer like rows. In place of a row number they have its complement ``~number``, which is negative.
+Letters pass through the producer like rows. A letter's row number is the complement ``~number`` of its row's number, so it is negative.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ LONGEST_KEPT_KEY: Final = 4_096
 LONGEST_KEPT_TEXT: Final = 1_000
 """Bytes of the longest text in a letter's own headers."""
 AT_ONCE: Final = 1_000
-"""Letters that are in memory beside the batches. A batch of the smallest rows would make a hundred thousand."""
+"""Most letters that are built at a time. One rejected batch of tiny rows makes 100,000 letters, too many for memory."""
 LENGTH_BYTES: Final = 10
-"""At most what a key, a value or a part of a header takes beside its bytes, its share of the record's own fields included."""
+"""Upper bound of the overhead per key, value, header key or header value, including a share of the record's own fields."""
 
 PREFIX: Final = b"kafka-eos."
 LETTER_REASON: Final = b"kafka-eos.letter.reason"
@@ -65,7 +65,7 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
     columns = group.rows.columns
     key = None if columns.key is None else columns.key[at].as_py()
     value = columns.value[at].as_py()
-    # Nobody may take a header of the row for one of the letter's own.
+    # Drop the row's headers with this prefix: a consumer could mistake them for the letter's own headers.
     of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
     of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
     partition = group.partition
@@ -110,7 +110,7 @@ def reduced_letters(topic: str, rejected: NumberedRows, error: KafkaEosError) ->
 
 
 def _reduced(key: bytes | None, value: bytes | None, reasons: Headers) -> Letter:
-    # Key, topic, row number and size still identify the row.
+    # Topic, row number, sizes and a short key still identify the row.
     removed_key = key if key is not None and len(key) > LONGEST_KEPT_KEY else None
     removed = {"key.bytes": removed_key, "value.bytes": value}
     sizes = _headers({name: len(part) for name, part in removed.items() if part is not None})
@@ -130,5 +130,5 @@ def _headers(texts: Mapping[str, object]) -> Headers:
 
 
 def _text(text: str) -> bytes:
-    # Names are shorter. A longer text, which is none, could make the letter too large. A reason may name many rows.
+    # Codes and topic names are shorter. A reason may name many rows, and would make the letter too large.
     return text.encode()[:LONGEST_KEPT_TEXT].decode(errors="ignore").encode()

@@ -68,7 +68,8 @@ class Sender:
         self._backoff = backoff
         self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
         self._coordination: PendingRequest | None = None
-        self._sent: set[PendingRequest] = set()  # abandoned ones too: the client may have other producers
+        # Includes abandoned requests: `poll` leaves the completions of all other requests to the client's other producers.
+        self._sent: set[PendingRequest] = set()
         self._next_expiry = 0
         self._waiting = False
 
@@ -77,7 +78,7 @@ class Sender:
         return len(self._produces)
 
     def begin(self) -> None:
-        """Forget the acknowledged offsets of the last transaction."""
+        """Reset ``tainted`` and the acknowledged offsets before a new transaction."""
         self.tainted = False
         self.acknowledged.clear()
 
@@ -420,7 +421,7 @@ class Sender:
     def give_up(self, error: KafkaEosError) -> None:
         """Give up every unacknowledged record, unless an earlier failure did.
 
-        Interceptors receive the failure once for each record with a partition, and no later acknowledgement of it.
+        Interceptors receive one call per partition, with the number of its records. They receive no later acknowledgement of these.
         """
         if self.failure is not None:
             return

@@ -23,7 +23,9 @@ class Reaction(Enum):
     RETRY = "resend the identical request after a backoff and the throttle time"
     REFRESH_METADATA = "request fresh metadata, and resend to the leader that metadata or the response names"
     FIND_COORDINATOR = "find the coordinator again, then resend the identical request"
-    RETRY_BEHIND_EARLIER_BATCH = "resend behind an unacknowledged batch; else abort or restart the sequences"
+    RETRY_BEHIND_EARLIER_BATCH = (
+        "resend after the earlier unacknowledged batch; without one, abort or restart the sequences"
+    )
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
     ABORT = "abort this attempt; the next attempt gets a new producer epoch"
     ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"

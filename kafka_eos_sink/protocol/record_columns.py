@@ -161,7 +161,7 @@ def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(headers), np.bool_)
     entries = headers.values
     if entries.null_count or entries.field(0).null_count:
-        # Arrow's children may hold nulls outside this slice or under null lists, which reach no record.
+        # Child arrays may hold nulls outside this slice or under null lists. No record contains these, so `flatten` drops them.
         keys = headers.flatten().flatten()[0]
         at = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
         found[np.searchsorted(np.cumsum(_list_lengths(headers)), at, side="right")] = True
@@ -227,7 +227,7 @@ def _field_sizes(lengths: Int64Array) -> Int64Array:
 class Section(NamedTuple):
     """Rows that follow each other in one batch: those from ``start`` to ``end`` of an order.
 
-    ``first_place`` is the number of the batch's records before them. ``base_timestamp`` is the batch's, None if it begins here.
+    ``first_place`` counts the records that the batch already holds. ``base_timestamp`` is that of the batch, None for its first section.
     """
 
     start: int
@@ -273,7 +273,7 @@ def encode_sections(
     Args:
         order: The index of each record's row; None for the rows as they are.
         sections: Together they cover the order, one after the other.
-        now_ms: The timestamp of rows without one. Without a timestamp column, rows have that of their batch.
+        now_ms: Timestamp of rows whose timestamp is null. Without a timestamp column, all rows get their batch's timestamp.
 
     Returns:
         Views of one buffer. A batch's base timestamp is, as in Java, that of its first row.
@@ -295,8 +295,8 @@ def encode_sections(
         sizes = sizes[order]
     prefix = b""
     if columns.headers is None:
-        # To save one byte string per record, the header count 0 of a record precedes the next record's length. The slices
-        # below skip the first 0, and the tail adds the 0 of the last record.
+        # Join the header count 0 of each record with the length of the next record: one byte string less per record. The
+        # slices below skip the 0 before the first record, and the tail adds the 0 of the last one.
         fields = fields[:-1]
         prefix = NO_HEADERS
     sizes = sizes + (len(_ATTRIBUTES) + varint_sizes(places))

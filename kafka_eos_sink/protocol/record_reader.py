@@ -1,4 +1,4 @@
-"""Read the records section of a batch of any producer, which is not trusted."""
+"""Read the records section of an untrusted batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_eos_sink.protocol.compression import Buffer
 _CONTROL = 0x20
 _MIN_RECORD_BYTES = 7
 MAX_OBJECTS = 4_000_000
-"""Most records and headers of one batch: a header of two bytes takes 60 in memory."""
+"""Limit on records plus headers per batch. A header of two bytes on the wire takes 60 bytes of memory."""
 
 Header = tuple[str, bytes | None]
 
@@ -60,7 +60,10 @@ class RecordReader:
     __slots__ = ("_at", "_data", "_room", "_unknown_bytes", "_where")
 
     def __init__(self, data: Buffer, where: str, *, is_own: bool = False) -> None:
-        """``is_own`` allows any number of records and keeps header keys that are not UTF-8."""
+        """Begin at the first record.
+
+        ``is_own``: this client encoded the batch, so read any number of records and header keys that are not UTF-8.
+        """
         self._data = bytes(data)
         self._at = 0
         self._room = len(data) if is_own else MAX_OBJECTS
@@ -69,7 +72,7 @@ class RecordReader:
         self._where = where
 
     def read(self, header: BatchHeader, fixed_timestamp: int | None, with_headers: bool) -> tuple[Record, ...]:
-        # The peer chose this count, so the loop below must not run longer than the bytes justify.
+        # The count is untrusted: compare it with the number of bytes before the loop.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
             raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
         self._take(header.record_count)

@@ -288,7 +288,7 @@ class Executor:
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._skip_to_log_start(step.offset, fetched.high_watermark, topic_id)
         entries: list[ReadRecord | Marker] = []
-        next_offset, passed_over, held = step.offset, -1, 0
+        next_offset, last_unreadable, held = step.offset, -1, 0
         batches = read_each_batch(
             fetched.records or b"", max_bytes=LARGEST_BATCH_BYTES, max_records=LARGEST_BATCH_RECORDS
         )
@@ -296,7 +296,7 @@ class Executor:
             # A batch whose records compaction removed still moves the position.
             next_offset = max(next_offset, header.last_offset + 1)
             if isinstance(batch, ProtocolError):
-                passed_over = header.last_offset
+                last_unreadable = header.last_offset
                 self._warn_of_foreign_batch(header.base_offset, batch)
                 continue
             found = _entries(batch)
@@ -313,7 +313,7 @@ class Executor:
             log_start_offset=fetched.log_start_offset,
             end_offset=fetched.high_watermark,
             topic_id=topic_id,
-            passed_over=passed_over,
+            last_unreadable=last_unreadable,
         )
 
     def _warn_of_foreign_batch(self, offset: int, unreadable: ProtocolError) -> None:

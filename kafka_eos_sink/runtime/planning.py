@@ -31,7 +31,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 CHECK_EVERY_MS = 60_000
 """How often a planner checks the commit log, broker settings and rights, at most."""
 LIST_EVERY_MS = 5_000
-"""Interval of lists of open transactions, which abort late transactions of killed attempts."""
+"""Shortest time between two lists of open transactions. `take_over` aborts the late transactions that a list shows."""
 MAX_REMEMBERED = 256
 
 
@@ -68,7 +68,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     now = admin.client.clock()
     version = admin.transaction_version(now + settings.producer.max_block_ms)
     key = (
-        # Nothing but the check serves the next write with a random id.
+        # All writes with random ids share one entry: the next one reuses only the check, never the view or the plan.
         None if settings.random_write_id else settings.write_id,
         settings.commit_log_topic,
         settings.client,

@@ -67,7 +67,7 @@ def plan(settings: WriteSettings) -> Plan:
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
-        # In one request, while Spark computes the rows.
+        # Look up both coordinators in one request. Spark computes the first rows meanwhile.
         slot = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))
         admin.look_up((slot, plan.driver.transactional_id), admin.client.clock() + LOOK_UP_WITHIN_MS)
         executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)

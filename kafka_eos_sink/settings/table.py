@@ -2,7 +2,7 @@
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
 ``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
-an option's default. A row holds it only if no class receives the value.
+an option's default. If no class receives the value, the row holds the default. In other rows, ``default`` is text for the page.
 """
 
 from __future__ import annotations

@@ -84,16 +84,19 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         After return every row is committed. A ``read_committed`` consumer sees it unless another producer's open transaction blocks the
         partition; a warning then names that producer.
         """
-        # Speculative attempts that lost may still run: Spark kills them without waiting for their end.
         if self._plan is not None:
             settings = self._planned_settings()
             decision = session.commit(settings, self._plan, unwrapped(messages))
+            # Losing speculative attempts may still run: Spark kills them without waiting for their end.
             sweep_later(settings, self._plan, decision, at_once=True)
         else:
             session.report_at_least_once(self._planned_settings(), rows_written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the batch's open transactions; never raises, so the first error stays visible."""
+        """Abort the failed batch, or finish it if it was decided.
+
+        The method never raises, so that Spark shows the first error.
+        """
         if self._plan is None:
             return
         try:
@@ -103,7 +106,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
                 sweep_later(settings, found, None, at_once=True)
         except Exception as error:
             log.warning(
-                "kafka-eos: the abort of a failed batch did not finish; the next run or the timeout aborts the open "
+                "kafka-eos: the abort of a failed batch did not finish; the next run finishes or aborts its open "
                 "transactions: %s",
                 error if isinstance(error, KafkaEosError) else type(error).__name__,
             )

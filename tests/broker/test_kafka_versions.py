@@ -16,6 +16,7 @@ import pytest
 from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
@@ -84,7 +85,7 @@ def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> Non
 def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKafka) -> None:
     servers = other_kafka.bootstrap_servers
     source, topic, group = create_topic(servers, partitions=2), create_topic(servers), unique_topic("group")
-    offsets = session.GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
+    offsets = GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
     write_all(replace(write_settings(other_kafka, topic), group_offsets=offsets))
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, partition) for partition in (0, 1)], timeout=30)

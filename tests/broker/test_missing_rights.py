@@ -21,6 +21,7 @@ from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
@@ -218,7 +219,7 @@ def client_of(guarded: EmbeddedKafka, user: str) -> ClientConfig:
 
 def settings_of(guarded: EmbeddedKafka, user: str) -> session.WriteSettings:
     given = write_settings(guarded, f"data-{user}")
-    offsets = session.GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
+    offsets = GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
     return replace(
         given,
         client=client_of(guarded, user),

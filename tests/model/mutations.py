@@ -200,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="no list though the last plan was not decided",
         what="a planner process leaves out listing, without asking whether its last plan came to a decision",
-        edits=(Edit(take_over_module._is_followed_by_nobody, "plan.nonce in done and ", ""),),
+        edits=(Edit(take_over_module._is_done_and_unfenced, "plan.nonce in done and ", ""),),
         setting=_small(
             "not decided",
             restart="crash",
@@ -216,7 +216,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a planner process leaves out listing, without asking whether another driver ran since its last plan",
         edits=(
             Edit(
-                take_over_module._is_followed_by_nobody,
+                take_over_module._is_done_and_unfenced,
                 " and (yield from still_holds(plan.driver))",
                 "\n    yield from ()",
             ),

@@ -31,7 +31,17 @@ from kafka_eos_sink.errors import (
     WriteRefusedError,
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from tests.unit.commit.scripted_world import DRIVER, MESSAGE, PART, PLAN, REQUEST, TASK, World
+from tests.unit.commit.scripted_world import (
+    DECISION_OFFSET,
+    DRIVER,
+    MESSAGE,
+    PART,
+    PLAN,
+    PREPARED,
+    REQUEST,
+    TASK,
+    World,
+)
 
 
 def unreachable(_: Any) -> Any:
@@ -51,6 +61,15 @@ def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*Do not write them again"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
+
+
+def test_decision_in_a_log_without_its_parts_is_not_committed() -> None:
+    """The log was deleted and created again between plan and commit, so no later run could finish the decision."""
+    world = World()
+    late = replace(MESSAGE, prepared=replace(PREPARED, part_offset=DECISION_OFFSET + 5))
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+        world.run(commit(REQUEST, [late]))
+    assert world.ended == []
 
 
 def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:

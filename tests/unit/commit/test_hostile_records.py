@@ -309,5 +309,5 @@ def test_part_compacted_behind_a_foreign_record_is_not_aborted(hidden_by: str) -
         log.write(LogRecord(part.key, b"x"), FORGER)
     view = log.read()
     if hidden_by == "an unreadable batch":
-        view.passed_over = log.end
+        view.last_unreadable = log.end
     assert witness_of(genuine, prepared, view, "compact") is Outcome.UNRESOLVED
