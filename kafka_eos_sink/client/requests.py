@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
@@ -189,20 +188,6 @@ class Requests:
         # The cache keeps the old node, so that the client can log a move.
         self._stale.update((route, each) for each in ids)
 
-    def look_up(self, ids: Iterable[str], deadline_ms: int) -> None:
-        """Look up unknown transaction coordinators in one request, before several calls look them up one after the other.
-
-        An id without a coordinator now is looked up again at its use.
-
-        Raises:
-            AuthorizationError, BrokerRefusedError.
-        """
-        route = Route.TRANSACTION_COORDINATOR
-        missing = [each for each in dict.fromkeys(ids) if self._coordinator(route, each) is None]
-        with suppress(BrokerUnavailableError):
-            if missing:
-                self._look_up(route, OnCode.RAISE, missing, Retry(self.client, "", deadline_ms))
-
     def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
         """Return the node id of each partition's leader. Waits for elections.
 
@@ -311,20 +296,15 @@ class Requests:
         missing = [each for each in dict.fromkeys(ids.values()) if self._coordinator(call.route, each) is None]
         if missing:
             on_code = OnCode.RETURN if call.on_code is OnCode.RETURN else OnCode.RAISE
-            lookup = self._look_up(call.route, on_code, missing, operation.retry)
+            lookup: _Operation[str, Any] = _Operation(_find_call(call.route, on_code), missing, operation.retry)
+            self._round(lookup)
+            self._learn_coordinators(call.route, lookup.outcomes)
             for key, each in ids.items():
                 outcome = lookup.outcomes.get(each)
                 if outcome is not None and outcome.error_code and each not in lookup.open:
                     operation.refuse(key, outcome.error_code)
         nodes = {key: self._coordinator(call.route, ids[key]) for key in operation.open}
         return {key: node_id for key, node_id in nodes.items() if node_id is not None}
-
-    def _look_up(self, route: Route, on_code: OnCode, ids: Iterable[str], retry: Retry) -> _Operation[str, Any]:
-        """Look up coordinators in one round, and learn those that are found."""
-        lookup: _Operation[str, Any] = _Operation(_find_call(route, on_code), ids, retry)
-        self._round(lookup)
-        self._learn_coordinators(route, lookup.outcomes)
-        return lookup
 
     def _on_error(self, operation: _Operation[K, V], node_id: int, keys: Sequence[K], error: KafkaEosError) -> None:
         if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):

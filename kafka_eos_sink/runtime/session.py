@@ -19,7 +19,6 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
@@ -30,9 +29,6 @@ from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
-
-LOOK_UP_WITHIN_MS = 3_000
-"""Limit for coordinators that are looked up ahead of their use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +63,6 @@ def plan(settings: WriteSettings) -> Plan:
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with lease_admin(settings.client) as admin:
-        # Look up both coordinators in one request. Spark computes the first rows meanwhile.
-        slot = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))
-        admin.look_up((slot, plan.driver.transactional_id), admin.client.clock() + LOOK_UP_WITHIN_MS)
         executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
         try:
             return executor.write(write_attempt(plan, settings.batch, task))
@@ -129,7 +122,6 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
     )
     with lease_admin(settings.client) as admin:
         executor = _executor(settings, admin)
-        admin.look_up(_ids_of_commit(plan, messages), admin.client.clock() + LOOK_UP_WITHIN_MS)
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
@@ -144,14 +136,6 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
         history.report(admin, settings.history_topic, replace(found, user_metadata=settings.user_metadata))
         return decision
-
-
-def _ids_of_commit(plan: Plan, messages: Sequence[TaskMessage | None]) -> Iterator[str]:
-    """Yield the transactional ids that a commit describes: the driver's, and every slot of each task."""
-    yield plan.driver.transactional_id
-    for message in filter(None, messages):
-        for slot in range(SLOTS):
-            yield task_transactional_id(plan.write_id, message.task.partition, slot)
 
 
 def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> Plan | None:

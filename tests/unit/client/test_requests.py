@@ -209,49 +209,6 @@ def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFi
     assert "(broker 1): DescribeTransactions of transactional id 'a' returned NOT_COORDINATOR" in levels["DEBUG"]
 
 
-def test_look_up_ahead_spares_look_ups_of_later_calls() -> None:
-    own, brokers = admin(scripted(described("a"), described("b")), lambda key: 1 if key == "a" else 2)
-    own.look_up(["a", "b", "a"], DEADLINE_MS)
-    own.look_up(["b"], DEADLINE_MS)
-    own.describe_transactions(["a"], DEADLINE_MS)
-    own.describe_transactions(["b"], DEADLINE_MS)
-    (look_up,) = brokers.requests(m.FindCoordinatorRequest)
-    assert look_up[1].coordinator_keys == ("a", "b")
-    assert [node for node, *_ in brokers.requests(m.DescribeTransactionsRequest)] == [1, 2]
-
-
-@pytest.mark.parametrize("failure", [LOST, UNREACHABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_failed_look_up_ahead_is_repeated_at_its_use(failure: KafkaEosError | ErrorCode) -> None:
-    own, brokers = admin(scripted(described("a")))
-    answer = brokers.handler
-    code = failure if isinstance(failure, ErrorCode) else 0
-    refused = m.FindCoordinatorResponse.Coordinator(
-        key="a", node_id=-1, host="", port=-1, error_code=code, error_message=None
-    )
-    brokers.handler = lambda *_: SimpleNamespace(coordinators=[refused]) if code else failure
-    own.look_up(["a"], DEADLINE_MS)
-    brokers.handler = answer
-    assert own.describe_transactions(["a"], DEADLINE_MS)["a"] is not None
-    assert len(brokers.requests(m.FindCoordinatorRequest)) == 2
-
-
-def test_look_up_ahead_raises_a_rejection() -> None:
-    own, _ = admin(scripted(described("a")), lambda _: -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    with pytest.raises(AuthorizationError, match="FindCoordinator of transactional id 'a'"):
-        own.look_up(["a"], DEADLINE_MS)
-
-
-def test_look_up_ahead_without_any_broker_raises_nothing() -> None:
-    own, brokers = admin(scripted(described("a")))
-
-    def no_broker(_deadline_ms: int) -> int:
-        raise UNREACHABLE
-
-    brokers.any_node = no_broker  # type: ignore[method-assign]
-    own.look_up(["a"], DEADLINE_MS)
-    assert not brokers.sent
-
-
 def test_one_rejected_id_raises_its_own_error() -> None:
     def handler(_node: int, request: Any) -> Any:
         found = described(*request.transactional_ids)

@@ -1,22 +1,20 @@
-"""Consecutive writes with random ids share one check, and each process looks up all coordinators in one request."""
+"""Consecutive writes with random ids share one check of the cluster."""
 
 from __future__ import annotations
 
 import logging
 import re
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from dead_writes import ROWS, tasks, write_all, write_settings
-from kafka_eos_sink.client.requests import Requests, Route
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
+from kafka_testing import create_topic, delete_topic, read_committed
 
 CONNECTION = "kafka_eos_sink.client.connection"
 
@@ -41,12 +39,7 @@ def test_second_random_write_repeats_no_check(any_kafka: EmbeddedKafka, caplog: 
         given = random_write(any_kafka, topic)
         plan = session.plan(given)
         assert requested(caplog) == ["FindCoordinator", "InitProducerId", "Produce"]
-        messages = tasks(given, plan)
-        # Below version 2 the producer looks up its coordinator itself, to add partitions.
-        per_task = 1 if plan.driver.transaction_version >= 2 else 2
-        assert requested(caplog).count("FindCoordinator") == per_task * len(messages)
-        session.commit(given, plan, messages)
-        assert requested(caplog).count("FindCoordinator") == 1
+        session.commit(given, plan, tasks(given, plan))
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
@@ -64,15 +57,3 @@ def test_topic_deleted_after_the_check_fails_the_next_plan(any_kafka: EmbeddedKa
     delete_topic(servers, topic)
     with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\]"):
         session.plan(random_write(any_kafka, topic, max_block_ms=500))
-
-
-def test_wrong_coordinators_are_corrected(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-
-    def wrong(requests: Requests, ids: Iterable[str], _deadline_ms: int) -> None:
-        requests._coordinators |= dict.fromkeys(((Route.TRANSACTION_COORDINATOR, each) for each in ids), 77)
-
-    monkeypatch.setattr(Requests, "look_up", wrong)
-    write_all(random_write(any_kafka, topic))
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers)
