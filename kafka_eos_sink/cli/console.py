@@ -76,7 +76,7 @@ PropertiesFile = Annotated[
     ),
 ]
 WriteId = Annotated[
-    str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `commits` show it.")
+    str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
 ]
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
