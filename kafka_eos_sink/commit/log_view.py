@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -230,9 +230,11 @@ def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
     return next((record for record in reversed(records) if record.outcome is Outcome.COMMITTED), None)
 
 
-def _not_superseded(records: _Records) -> _Records:
+def _not_superseded(records: _Records, foreign: int) -> _Records:
     newest = _newest_committed(records.get(("decision", 0), ()))
     kept = {name: found[-1:] for name, found in records.items() if name[0] == "done"}
+    if foreign:
+        kept["foreign",] = records.get(("foreign",), [])[-foreign:]
     for name, found in records.items():
         if name[0] == "decision":
             kept[name] = [record for record in found if newest is None or record.offset >= newest.offset]
@@ -295,14 +297,29 @@ class LogView:
         self._queries.clear()
         self._pending.clear()
 
-    def forget_superseded(self) -> None:
-        """Keep only the decisions and done records that compaction would keep. Call it after `QueryState.newest` of every query id."""
+    def forget_superseded(self, whole: Collection[tuple[str, str]] = (), foreign: int = 0) -> None:
+        """Keep only the decisions and done records that compaction would keep. Call it after `QueryState.newest` of every query id.
+
+        Args:
+            whole: Write id and query id of those that keep all their records.
+            foreign: How many of another program's records each query id keeps.
+        """
         # A planner of a stream keeps its view for weeks.
-        self._queries = {ids: kept for ids, records in self._queries.items() if (kept := _not_superseded(records))}
+        self._queries = {
+            ids: kept
+            for ids, records in self._queries.items()
+            if (kept := records if ids in whole else _not_superseded(records, foreign))
+        }
         self._pending = {
-            producer_id: decisions
+            producer_id: kept_records
             for producer_id, records in self._pending.items()
-            if (decisions := [record for record in records if record.key.kind == "decision"])
+            if (
+                kept_records := [
+                    each
+                    for each in records
+                    if each.key.kind == "decision" or (each.key.write_id, each.key.query_id) in whole
+                ]
+            )
         }
 
     @property

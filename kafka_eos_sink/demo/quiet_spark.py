@@ -63,7 +63,12 @@ def spark_folder(prefix: str, show: Callable[[str], object]) -> Iterator[Path]:
 
 @contextmanager
 def quiet_spark(
-    master: str, folder: Path, jars: Sequence[Path], settings: Mapping[str, str], environment: Mapping[str, str]
+    master: str,
+    folder: Path,
+    jars: Sequence[Path],
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    secret: str | None = None,
 ) -> Iterator[SparkSession]:
     """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered.
 
@@ -72,6 +77,7 @@ def quiet_spark(
     Args:
         folder: Holds Spark's files; ``spark.log`` has all output of the JVM.
         environment: Variables of all Python workers, but not of this process.
+        secret: That of the cluster at ``master``; a local Spark makes its own.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -99,6 +105,9 @@ def quiet_spark(
     with log.open("ab") as output:
         popen = {"stdout": output, "stderr": subprocess.STDOUT}
         gateway: Any = launch_gateway(configuration, popen_kwargs=popen)  # type: ignore[no-untyped-call]
+    if secret is not None:
+        # After the launch, which makes every setting an argument that `ps` shows.
+        configuration.set("spark.authenticate.secret", secret)
     try:
         with warnings.catch_warnings():
             # PySpark imports its own test helpers here, which warn about pandas.

@@ -26,6 +26,8 @@ undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 resolved   an operator has decided it (`kafka-eos resolve`)
 unreadable another program wrote into its records, or some are gone; ``problem`` names which"""
+FOREIGN_SHOWN = 4
+"""Offsets of another program's records that a problem names."""
 ENDED: tuple[WriteState, ...] = ("finished", "void", "resolved")
 """The states in which no transaction of a write is open."""
 
@@ -94,9 +96,9 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
     if decision is not None:
         yield _decided(query, decision)
     if query.foreign:
-        offsets = ", ".join(str(record.offset) for record in query.foreign[:4])
+        offsets = ", ".join(str(record.offset) for record in query.foreign[-FOREIGN_SHOWN:])
         yield _unreadable(
-            query, f"the sink did not write {len(query.foreign)} records under its keys, at offsets {offsets} ..."
+            query, f"the sink did not write records under its keys, the newest of them at offsets {offsets}"
         )
     if query.undecided:
         yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")
@@ -203,9 +205,11 @@ class CommitLogWatch:
             self._read_to(where, view, ends[where], deadline)
             writes = writes_in(view)
             found += writes
-            # A watch may run for weeks. Only a write in progress still needs its parts.
-            if all(write.state in ENDED for write in writes):
-                view.forget_superseded()
+            # A watch may run for weeks. Only a write in progress still needs its parts, and no other write keeps them for it.
+            in_progress = {
+                (write.write_id, write.query_id) for write in writes if write.state not in (*ENDED, "unreadable")
+            }
+            view.forget_superseded(in_progress, FOREIGN_SHOWN)
         return tuple(
             sorted(found, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id))
         )

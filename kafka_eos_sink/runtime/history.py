@@ -39,6 +39,8 @@ AGAIN_AFTER_S = 60.0
 """Pause after a failure, so that not every micro-batch waits."""
 WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
+LONGEST_ID = 32_767
+"""Characters; Kafka's protocol has no longer transactional id."""
 
 _not_before: dict[tuple[ClientConfig, str], float] = {}
 _partitions: dict[tuple[ClientConfig, str], int] = {}
@@ -149,7 +151,7 @@ class HistoryTail:
         self._topic_id = ZERO_UUID
         self._next: dict[TopicPartition, int] = {}
         self._records: deque[BatchRecord] = deque(maxlen=WINDOW)
-        self._appended: list[BatchRecord] = []
+        self._appended: deque[BatchRecord] = deque(maxlen=WINDOW)
 
     def read(self) -> tuple[BatchRecord, ...]:
         """Return the records without offsets and producers, the newest first."""
@@ -162,17 +164,23 @@ class HistoryTail:
             self._records.clear()
         self._topic_id = topic.topic_id
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
-            begin = max(start, self._next.get(where, end - WINDOW))
+            # Everybody with Write on the topic fills this memory: a burst counts up to WINDOW offsets, and ids are short.
+            begin = max(start, self._next.get(where, 0), end - WINDOW)
             records = _between(self._admin, where, begin, end, None, deadline)
-            read = [replace(record, offsets=(), producers=(), user_metadata=None) for record in records]
+            read = [
+                replace(record, offsets=(), producers=(), user_metadata=None, application_id=None)
+                for record in records
+                if len(record.write_id) <= LONGEST_ID and len(record.query_id) <= LONGEST_ID
+            ]
             self._records.extendleft(read)
-            self._appended += read
+            self._appended.extend(read)
             self._next[where] = end
         return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
 
     def take_appended(self) -> tuple[BatchRecord, ...]:
-        """Return each record that was read once: those of the readings since the last call, also of readings that failed."""
-        taken, self._appended = tuple(self._appended), []
+        """Return the newest `WINDOW` records of the readings since the last call, also of readings that failed."""
+        taken = tuple(self._appended)
+        self._appended.clear()
         return taken
 
 

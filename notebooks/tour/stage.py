@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -326,22 +327,24 @@ def start() -> Stage:
             failpoints.VARIABLE: ";".join(f"{step}=kill:{folder / step}" for step in STEPS),
             "PYTHONPATH": _python_path(),
         }
-        url = release.enter_context(_spark_cluster(folder))
+        secret = secrets.token_hex(32)
+        url = release.enter_context(_spark_cluster(folder, secret))
         jars = resolve_coordinates(KAFKA_SOURCE_JARS)
-        spark = release.enter_context(quiet_spark(url, folder, jars, _SETTINGS, environment))
+        spark = release.enter_context(quiet_spark(url, folder, jars, _SETTINGS, environment, secret))
         _await_executors(spark)
         return Stage(release.pop_all(), kafka, spark, folder)
 
 
 @contextmanager
-def _spark_cluster(folder: Path) -> Iterator[str]:
+def _spark_cluster(folder: Path, secret: str) -> Iterator[str]:
     """Run Spark's master and a worker for each host in a JVM of their own; yields the master's URL.
 
-    The executors are processes below it, and can be killed.
+    The executors are processes below it, and can be killed. Only who knows the secret can submit an application.
     """
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # or the pages of master and workers show on all interfaces
     with (folder / "cluster.log").open("ab") as log:
         popen = {"stdout": log, "stderr": subprocess.STDOUT}
         gateway: Any = launch_gateway(SparkConf(loadDefaults=False), popen_kwargs=popen)  # type: ignore[no-untyped-call]
@@ -349,6 +352,9 @@ def _spark_cluster(folder: Path) -> Iterator[str]:
         jvm = gateway.jvm
         deploy, none = jvm.org.apache.spark.deploy, jvm.scala.Option.empty()
         conf = jvm.org.apache.spark.SparkConf(False)
+        conf.set("spark.authenticate", "true")
+        conf.set("spark.authenticate.secret", secret)
+        conf.set("spark.master.rest.enabled", "false")  # a second way in, which knows no secret
         conf.set("spark.local.dir", str(folder))
         conf.set("spark.deploy.maxExecutorRetries", "-1")
         url = deploy.master.Master.startRpcEnvAndEndpoint(_HOSTS[0], 0, 0, conf)._1().address().toSparkURL()

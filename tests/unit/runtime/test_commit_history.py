@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
+from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite, writes_in
 
 W = "kafka-eos/app/orders"
 Q = "batch"
@@ -202,3 +205,35 @@ def test_table_shows_every_state_and_abbreviates_partitions() -> None:
     for shown in ("query q-1", "1970-01-01 00:00:00", "1,000", "t-0: 0 to 9", "and 8 more", "3 of 4 committed"):
         assert shown in text
     assert "resolved as committed" in text
+
+
+class WatchedLog(CommitLogWatch):
+    """A watch of one partition, which is in memory."""
+
+    def __init__(self, log: Log) -> None:
+        self.log, self.view = log, LogView(None)
+        admin = SimpleNamespace(
+            client=SimpleNamespace(clock=lambda: 0),
+            topic=lambda *_: object(),
+            list_offsets=lambda where, *_, **__: dict.fromkeys(where, log.end),
+        )
+        super().__init__(cast(Any, admin), "log", timeout_ms=1)
+        self._views = {("log", 0): self.view}
+
+    def _read_to(self, where: Any, view: LogView, end: int, deadline: int) -> None:
+        view.feed(tuple(self.log.entries[view.next_offset :]), end, 0)
+
+
+def test_foreign_record_keeps_no_parts_of_other_writes() -> None:
+    log = finished_log()
+    offset = log.append(LogRecord(part_record("w2", Q, 0, 1, 1).key, b"junk"))
+    log.append(part_record("w3", Q, 0, 5, 1), 500)
+    watch = WatchedLog(log)
+    for _ in range(2):
+        states = {(write.write_id, write.state) for write in watch.writes()}
+        assert states == {(W, "finished"), ("w2", "unreadable"), ("w3", "prepared")}
+        assert [query.write_id for query in watch.view.queries("part")] == ["w3"]
+    (problem,) = (write.problem for write in watch.writes() if write.problem)
+    assert problem.endswith(f"at offsets {offset}")
+    log.end_transaction(500, kind=MarkerType.ABORT)
+    assert {write.write_id for write in watch.writes()} == {W, "w2"}

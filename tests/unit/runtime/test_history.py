@@ -14,7 +14,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.history import HistoryTail, read_history
+from kafka_eos_sink.runtime.history import WINDOW, HistoryTail, read_history
 
 COUNT, RANGES = 60, 2_000
 LARGE = BatchRecord(
@@ -75,3 +75,36 @@ def test_live_view_keeps_no_offsets_of_records(peak: Any) -> None:
     assert peak() - before < 5_000_000
     assert [record.version for record in found] == list(reversed(range(COUNT)))
     assert {record.offsets for record in found} == {()}
+
+
+class Burst(Topic):
+    """A history topic whose end jumps, with ids that no transaction can have."""
+
+    def __init__(self, ids: int) -> None:
+        self.end, self.fetched = COUNT, 0
+        value = replace(LARGE, offsets=(), query_id="q" * ids, application_id="a" * ids, finished_ms=1).encoded()
+        self.block = encode_rows([(b"w", value, ())], 1_000)
+
+    def list_offsets(self, where: Any, _deadline: int, *, isolation: str, timestamp: int = -1) -> Any:
+        return dict.fromkeys(where, 0 if timestamp == EARLIEST else self.end)
+
+    def fetch(self, _where: Any, first: int, _deadline: int, *, isolation: str) -> Any:
+        self.fetched += 1
+        header, records = seal(self.block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
+        return SimpleNamespace(error_code=0, records=first.to_bytes(8, "big") + bytes(header[8:]) + bytes(records))
+
+
+def test_live_view_keeps_no_records_with_endless_ids() -> None:
+    assert HistoryTail(cast(Any, Burst(40_000)), "history", timeout_ms=1).read() == ()
+    (*_, record) = HistoryTail(cast(Any, Burst(1_000)), "history", timeout_ms=1).read()
+    assert record.application_id is None
+
+
+def test_live_view_reads_at_most_a_window_of_a_burst() -> None:
+    admin = Burst(1)
+    tail = HistoryTail(cast(Any, admin), "history", timeout_ms=1)
+    tail.read()
+    assert len(tail.take_appended()) == admin.fetched == COUNT
+    admin.end, admin.fetched = COUNT + 10 * WINDOW, 0
+    tail.read()
+    assert len(tail.take_appended()) == admin.fetched == WINDOW
