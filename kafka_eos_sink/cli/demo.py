@@ -56,7 +56,7 @@ def _show(terminal: Console, run: DemoRun) -> None:
 
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
-    heading = "[bold]The commit log[/] (kafka-eos commits)"
+    heading = "[bold]The commit log[/] (kafka-eos status)"
     for shown in ("", census_table(writes), "", chart(writes), "", heading, commits_table(run.commits), ""):
         terminal.print(shown)
     # The sentence claims what the numbers prove: after a problem the command fails with its description instead.

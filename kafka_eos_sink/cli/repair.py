@@ -83,7 +83,7 @@ def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
     if not is_certain:
         return None
     examined = f" (examined: {', '.join(('the commit log', *done.topics))})"
-    unknown = ": the commit log holds no decision of it (kafka-eos commits lists the write ids)"
+    unknown = ": the commit log holds no decision of it (kafka-eos status lists the write ids)"
     return f"Nothing to repair under {write_id}{examined if done.knows_decisions else unknown}."
 
 

@@ -31,6 +31,8 @@ WRITE_IDS = 200
 """Values of the label ``write_id``; a write has about 120 series."""
 THE_REST = "*"
 """The value that all write ids beyond them share."""
+CLIENT_WITHIN_S = 10.0
+"""For how long a client may take over its request."""
 STALE_S = 300.0
 """For how long a view is shown after a look that failed: as long as Prometheus itself shows a series that has ended."""
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -185,6 +187,8 @@ def served(metrics: WriteMetrics, address: str, port: int) -> Iterator[str]:
             "METRICS_NOT_SERVED",
             f"cannot listen on {address}, port {port}: {failure}; choose another --address or --port",
         ) from None
+    # Otherwise a client that sends half a request holds its thread for ever.
+    server.RequestHandlerClass.timeout = CLIENT_WITHIN_S
     try:
         host = f"[{address}]" if ":" in address else address
         yield f"http://{host}:{server.server_port}/metrics"

@@ -82,7 +82,7 @@ def unknown_write_id(write_id: str) -> WriteRefusedError:
         "UNKNOWN_WRITE_ID",
         f"the commit log holds nothing of write id {write_id!r}, and no transaction of it is open. A batch write's id is "
         "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
-        "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos commits lists them",
+        "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos status lists them",
     )
 
 

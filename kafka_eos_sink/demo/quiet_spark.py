@@ -120,14 +120,19 @@ def quiet_spark(
             with suppress(Exception):  # a JVM that has died cannot stop in order
                 spark.stop()
     finally:
-        # The JVM ends when its standard input closes, and its shutdown hooks remove Spark's folders.
-        with suppress(OSError):
-            gateway.proc.stdin.close()
-        try:
-            gateway.proc.wait(_END_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            gateway.proc.kill()
-            gateway.proc.wait()
+        end_jvm(gateway)
+
+
+def end_jvm(gateway: Any) -> None:
+    """End the JVM of a gateway in order, or kill it after 15 s."""
+    # The JVM ends when its standard input closes, and its shutdown hooks remove Spark's folders.
+    with suppress(OSError):
+        gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_END_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
 
 
 def run_watched(spark: SparkSession, action: Callable[[], object], update: Callable[[int, int, str], None]) -> None:

@@ -365,7 +365,7 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     return TransactionAbortedError(
         "NOT_RESOLVED",
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
-        "look with kafka-eos commits, and run the command again if it is not",
+        "look with kafka-eos status, and run the command again if it is not",
     )
 
 

@@ -261,6 +261,15 @@ def test_metrics_are_served_over_http() -> None:
         pass
 
 
+def test_client_that_sends_half_a_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_eos_sink.cli.write_metrics.CLIENT_WITHIN_S", 0.2)
+    with served(WriteMetrics(), "127.0.0.1", 0) as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(b"GET /metrics")
+            assert client.recv(100) == b""
+
+
 def test_missing_extra_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
