@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -188,7 +188,8 @@ def served(metrics: WriteMetrics, address: str, port: int) -> Iterator[str]:
             f"cannot listen on {address}, port {port}: {failure}; choose another --address or --port",
         ) from None
     # Otherwise a client that sends half a request holds its thread for ever.
-    server.RequestHandlerClass.timeout = CLIENT_WITHIN_S
+    handler: Any = server.RequestHandlerClass
+    handler.timeout = CLIENT_WITHIN_S
     try:
         host = f"[{address}]" if ":" in address else address
         yield f"http://{host}:{server.server_port}/metrics"

@@ -21,7 +21,7 @@ import pandas as pd
 import kafka_eos_sink
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.transactional_id import batch_write_id
-from kafka_eos_sink.demo.quiet_spark import in_one_sentence, quiet_spark, spark_folder
+from kafka_eos_sink.demo.quiet_spark import end_jvm, in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.demo.topic_census import Census, compare, count_records, read_topic
 from kafka_eos_sink.embedded import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
@@ -366,13 +366,7 @@ def _spark_cluster(folder: Path, secret: str) -> Iterator[str]:
             )
         yield str(url)
     finally:
-        with suppress(OSError):
-            gateway.proc.stdin.close()
-        try:
-            gateway.proc.wait(15)
-        except subprocess.TimeoutExpired:
-            gateway.proc.kill()
-            gateway.proc.wait()
+        end_jvm(gateway)
 
 
 def _await_executors(spark: SparkSession) -> None:

@@ -28,9 +28,9 @@ LINES = {
     "demo": 696,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
     # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125
-    "cli": 3_063,
+    "cli": 3_064,
 }
-ALL_LINES = 28_142  # with the mends of recovery, metrics, and dead letters that their topic rejects; commit/, 4,499 of them, is to be 3,500
+ALL_LINES = 28_143  # with the mends of recovery, metrics, and dead letters that their topic rejects; commit/, 4,499 of them, is to be 3,500
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
