@@ -134,10 +134,15 @@ class Case:
     @property
     def lane(self) -> str:
         folder = self.path.split("/")[0]
-        # Spark's own tests end first, so their lane also takes the faults, and the killed writers, which start an interpreter each.
-        if folder in ("spark", "faults") or self.path == "broker/test_write_deaths.py":
+        # In `make test` Spark's own tests end first, so their lane also takes its faults, and the killed writers, which start an
+        # interpreter each. Beyond it they end last.
+        if (
+            folder == "spark"
+            or self.path == "broker/test_write_deaths.py"
+            or (folder == "faults" and self.tier <= Tier.TEST)
+        ):
             return "spark"
-        return "broker" if folder == "broker" or self.path == "model/test_reality.py" else "pure"
+        return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"
 
 
 CHECK, TEST, ALL, EXHAUSTIVE = Tier
