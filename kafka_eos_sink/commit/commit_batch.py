@@ -78,10 +78,10 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     yield Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
     found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
+    losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > found.offset for entry in prepared):
         # In one log, parts lie below their decision. No later run could finish a decision in a log without its parts.
         raise refusals.log_created_again(plan.write_id)
-    losers = yield from _losers(plan, complete, prepared)
     driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
     try:
         yield Reached("commit.decided")
