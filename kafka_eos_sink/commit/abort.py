@@ -44,7 +44,9 @@ def abort(
 
 
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
-    """Return True if no other driver has fenced since the plan, or since the last decision of the plan's batch.
+    """Return True if no other driver has fenced since the plan, or since the last decision that this driver has written.
+
+    A newer driver may have decided the batch again under the plan's nonce, but not in the identity that follows this driver's last one.
 
     No other driver takes over a random write id. Its tombstones are one more transaction of W.driver, so its state is not compared.
     """
@@ -52,9 +54,8 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     yield from read_to_end(view)
     driver = plan.driver
     for query in view.queries("decision"):
-        found = query.newest
-        if found is not None and plan_nonce(found.decision.nonce) == plan.nonce:
-            driver = after_end(found.decision.driver)
+        for carrier in query.carriers(plan.nonce):
+            driver = after_end(driver) if carrier == (driver.producer_id, driver.producer_epoch) else driver
     return is_random_write_id(plan.write_id) or (yield from still_holds(driver))
 
 

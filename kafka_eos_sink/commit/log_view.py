@@ -187,6 +187,16 @@ class QueryState:
             if record.value is not None and record.outcome is not Outcome.ABORTED
         )
 
+    def carriers(self, nonce: str) -> list[ProducerIdAndEpoch]:
+        """Producer id and epoch of each committed decision of a plan, in log order."""
+        return [
+            record.carrier
+            for record in self._of("decision", 0)
+            if record.value is not None
+            and plan_nonce(str(record.value.get("nonce"))) == nonce
+            and record.outcome is Outcome.COMMITTED
+        ]
+
     def outcome_at(self, offset: int) -> Outcome:
         """The outcome of the decision whose first record has an offset."""
         return next((record.outcome for record in self._of("decision", 0) if record.offset == offset), Outcome.OPEN)

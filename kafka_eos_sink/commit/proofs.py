@@ -45,8 +45,8 @@ def verify_markers(
 ) -> Procedure[bool]:
     """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
-    EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). If the data topics
-    prove that the rows are visible, the coordinator's state replaces that marker. A warning names the producer that blocks log cleaning.
+    EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). Readers then pass the
+    rows, and the data topics or the coordinator's state replace that marker. A warning names the producer that blocks log cleaning.
     """
     if not committed:
         return True
@@ -59,24 +59,27 @@ def verify_markers(
     missing = list(committed)
     while True:
         yield from read_on(view)
-        asked, missing = missing, []
-        for prepared in asked:
+        waiting, missing, foreign = missing, [], None
+        for prepared in waiting:
             marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)
             outcome = outcome_of(prepared.identity.producer_epoch, prepared.identity.transaction_version, marker)
-            if outcome is Outcome.OPEN:
+            if outcome is not Outcome.COMMITTED:
                 missing.append(prepared)
-            elif outcome is not Outcome.COMMITTED:
-                raise refusals.unresolved(
-                    decision,
-                    f"the coordinator reports {prepared.identity.transactional_id} as committed, but the commit log holds "
-                    f"{marker.type.value if marker else 'no'} marker for it; markers were written by hand",
-                )
+            if outcome in (Outcome.ABORTED, Outcome.UNRESOLVED):
+                foreign = prepared
         if not missing:
             return True
         now: int = yield Now()
-        if visible and now > started + MARKERS_WITHIN_MS and (yield from _are_complete(missing)):
+        is_due = foreign is not None or now > started + MARKERS_WITHIN_MS
+        if visible and is_due and (yield from _are_committed(decision, missing)):
             yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
             return False
+        if foreign is not None:
+            raise refusals.unresolved(
+                decision,
+                f"the coordinator reports {foreign.identity.transactional_id} as committed, but the commit log holds another marker, and "
+                "the data topics do not show its rows as committed; markers were written by hand",
+            )
         if now > deadline:
             raise refusals.marker_missing(
                 decision,
@@ -85,13 +88,19 @@ def verify_markers(
             )
 
 
-def _are_complete(committed: Sequence[PreparedTransaction]) -> Procedure[bool]:
-    """Whether the coordinators report exactly these transactions as CompleteCommit."""
-    identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
+def _are_committed(decision: Decision, unmarked: Sequence[PreparedTransaction]) -> Procedure[bool]:
+    """Whether the data topics, or the coordinators, show exactly these transactions as committed."""
+    outcomes = yield from outcomes_for_readers(decision, unmarked, [Outcome.OPEN] * len(unmarked))
+    unproven = {
+        prepared.identity.transactional_id: prepared.identity
+        for prepared, outcome in zip(unmarked, outcomes, strict=True)
+        if outcome is not Outcome.COMMITTED
+    }
+    if not unproven:
+        return True
+    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(unproven))
     return all(
-        verdict_on(described.get(name), identity) is CoordinatorVerdict.COMMITTED
-        for name, identity in identities.items()
+        verdict_on(described.get(name), identity) is CoordinatorVerdict.COMMITTED for name, identity in unproven.items()
     )
 
 
@@ -219,23 +228,48 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
     )
 
 
-def require_not_readable(decision: Decision, lost: Sequence[PreparedTransaction]) -> Procedure[None]:
-    """Raise `UNRESOLVED` if readers see rows that the commit log proves aborted.
+def outcomes_for_readers(
+    decision: Decision, doubtful: Sequence[PreparedTransaction], logged: Sequence[Outcome]
+) -> Procedure[list[Outcome]]:
+    """Compare the commit log's outcomes with the data topics, whose markers nothing changes any more.
 
-    If the commit log lacks a marker (KAFKA-20734), the ABORT of a later transaction of the id ends both transactions there.
+    A marker can be missing in the commit log only (KAFKA-20734). The marker of a later transaction of the id then ends both transactions
+    there, or its InitProducerId makes the coordinator forget the first one. So what all ranges show counts, except for a range that is
+    gone. If they show nothing, or may not be read, the commit log's outcome counts.
+
+    Args:
+        logged: The outcome that the commit log proves of each transaction.
+
+    Raises:
+        DecisionPendingError: UNRESOLVED if readers see only some ranges of a transaction that the commit log does not call committed.
     """
-    look = yield from look_at(written_by(lost))
-    # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
-    hidden = look.untold if look.may_read else ()
-    committed: tuple[bool | None, ...] = (yield AreCommitted(hidden)) if hidden else ()
-    answers = list(zip(hidden, committed, strict=True))
-    yield from _require_open(decision, [each for each, found in answers if found is None])
-    for identity, part in (*look.seen, *(each for each, found in answers if found)):
-        raise refusals.unresolved(
-            decision,
-            f"the commit log shows {identity.transactional_id} aborted, but {part.topic}-{part.partition} has its records from offset "
-            f"{part.first_offset} on as committed",
-        )
+    in_doubt = [each for each, outcome in zip(doubtful, logged, strict=True) if outcome is not Outcome.COMMITTED]
+    look = yield from look_at(written_by(in_doubt))
+    ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
+    if look.untold and look.may_read:
+        # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
+        committed: tuple[bool | None, ...] = yield AreCommitted(look.untold)
+        ends.update(zip(look.untold, committed, strict=True))
+    outcomes: list[Outcome] = []
+    for prepared, outcome in zip(doubtful, logged, strict=True):
+        ranges = [] if outcome is Outcome.COMMITTED else [each for each in written_by([prepared]) if each in ends]
+        shown = {ends[each] for each in ranges}
+        if shown == {True}:
+            outcomes.append(Outcome.COMMITTED)
+        elif True in shown:
+            _, part = next(each for each in ranges if ends[each])
+            raise refusals.unresolved(
+                decision,
+                f"{part.topic}-{part.partition} has the records of {prepared.identity.transactional_id} from offset {part.first_offset} "
+                "on as committed, but neither the commit log nor its other records show that it was committed",
+            )
+        elif shown == {False}:
+            outcomes.append(Outcome.ABORTED)
+        else:
+            if outcome is Outcome.ABORTED:
+                yield from _require_open(decision, [each for each in ranges if ends[each] is None])
+            outcomes.append(outcome)
+    return outcomes
 
 
 def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[None]:
@@ -256,9 +290,10 @@ def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Ranges that readers see, and ranges that a blocked reader or a missing permission hides."""
+    """Ranges that readers see, that are listed as aborted, and that a blocked reader or a missing permission hides."""
 
     seen: tuple[Written, ...] = ()
+    aborted: tuple[Written, ...] = ()
     untold: tuple[Written, ...] = ()
     may_read: bool = True
 
@@ -277,14 +312,16 @@ def look_at(written: Sequence[Written]) -> Procedure[Look]:
     )
     if aborted is None:
         return Look(untold=tuple(written), may_read=False)
-    seen, untold = [], []
+    seen: list[Written] = []
+    discarded: list[Written] = []
+    untold: list[Written] = []
     for identity, part in written:
         listed = aborted[part]
         if listed is Unseen.HELD:
             untold.append((identity, part))
-        elif listed is not Unseen.GONE and not _lists(listed, identity, part):
-            seen.append((identity, part))
-    return Look(seen=tuple(seen), untold=tuple(untold))
+        elif listed is not Unseen.GONE:
+            (discarded if _lists(listed, identity, part) else seen).append((identity, part))
+    return Look(seen=tuple(seen), aborted=tuple(discarded), untold=tuple(untold))
 
 
 def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> bool:

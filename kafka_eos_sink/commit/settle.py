@@ -12,13 +12,13 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import (
-    require_not_readable,
+    outcomes_for_readers,
     verify_markers,
     verify_no_foreign_abort,
     verify_visible,
 )
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now, Procedure
-from kafka_eos_sink.commit.witnesses import ask_witnesses
+from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
@@ -62,8 +62,8 @@ def settle(
         recovering: Also check for markers written by hand.
 
     Raises:
-        DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if the commit log proves no
-            outcome. TOPIC_GONE if a data topic was deleted.
+        DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
+            the data topics prove an outcome. TOPIC_GONE if a data topic was deleted.
     """
     decision = found.decision
     started: int = yield Now()
@@ -74,26 +74,25 @@ def settle(
     results: tuple[EndResult, ...] = ()
     if ends or aborts:
         results = yield EndTransactions(ends + aborts)
-    answered, doubtful = _sort_answers(decision, named, results)
-
+    ended, doubtful = _sort_results(decision, named, results)
     lost: list[PreparedTransaction] = []
-    if doubtful:
-        outcomes = yield from ask_witnesses(found, doubtful, nonce, deadline)
-        committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
-        answered += committed
-        if unresolved:
-            raise refusals.unresolved(
-                decision,
-                f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log (first: "
-                f"{unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
-            )
     try:
+        if doubtful:
+            logged = yield from outcomes_in_log(found, doubtful, nonce, deadline)
+            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)
+            committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
+            ended += committed
+            if unresolved:
+                raise refusals.unresolved(
+                    decision,
+                    f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log or the data topics "
+                    f"(first: {unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
+                )
         # Visibility before markers: once proven, it lets `verify_markers` accept a missing marker in the commit log.
-        yield from require_not_readable(decision, lost)
-        proven = yield from verify_visible(decision, answered, deadline)
+        proven = yield from verify_visible(decision, ended, deadline)
         if recovering:
-            yield from verify_no_foreign_abort(decision, answered, deadline)
-        marked = yield from verify_markers(decision, answered, deadline, visible=proven)
+            yield from verify_no_foreign_abort(decision, ended, deadline)
+        marked = yield from verify_markers(decision, ended, deadline, visible=proven)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
     return Settled(found=found, lost=tuple(lost), proven=proven, marked=marked)
@@ -112,14 +111,14 @@ def _sort_outcomes(
     return committed, aborted, unresolved
 
 
-def _sort_answers(
+def _sort_results(
     decision: Decision, named: Sequence[PreparedTransaction], results: Sequence[EndResult]
 ) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
-    answered: list[PreparedTransaction] = []
+    ended: list[PreparedTransaction] = []
     doubtful: list[PreparedTransaction] = []
     for prepared, result in zip(named, results, strict=False):
         if result.error == ErrorCode.NONE:
-            answered.append(prepared)
+            ended.append(prepared)
         elif result.error in END_TXN_REJECTED:
             doubtful.append(prepared)
         else:
@@ -129,4 +128,4 @@ def _sort_answers(
                 decision,
                 f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline{detail}",
             )
-    return answered, doubtful
+    return ended, doubtful

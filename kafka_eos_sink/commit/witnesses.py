@@ -26,7 +26,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
-def ask_witnesses(
+def outcomes_in_log(
     found: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
 ) -> Procedure[list[Outcome]]:
     """Return the outcome that the commit log proves of each transaction, in order.
@@ -44,7 +44,9 @@ def ask_witnesses(
         next_offset=min(prepared.part_offset for prepared in doubtful),
         watched=frozenset(prepared.identity.producer_id for prepared in doubtful),
     )
-    yield from read_to_barrier(view, nonce, found.log_id)
+    barrier = yield from read_to_barrier(view, nonce, found.log_id)
+    if barrier < found.offset:
+        raise refusals.log_created_again(decision.write_id)
     policy: str | None = yield LogPolicy()
     outcomes = [witness_of(decision, prepared, view, policy) for prepared in doubtful]
     if Outcome.OPEN not in outcomes:

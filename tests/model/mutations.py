@@ -555,7 +555,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 settle.settle,
                 "    lost: list[PreparedTransaction] = []\n",
-                "    lost: list[PreparedTransaction] = []\n    answered, doubtful = answered + doubtful, []\n",
+                "    lost: list[PreparedTransaction] = []\n    ended, doubtful = ended + doubtful, []\n",
             ),
         ),
         setting=_small("no witness", faults=faults(timeout=1), **ONE_ROW),
@@ -567,10 +567,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        outcomes = yield from ask_witnesses(found, doubtful, nonce, deadline)\n",
-                "        outcomes = [Outcome.ABORTED for _ in doubtful]\n",
+                "            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)\n",
+                "            outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
-            Edit(settle.settle, "        yield from require_not_readable(decision, lost)\n", ""),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
         caught=("at most once", "I2"),
@@ -601,12 +600,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        marked = yield from verify_markers(decision, answered, deadline, visible=proven)\n",
+                "        marked = yield from verify_markers(decision, ended, deadline, visible=proven)\n",
                 "        marked = True\n",
             ),
             Edit(
                 settle.settle,
-                "        proven = yield from verify_visible(decision, answered, deadline)\n",
+                "        proven = yield from verify_visible(decision, ended, deadline)\n",
                 "        proven = True\n",
             ),
         ),

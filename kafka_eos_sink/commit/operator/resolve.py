@@ -48,7 +48,7 @@ from kafka_eos_sink.commit.steps import (
     Wait,
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
-from kafka_eos_sink.commit.witnesses import ask_witnesses
+from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -325,7 +325,7 @@ def _committed_among(
     if found is None or not ended:
         return []
     started: int = yield Now()
-    outcomes = yield from ask_witnesses(found, ended, request.nonce, started + request.limits.deadline_ms)
+    outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.limits.deadline_ms)
     return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
 
 

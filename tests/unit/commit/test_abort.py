@@ -10,7 +10,15 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort, sweep
-from kafka_eos_sink.commit.prepared_transaction import Plan, PreparedTransaction, TaskIdentity, TaskMessage, TaskOutcome
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    Plan,
+    PreparedTransaction,
+    TaskIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -19,6 +27,17 @@ DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_e
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=2, producer_epoch=0, transaction_version=2)
 PLAN = Plan(
     write_id="w", nonce="n", driver=DRIVER, started_ms=0, transaction_timeout_ms=900_000, log_offset=0, decisions=()
+)
+DECISION = Decision(
+    write_id="w",
+    query_id="q",
+    version=0,
+    nonce="n",
+    driver=DRIVER,
+    topic="t",
+    schema="",
+    offsets_hash=None,
+    transactions=(),
 )
 MESSAGE = TaskMessage(
     plan=PLAN,
@@ -38,7 +57,7 @@ class Cluster:
         self.known = {DRIVER.transactional_id: ("Empty", DRIVER), TASK.transactional_id: ("Ongoing", TASK)}
         self.asked: list[steps.Step] = []
         self.ended: list[steps.End] = []
-        self.log: list[steps.ReadRecord] = []
+        self.log: list[steps.ReadRecord | steps.Marker] = []
         self.log_id = uuid.uuid4()
         self.append(b'["barrier","w"]')
 
@@ -182,3 +201,35 @@ def test_abort_of_a_random_write_id_needs_no_driver() -> None:
     cluster, plan, left = behind_its_tombstones()
     assert cluster.run(abort(replace(request(), write_id=RANDOM), plan, [], 2)) is not None
     assert cluster.ended == [steps.End(identity=left, commit=False)]
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["decided again by a newer driver", "decided by its own only"])
+def test_abort_of_paused_driver_leaves_the_newer_one_alone(again: bool) -> None:
+    """A newer driver decides the batch again under the same nonce, as for another `foreachBatch` call, or with copies."""
+    cluster = Cluster(listed=())
+    newer = replace(DRIVER, producer_epoch=DRIVER.producer_epoch + 2)
+    by = (DRIVER, newer) if again else (DRIVER,)
+    for driver in by:
+        (record,) = decision_records(replace(DECISION, driver=driver))
+        for entry in (
+            steps.ReadRecord(
+                offset=len(cluster.log),
+                producer_id=driver.producer_id,
+                producer_epoch=driver.producer_epoch,
+                transactional=True,
+                key=record.key,
+                value=record.value,
+            ),
+            steps.Marker(
+                offset=len(cluster.log) + 1,
+                producer_id=driver.producer_id,
+                producer_epoch=driver.producer_epoch + 1,
+                type=steps.MarkerType.COMMIT,
+            ),
+        ):
+            cluster.log.append(entry)
+    last = by[-1]
+    cluster.known["w.driver"] = ("CompleteCommit", replace(last, producer_epoch=last.producer_epoch + 1))
+    found = cluster.run(abort(request(), PLAN, [], 2))
+    assert (found is None) == again
+    assert any(isinstance(step, steps.InitProducerId) for step in cluster.asked) != again

@@ -815,20 +815,31 @@ def test_recreated_log_with_late_records_is_another_log(left_over: str) -> None:
     assert cluster.ended == []
 
 
-def test_decision_on_parts_of_a_deleted_log_needs_an_operator() -> None:
+@pytest.mark.parametrize("end", ["listed as aborted", "readers pass", "gone"])
+def test_end_of_parts_in_a_deleted_log_is_read_from_the_data_topics(end: str) -> None:
     """The log was created again while the tasks ran, and the decision names offsets that the new one does not have yet."""
-    cluster = Cluster(1)
+    cluster = Cluster(0)
     cluster.decision = replace(
-        cluster.decision, transactions=tuple(replace(each, part_offset=5_000) for each in cluster.named)
+        cluster.decision, transactions=tuple(replace(each, part_offset=5_000) for each in cluster.named[:1])
     )
     (record,) = decision_records(cluster.decision)
     cluster.log = []
     cluster.append(barrier_record("w", "plan"), None)
     cluster.append(record, DRIVER)
     cluster.mark(DRIVER, MarkerType.COMMIT)
+    cluster.own["Now"] = seconds_pass(cluster)
+    shown = {"listed as aborted": None, "readers pass": (), "gone": steps.Unseen.GONE}[end]
+    if shown is not None:
+        cluster.own["AbortedTransactions"] = lambda step: dict.fromkeys(step.ranges, shown)
     for _ in range(2):
-        with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*kafka-eos resolve"):
-            cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+        if end == "gone":
+            with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*kafka-eos resolve"):
+                cluster.run(take_over(NEXT, 2))
+        else:
+            cluster.run(take_over(NEXT, 2))
+            (entry,) = cluster.newest().transactions
+            assert (cluster.newest().copies, entry.proven) == ((1, False) if shown is None else (0, True))
+    assert len(cluster.copies()) == (1 if shown is None else 0)
 
 
 def test_log_of_a_leader_without_topic_ids_is_the_same_log() -> None:
@@ -855,6 +866,16 @@ def test_log_without_topic_ids_is_the_same_if_it_holds_a_barrier() -> None:
     assert cluster.ended == [steps.End(identity=left, commit=False)]
 
 
+def seconds_pass(cluster: Cluster) -> Callable[[steps.Now], int]:
+    """Every look at the clock takes a second, so that waits end."""
+
+    def now(_: steps.Now) -> int:
+        cluster.now += 1_000
+        return cluster.now
+
+    return now
+
+
 def without_marker(cluster: Cluster) -> None:
     """The coordinator calls the named transaction committed. A broker omits its marker in the commit log only (KAFKA-20734)."""
     (named,) = cluster.named
@@ -869,13 +890,9 @@ def without_marker(cluster: Cluster) -> None:
     def ends(end: steps.End) -> steps.EndResult:
         return steps.EndResult(error=0) if end.identity == named.identity else cluster.ends(end)
 
-    def now(_: steps.Now) -> int:
-        cluster.now += 1_000
-        return cluster.now
-
     cluster.own |= {
         "DescribeTransactions": complete,
-        "Now": now,
+        "Now": seconds_pass(cluster),
         "EndTransactions": lambda step: tuple(map(ends, step.ends)),
     }
 
@@ -910,6 +927,28 @@ def test_unmarked_transaction_stays_proven_without_coordinator(done: str) -> Non
     assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
     (entry,) = cluster.newest().transactions
     assert (entry, cluster.newest().nonce) == (replace(cluster.named[0], proven=True), "mine")
+
+
+@pytest.mark.parametrize("logged", ["no marker", "ABORT of a later transaction"])
+@pytest.mark.parametrize("visible", [True, False])
+def test_unmarked_transaction_of_a_forgetful_coordinator_is_proven_by_readers(logged: str, visible: bool) -> None:
+    """A losing attempt takes the id before the driver decides again, so the coordinator knows only the attempt's transaction."""
+    cluster = Cluster(partitions=1)
+    without_marker(cluster)
+    del cluster.own["DescribeTransactions"]
+    (named,) = cluster.named
+    if logged != "no marker":
+        cluster.mark(replace(named.identity, producer_epoch=named.identity.producer_epoch + 2), MarkerType.ABORT)
+    if not visible:
+        cluster.own["AbortedTransactions"] = lambda step: dict.fromkeys(step.ranges, steps.Unseen.GONE)
+        expected = r"DECIDED_NOT_FINISHED\].*KAFKA-20734" if logged == "no marker" else r"UNRESOLVED\].*another marker"
+        with pytest.raises(DecisionPendingError, match=expected):
+            cluster.run(take_over(NEXT, 2))
+        return
+    for _ in range(2):
+        assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+    (entry,) = cluster.newest().transactions
+    assert entry == replace(named, proven=True)
 
 
 @pytest.mark.parametrize("failing", ["AppendInTransaction", "marker"])
@@ -963,20 +1002,73 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
 
 
 @pytest.mark.parametrize(
-    ("first_marker", "expected"),
-    [(True, r"UNRESOLVED\].*has its records from offset 100 on as committed"), (False, None)],
+    "logged", ["ABORT", "no marker", "ABORT of a later transaction", "its part record is another one"]
 )
-def test_rows_behind_blocked_readers_are_copied_only_if_aborted(first_marker: bool, expected: str | None) -> None:
-    """Compaction may leave the marker of a later transaction of the id as the witness, which proves nothing about the rows."""
-    cluster = Cluster(0, partitions=1)
-    cluster.own = {
-        "AbortedTransactions": lambda step: dict.fromkeys(step.ranges, steps.Unseen.HELD),
-        "AreCommitted": lambda step: (first_marker,) * len(step.written),
+@pytest.mark.parametrize("readers", ["pass", "are blocked"])
+@pytest.mark.parametrize(
+    "ends", [(True, True), (True, False), (True, None), (False, False), (False, None), (None, None)]
+)
+def test_what_all_data_topics_show_is_the_outcome(
+    logged: str, readers: str, ends: tuple[bool | None, bool | None]
+) -> None:
+    """A marker is missing in the commit log only, so the log shows no end, or that of a later transaction of the id (KAFKA-20734).
+
+    Compaction may leave the marker of a later transaction as the witness, which proves nothing about the rows either.
+    """
+    cluster = Cluster(partitions=1)
+    (named,) = cluster.named
+    ranges = (named.offsets[0], replace(named.offsets[0], partition=9))
+    entry = replace(named, offsets=ranges, rows=20)
+    cluster.found = replace(cluster.found, decision=replace(cluster.decision, transactions=(entry,)))
+    cluster.aborted.add(named.identity)  # its EndTxn is rejected
+    if logged == "ABORT":
+        cluster.mark(named.identity, MarkerType.ABORT)
+    elif logged.startswith("ABORT"):
+        cluster.mark(replace(named.identity, producer_epoch=named.identity.producer_epoch + 3), MarkerType.ABORT)
+    elif logged.startswith("its part"):
+        first = cluster.log[0]
+        assert isinstance(first, steps.ReadRecord)
+        cluster.log[0] = replace(first, producer_id=first.producer_id + 50)
+    cluster.first_offsets = {
+        ("t", part.partition): {named.identity.producer_id: (0, part.first_offset)} for part in ranges
     }
-    if expected is None:
-        settled, _ = cluster.finish()
-        assert settled.found.decision.copies == 1
-    else:
-        with pytest.raises(DecisionPendingError, match=expected):
+    listed = {True: (), False: ((named.identity.producer_id, ranges[0].first_offset),), None: steps.Unseen.HELD}
+    blocked = readers == "are blocked"
+    cluster.own = {
+        "Now": seconds_pass(cluster),
+        "AbortedTransactions": lambda step: {
+            part: ()
+            if part not in ranges
+            else steps.Unseen.HELD
+            if blocked and step.producer_ids
+            else listed[ends[ranges.index(part)]]
+            for part in step.ranges
+        },
+        "AreCommitted": lambda step: tuple(ends[ranges.index(part)] if blocked else None for _, part in step.written),
+    }
+    unproven = logged != "ABORT" and ends in ((False, None), (None, None))
+    if unproven or (True in ends and ends != (True, True)):
+        with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\]"):
             cluster.finish()
         assert len(cluster.records("decision")) == 1
+        return
+    settled, _ = cluster.finish()
+    (found,) = settled.found.decision.transactions
+    if ends == (True, True):
+        assert (settled.found.decision.copies, found) == (0, replace(entry, proven=True))
+        assert "is committed and visible, but a broker has omitted the marker" in "".join(cluster.warnings)
+    else:
+        assert settled.found.decision.copies == 1
+    assert len(cluster.records("decision")) == 2
+
+
+def test_witness_of_a_shorter_log_that_was_created_again_is_refused() -> None:
+    """The new log ends before the offset of the part record, so nothing of it would be read."""
+    cluster = Cluster(0, partitions=1)
+    moved = tuple(replace(each, part_offset=5_000) for each in cluster.named)
+    cluster.found = replace(
+        cluster.found, decision=replace(cluster.decision, transactions=moved), offset=5_001, log_id=cluster.log_id
+    )
+    cluster.log, cluster.log_id = [], uuid.uuid4()
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+        cluster.finish()

@@ -9,9 +9,9 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.settle import _sort_answers
+from kafka_eos_sink.commit.settle import _sort_results
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
-from kafka_eos_sink.commit.witnesses import ask_witnesses
+from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -44,13 +44,13 @@ def test_end_txn_responses_follow_the_reaction_table(code: ErrorCode) -> None:
     named = decision.transactions
     results = [EndResult(error=code.value)]
     if code is ErrorCode.NONE:
-        assert _sort_answers(decision, named, results) == ([*named], [])
+        assert _sort_results(decision, named, results) == ([*named], [])
     elif (EndTxnRequest, code) in REACTIONS and reaction(EndTxnRequest, code) is Reaction.UNKNOWN:
-        assert _sort_answers(decision, named, results) == ([], [*named])
+        assert _sort_results(decision, named, results) == ([], [*named])
     else:
         # Only a rejection with a row proves that the transaction is not open. Any other code leaves it to the next run.
         with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{code.name}"):
-            _sort_answers(decision, named, results)
+            _sort_results(decision, named, results)
 
 
 def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Outcome:
@@ -58,7 +58,7 @@ def witness(transaction_version: int, marker_epoch: int, kind: MarkerType) -> Ou
     decision = decided(transaction_version)
     (prepared,) = decision.transactions
     marker = Marker(offset=12, producer_id=10, producer_epoch=marker_epoch, type=kind)
-    procedure = ask_witnesses(LoggedDecision(decision, 20), [prepared], "nonce", 1_000)
+    procedure = outcomes_in_log(LoggedDecision(decision, 10), [prepared], "nonce", 1_000)
     answer: Any = None
     while True:
         try:
