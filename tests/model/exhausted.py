@@ -34,6 +34,9 @@ UNRESOLVABLE = frozenset(
 )
 """What a run may end with where something was broken that only a person can mend; it is loud and nothing is written twice."""
 
+HEALED = UNRESOLVABLE - {"UNRESOLVED"}
+"""Where the data topics prove what one missing marker leaves in doubt."""
+
 ONE: dict[str, Any] = {"rows": one_row}
 SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
@@ -44,7 +47,7 @@ NO_RESPONSES: dict[str, Any] = {
     "batches": 2,
     "attempts": 1,
     # What is visible stays proven, whatever responses are missing.
-    "loud": UNRESOLVABLE - {"UNRESOLVED"},
+    "loud": HEALED,
     "faults": faults(skip_marker=1, pause=2, unavailable=2),
     **ONE,
 }
@@ -76,7 +79,7 @@ EXHAUSTED = named(
             name="one driver, a missing marker",
             drivers=1,
             attempts=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, pause=1),
             **SOME,
         ),
@@ -85,7 +88,7 @@ EXHAUSTED = named(
             drivers=1,
             batches=2,
             attempts=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, pause=1),
             **SOME,
             **ONE,
@@ -96,7 +99,7 @@ EXHAUSTED = named(
             restart="failed",
             batches=2,
             attempts=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, pause=1, compact=1),
             **SOME,
             **ONE,
@@ -124,7 +127,7 @@ EXHAUSTED = named(
             name="a missing marker, a late attempt, sweeps",
             drivers=1,
             sweeps=True,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, speculate=1),
             **SOME,
             **ONE,
@@ -132,7 +135,7 @@ EXHAUSTED = named(
         Setting(
             name="a missing marker, a late attempt fails",
             drivers=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, speculate=1, unavailable=1),
             **SOME,
             **ONE,
@@ -140,7 +143,7 @@ EXHAUSTED = named(
         Setting(
             name="a missing marker, a late attempt, time",
             drivers=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, speculate=1, pause=1),
             **SOME,
             **ONE,
@@ -349,7 +352,7 @@ WALKED = named(
             drivers=3,
             batches=2,
             sweeps=True,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1),
         ),
         Setting(

@@ -147,14 +147,38 @@ def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
     return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
 
 
+def unproven_in_log(cluster: Cluster, write_id: str, query_id: str, version: int) -> tuple[str, int, int] | None:
+    """An entry of the newest decision of a batch that neither this decision nor its own COMMIT marker in the commit log proves.
+
+    Other proofs can go: coordinators forget, and topics have a retention.
+    """
+    batch = [
+        each
+        for each in decisions(cluster)
+        if (each.write_id, each.query_id, each.version) == (write_id, query_id, version)
+    ]
+    for name, entry in batch[-1].identities().items() if batch else ():
+        part = cluster.logs[LOG][entry["part_offset"]]
+        own = (
+            part_outcome(cluster, entry)
+            and isinstance(part, Data)
+            and _ended_by_its_own(cluster, entry["part_offset"], part)
+        )
+        if not own and not entry["proven"]:
+            return name
+    return None
+
+
 def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any]) -> bool | None:
     """Whether a named transaction is committed (True), aborted (False), or neither.
 
     From version 2 on its own end alone bumps its epoch by one. Its marker in the commit log can be omitted (KAFKA-20734), and a later
-    transaction's closes the part record then; so its markers in the data partitions and its coordinator count as well.
+    transaction's closes the part record then; so its markers in the data partitions and its coordinator count as well. Below version 2,
+    what became of all its rows counts.
     """
     if cluster.version < 2:
-        return part_outcome(cluster, entry)
+        rows = {kafka.outcomes(cluster, 1 + partition)[first] for _, partition, first, _ in entry["offsets"]}
+        return rows.pop() if len(rows) == 1 and None not in rows else part_outcome(cluster, entry)
     _, producer_id, epoch = name
     for partition, first in ((LOG, entry["part_offset"]), *((1 + each[1], each[2]) for each in entry["offsets"])):
         for each in cluster.logs[partition][first:]:

@@ -33,7 +33,7 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
 
 from . import performer
-from .exhausted import CALLS, NO_RESPONSES, UNRESOLVABLE
+from .exhausted import CALLS, HEALED, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -653,7 +653,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         setting=_small(
             "a later attempt under the lost one's id",
             attempts=2,
-            eager_markers=True,
+            # Where the data topics may be read, they prove what became of it.
+            may_read=False,
+            loud=frozenset({"LOST_PARTS"}),
             faults=faults(timeout=1, compact=1, speculate=1),
             **ONE_ROW,
         ),
@@ -779,11 +781,37 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(0,),
     ),
     Mutation(
+        name="the data topics not asked",
+        what="a late attempt ends in place of a missing marker: visible rows are copied, or need an operator",
+        edits=(
+            GOES_ON,
+            STAYS_OPEN,
+            Edit(
+                settle.settle,
+                "            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)\n",
+                "            outcomes = logged\n",
+            ),
+        ),
+        setting=_small(
+            "a late attempt's marker",
+            attempts=2,
+            drivers=2,
+            eager_markers=False,
+            loud=HEALED,
+            recover_from_every=3,
+            faults=faults(skip_marker=1, speculate=1),
+            **ONE_ROW,
+        ),
+        caught=("recovery: a further driver ends with UNRESOLVED", "at most once", "I2"),
+    ),
+    Mutation(
         name="a visible batch without marker not decided again",
         what="only a done record proves it, which can fail or be hidden by a late one, and the next batch erases the coordinator's proof",
         edits=(Edit(restore.finish, "if not settled.marked:", "if False:"),),
-        setting=Setting(name="a missing marker, no responses", recover_from_every=10, **NO_RESPONSES),
-        caught=("recovery: a further driver ends with UNRESOLVED",),
+        setting=_small(
+            "a missing marker", eager_markers=False, loud=UNRESOLVABLE, faults=faults(skip_marker=1, pause=1), **ONE_ROW
+        ),
+        caught=("I7",),
     ),
     Mutation(
         name="the call only in the done record",

@@ -483,7 +483,7 @@ class World:
         return self._spawn(state, (number, "task", driver.version, partition, attempt), (driver.plan,))
 
     def _check_committed(self, state: State, number: int, version: int, node: Node) -> None:
-        """I7: commit returned, so every row of the batch is visible (but for others who hold up its readers)."""
+        """I7: commit returned, so every row of the batch is visible (but for others who hold up its readers), and the log proves it."""
         key = (state.cluster, number, version)
         if key not in self._ended_well:
             setting = self.setting
@@ -491,7 +491,11 @@ class World:
             # Without Read and behind another's open transaction no request shows a missing marker: the driver only logs it.
             unseen = not setting.may_read and setting.foreign and setting.fault("skip_marker")
             if not unseen and not self._skips(state, number, version):
-                seen = invariants.committed_rows(self.clusters[state.cluster])
+                cluster = self.clusters[state.cluster]
+                seen = invariants.committed_rows(cluster)
+                batch = setting.write_id(number), setting.query_id(number), version
+                if (unproven := invariants.unproven_in_log(cluster, *batch)) is not None:
+                    wrong = f"I7: commit of batch {version} by driver {number} returned, but the log does not prove the end of {unproven}"
                 for rows in setting.rows(number, version):
                     for row in rows:
                         if ("row", setting.query_id(number), version, row) not in seen:
