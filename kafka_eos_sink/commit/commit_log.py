@@ -10,8 +10,9 @@ bytes become known entries. They raise nothing.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -44,6 +45,9 @@ MAX_RECORD_BYTES = 500_000
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
 """Limits of the sink's own batches, in all of its versions. Readers skip a larger batch."""
 
+_KEY = re.compile(rb'\["(?:barrier|done|decision|part)"(?:,"[^"\\]*(?:\\.[^"\\]*)*"){1,2}(?:,\d{1,10})?\]')
+_LARGEST_KEY_BYTES = 400_000
+"""Two strings of 32,767 bytes, the limit of a transactional id, each byte of which may take six in JSON."""
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _LARGEST = {
     "partition": 2**31 - 1,
@@ -79,6 +83,12 @@ def done_key(write_id: str, query_id: str) -> bytes:
 
 def barrier_key(write_id: str) -> bytes:
     return _dump(["barrier", write_id])
+
+
+@lru_cache(maxsize=256)
+def key_starts(write_id: str) -> tuple[bytes, ...]:
+    """Return how every key of a write id begins."""
+    return tuple(_dump([kind, write_id])[:-1] for kind in ("barrier", "done", "decision", "part"))
 
 
 def _value(fields: dict[str, Any]) -> bytes:
@@ -169,6 +179,9 @@ class LogKey:
 
 def parse_key(key: bytes) -> LogKey | None:
     """Parse the key of a record of the sink; return None for any other record."""
+    # A long array compresses to a few bytes, and parsing it takes a thousand times as long as this look.
+    if len(key) > _LARGEST_KEY_BYTES or not _KEY.fullmatch(key):
+        return None
     try:
         fields = json.loads(key)
         # Compaction compares bytes, so each key has one spelling only.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from kafka_eos_sink.commit.commit_log import FORMAT_VERSION, LogKey, parse_decision, parse_key, parse_value
+from kafka_eos_sink.commit.commit_log import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.prepared_transaction import Decision, plan_nonce
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import WriteRefusedError
@@ -221,7 +222,9 @@ class QueryState:
         return {rest[0]: records[-1] for (kind, *rest), records in self._records.items() if kind == "part"}
 
     def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
-        return next((record for record in self._of("part", partition) if record.offset == offset), None)
+        records = self._of("part", partition)
+        at = bisect_left(records, offset, key=lambda record: record.offset)
+        return records[at] if at < len(records) and records[at].offset == offset else None
 
     def newer_committed_part(self, partition: int, offset: int) -> bool:
         """Whether a newer record let compaction remove a committed part at ``offset``."""
@@ -287,8 +290,9 @@ class LogView:
         self.log_start_offset = log_start_offset
 
     def _add(self, entry: ReadRecord) -> None:
-        key = parse_key(entry.key)
-        if key is None or (self.write_id is not None and key.write_id != self.write_id):
+        is_own = self.write_id is None or entry.key.startswith(key_starts(self.write_id))
+        key = parse_key(entry.key) if is_own else None
+        if key is None:
             return
         value = None if entry.value is None else parse_value(key, entry.value)
         record = LoggedRecord(key, entry.offset, entry.producer_id, entry.producer_epoch, value)

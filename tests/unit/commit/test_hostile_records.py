@@ -264,6 +264,30 @@ def test_key_that_the_sink_never_writes_is_ignored(key: bytes) -> None:
     assert parse_key(key) is None
 
 
+@pytest.mark.parametrize(
+    ("write_id", "key"),
+    [
+        (W, b"[" + b"1," * 400_000 + b"1]"),
+        (None, b"[" + b"1," * 400_000 + b"1]"),
+        (W, part_record("another", Q, 0, 4, 7).key),
+        (None, b'["part","' + b"x" * 400_000 + b'","q",1]'),
+    ],
+    ids=["an array", "an array, all writes", "another write's", "too long, all writes"],
+)
+def test_keys_of_others_cost_a_reader_no_parsing(
+    monkeypatch: pytest.MonkeyPatch, write_id: str | None, key: bytes
+) -> None:
+    """They compress to a few bytes, so a small log of them held up every plan in its partition for minutes."""
+
+    def parse(text: bytes) -> None:
+        raise AssertionError(f"{len(text)} bytes of another program's were parsed")
+
+    monkeypatch.setattr(commit_log.json, "loads", parse)
+    view = LogView(write_id)
+    view.feed([ReadRecord(offset=0, producer_id=1, producer_epoch=0, transactional=False, key=key, value=b"{}")], 1, 0)
+    assert view.queries("part", "foreign") == ()
+
+
 def test_own_records_are_read() -> None:
     genuine = decision()
     records = [*decision_records(genuine), part_record(W, Q, 0, 4, 7), part_record(W, Q, 1, 4, -1)]
