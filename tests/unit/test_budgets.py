@@ -30,7 +30,9 @@ LINES = {
     # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125
     "cli": 3_084,
 }
-ALL_LINES = 28_240  # with the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,499 of them, is to be 3,500
+# With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,499 of
+# them, is to be 3,500.
+ALL_LINES = 28_240
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
