@@ -19,6 +19,8 @@ log = logging.getLogger(ROOT)
 
 AGAIN_AFTER_S = 60.0
 
+_KEPT = 1_000
+"""Warnings that are remembered: other programs choose the write ids in some of them."""
 _silent_until: dict[object, float] = {}
 """Until when (monotonic) not to warn, by the text of a warning or what it is about."""
 
@@ -71,6 +73,8 @@ def warn_once(warning: str, about: object = None) -> None:
         del _silent_until[each]
     if key not in _silent_until:
         _silent_until[key] = math.inf if about is None else now + AGAIN_AFTER_S
+        while len(_silent_until) > _KEPT:
+            del _silent_until[next(iter(_silent_until))]
         log.warning("kafka-eos: %s", printable(warning))
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from kafka_eos_sink.cli import console
@@ -130,11 +132,10 @@ class ClusterWatch:
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, None, console.TIMEOUT_MS))
         ours = tuple(state for state in states if state.transactional_id.startswith(self._prefix))
-        blockers = {where: blocking(states, where) for where in self._partitions(ours)}
+        blockers = blocking(states, self._partitions(ours))
         hidden: dict[TopicPartition, int] = {}
-        for topic in sorted({name for name, _ in blockers}):
-            where = [each for each in blockers if each[0] == topic]
-            hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, where))
+        for topic, where in groupby(sorted(blockers), itemgetter(0)):
+            hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)))
         blocked = tuple(
             BlockedPartition(
                 topic=each[0],
@@ -170,9 +171,15 @@ class ClusterWatch:
         return [(each, max(0, ends[each] - stable[each])) for each in where]
 
 
-def blocking(states: Iterable[TransactionState], where: TopicPartition) -> tuple[TransactionState, ...]:
-    """Return the transactions with rows in a partition, in the order of ``states``."""
-    return tuple(state for state in states if where in state.partitions)
+def blocking(
+    states: Iterable[TransactionState], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[TransactionState]]:
+    """Return the transactions with rows in each partition, in the order of ``states``."""
+    found: dict[TopicPartition, list[TransactionState]] = {where: [] for where in partitions}
+    for state in states:
+        for where in found.keys() & set(state.partitions):
+            found[where].append(state)
+    return found
 
 
 def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]) -> tuple[WriteLine, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.cli.cluster_view import BlockedPartition, ClusterView, ClusterWatch, WriteLine
     from kafka_eos_sink.protocol.messages import TransactionState
 
+T = TypeVar("T")
 _SHOWN = 10
 """Most rows of a table; the first ones need action first."""
 _WRITES = ("write id", "version", "state", "finished", "rows", "rows/s", "copied")
@@ -96,17 +97,18 @@ def _parts(found: ClusterView) -> Iterator[RenderableType]:
     yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {len(found.writes)} writes, {numbers}", "bold")
     for refused in found.not_read:
         yield _line(f"not shown: {refused}", "yellow")
-    yield from _table(_TRANSACTIONS, [_transaction(state, found) for state in found.transactions])
-    yield from _table(_BLOCKED, [_blocked(each) for each in found.blocked])
-    yield from _table(_WRITES, [_write(line, found.now_ms) for line in found.writes])
+    # Of thousands of rows, only those that are shown are built.
+    yield from _table(_TRANSACTIONS, found.transactions, lambda state: _transaction(state, found))
+    yield from _table(_BLOCKED, found.blocked, _blocked)
+    yield from _table(_WRITES, found.writes, lambda line: _write(line, found.now_ms))
 
 
-def _table(columns: Sequence[str], rows: Sequence[console.Row]) -> Iterator[RenderableType]:
+def _table(columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row]) -> Iterator[RenderableType]:
     if not rows:
         return
     right = ("age", "times out in", "hidden offsets", "version", "finished", "rows", "rows/s", "copied")
     yield Text()
-    yield console.table(columns, rows[:_SHOWN], right=right)
+    yield console.table(columns, map(row, rows[:_SHOWN]), right=right)
     if len(rows) > _SHOWN:
         yield _line(f"and {len(rows) - _SHOWN} more (--json)", "")
 

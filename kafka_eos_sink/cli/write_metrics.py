@@ -29,8 +29,10 @@ from kafka_eos_sink.runtime.commit_history import WriteState
 
 WRITE_IDS = 200
 """Values of the label ``write_id``; a write has about 120 series."""
+BLOCKED_PARTITIONS = 1_000
+"""Blocked partitions with series of their own; one transaction can block every partition of the cluster."""
 THE_REST = "*"
-"""The value that all write ids beyond them share."""
+"""The value that all write ids, and all blocked partitions, beyond them share."""
 CLIENT_WITHIN_S = 10.0
 """For how long a client may take over its request."""
 STALE_S = 300.0
@@ -213,9 +215,11 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     names = {write_id: _name(write_id) for write_id in found}
     known = set(names.values())
     kept = [name for name in before if name in known or name.endswith("/*") or not readable]
-    shown = set([name for name in dict.fromkeys([*kept, *names.values()]) if name != THE_REST][:WRITE_IDS])
+    # A value that only looks like that of random ids is kept last: no new write may lose its place to it.
+    first = [name for name in kept if name in known or not readable]
+    shown = set([name for name in dict.fromkeys([*first, *names.values(), *kept]) if name != THE_REST][:WRITE_IDS])
     bounded = {write_id: name if name in shown else THE_REST for write_id, name in names.items()}
-    return {**{name: name for name in kept}, **bounded}
+    return {**{name: name for name in kept if name in {*shown, THE_REST}}, **bounded}
 
 
 def _name(write_id: str) -> str:
@@ -288,11 +292,18 @@ def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
         put("open_transactions", number, name)
         put("open_transaction_age_seconds", _seconds(ages.get(name)), name)
         put("open_transaction_headroom_seconds", _seconds(left.get(name)), name)
-    for each in looked.view.blocked:
+    # Those of writes first: another program may block more partitions.
+    blocked = sorted(looked.view.blocked, key=lambda each: not looked.name(each.blocked_by[0]))
+    for each in blocked[:BLOCKED_PARTITIONS]:
         labels = peer_text(each.topic), str(each.partition), looked.name(each.blocked_by[0])
         put("blocked_partition_hidden_offsets", each.hidden_offsets, *labels)
         if each.since_ms >= 0:
             put("blocked_partition_age_seconds", _seconds(max(0, now_ms - each.since_ms)), *labels)
+    if rest := blocked[BLOCKED_PARTITIONS:]:
+        labels = THE_REST, THE_REST, THE_REST
+        put("blocked_partition_hidden_offsets", sum(each.hidden_offsets or 0 for each in rest), *labels)
+        oldest = min((each.since_ms for each in rest if each.since_ms >= 0), default=now_ms)
+        put("blocked_partition_age_seconds", _seconds(max(0, now_ms - oldest)), *labels)
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -7,12 +7,13 @@ the batches of those.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition, Isolation
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.protocol.record_reader import Record
 
@@ -45,19 +46,22 @@ class _Fetched:
     Args:
         where: The partition as topic-partition, for messages.
         first: The offset of the Fetch.
+        producers: As in `read_record_batches`.
 
     Raises:
         KafkaEosError: TOPIC_NOT_READ if the partition no longer holds the offset.
     """
 
-    def __init__(self, where: str, first: int, fetched: FetchedPartition) -> None:
+    def __init__(
+        self, where: str, first: int, fetched: FetchedPartition, producers: Container[ProducerIdAndEpoch] | None = None
+    ) -> None:
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise KafkaEosError(
                 "TOPIC_NOT_READ",
                 f"{where} no longer holds offset {first}: records were deleted, by retention or by hand, while they were read; "
                 "read the topic again from its start",
             )
-        self._where, self._first, self._fetched = where, first, fetched
+        self._where, self._first, self._fetched, self._producers = where, first, fetched, producers
         self.next_offset = first
 
     def __iter__(self) -> Iterator[RecordBatch]:
@@ -67,7 +71,7 @@ class _Fetched:
     def _passed(self) -> Iterator[RecordBatch]:
         # One batch at a time: small batches in the log can be large in memory.
         last = None
-        for batch in read_record_batches(self._fetched.records or b""):
+        for batch in read_record_batches(self._fetched.records or b"", producers=self._producers):
             last = batch.last_offset
             yield batch
         if last is not None:
@@ -78,23 +82,27 @@ class _Fetched:
             self.next_offset = last + 1
 
 
-def read_committed(admin: Admin, topic: str, partition: int, first: int, end: int) -> Iterator[RecordBatch]:
+def read_committed(
+    admin: Admin, where: TopicPartition, first: int, end: int, producers: Container[ProducerIdAndEpoch] | None = None
+) -> Iterator[RecordBatch]:
     """Yield the batches that a consumer sees between two offsets.
 
     The first and the last batch may hold records outside of these offsets.
 
     Args:
         end: Exclusive, and at most the last stable offset.
+        producers: As in `read_record_batches`.
 
     Raises:
         KafkaEosError: TOPIC_NOT_READ if records are deleted while they are read.
         BrokerUnavailableError: TOPIC_NOT_READ if no record arrives for a minute.
         AuthorizationError, BrokerRefusedError, ProtocolError.
     """
-    where = f"{topic}-{partition}"
+    name = f"{where[0]}-{where[1]}"
     give_up_at = admin.client.clock() + _PATIENCE_MS
     while first < end:
-        fetched = _Fetched(where, first, admin.fetch((topic, partition), first, give_up_at, max_bytes=_FETCH_BYTES))
+        response = admin.fetch(where, first, give_up_at, max_bytes=_FETCH_BYTES)
+        fetched = _Fetched(name, first, response, producers)
         yield from fetched
         if fetched.next_offset > first:
             first = fetched.next_offset
@@ -102,7 +110,7 @@ def read_committed(admin: Admin, topic: str, partition: int, first: int, end: in
         elif admin.client.clock() >= give_up_at:
             raise BrokerUnavailableError(
                 "TOPIC_NOT_READ",
-                f"{where} returned no record from offset {first} for {_PATIENCE_MS // 1_000} s, although records up to offset "
+                f"{name} returned no record from offset {first} for {_PATIENCE_MS // 1_000} s, although records up to offset "
                 f"{end - 1} are stable; check its leader",
             )
 

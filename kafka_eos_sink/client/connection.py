@@ -30,13 +30,30 @@ from kafka_eos_sink import __version__
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, MissingApiError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
-from kafka_eos_sink.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, FetchRequest
+from kafka_eos_sink.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
+)
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-MAX_FETCH_FRAME_BYTES = 100 * 1024 * 1024  # a leader returns the first batch whatever its size
+MAX_LARGE_FRAME_BYTES = 100 * 1024 * 1024
+LARGE_RESPONSES = (
+    FetchRequest,
+    ListTransactionsRequest,
+    FindCoordinatorRequest,
+    DescribeTransactionsRequest,
+    DescribeProducersRequest,
+)
+"""Their size is the choice of other programs: a leader returns the first batch whatever its size, a transactional id can take 32 KiB,
+and each producer id of a day an entry."""
 # Before authentication, a few bytes from a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 _NAMES_AT_MOST = 5
@@ -331,10 +348,10 @@ class Connection:
         return pending
 
     def _next_frame(self) -> memoryview | None:
-        """Return the next frame; only the response to a Fetch, which carries records, may be large."""
+        """Return the next frame; only `LARGE_RESPONSES` may be large."""
         if self.is_established:
-            fetches = self._in_flight and isinstance(self._in_flight[0].request, FetchRequest)
-            self._frames.max_frame_bytes = MAX_FETCH_FRAME_BYTES if fetches else MAX_FRAME_BYTES
+            is_large = self._in_flight and isinstance(self._in_flight[0].request, LARGE_RESPONSES)
+            self._frames.max_frame_bytes = MAX_LARGE_FRAME_BYTES if is_large else MAX_FRAME_BYTES
         return self._frames.next_frame()
 
     def _decode(self, pending: PendingRequest, frame: memoryview) -> Any:

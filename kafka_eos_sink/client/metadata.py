@@ -132,6 +132,12 @@ class MetadataUpdater:
                 wanted.last_wanted_at = now
                 wanted.allow_auto_creation |= allow_auto_creation
 
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Request these topics no more, until `want_topics` names them again."""
+        for topic in topics:
+            self._wanted.pop(topic, None)
+            self._never_requested.discard(topic)
+
     def request_update(self) -> int:
         """Make a request due as soon as the backoff since the last response has passed.
 

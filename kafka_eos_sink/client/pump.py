@@ -71,6 +71,10 @@ class Pump:
         """
         self._updater.want_topics(topics, self.clock(), allow_auto_creation=allow_auto_creation)
 
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Request metadata of these topics no more."""
+        self._updater.forget_topics(topics)
+
     def request_metadata_update(self) -> None:
         """Request fresh metadata, as soon as the backoff since the last response has passed."""
         self._updater.request_update()

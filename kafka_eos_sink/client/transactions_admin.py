@@ -10,7 +10,7 @@ from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.reactions import RETRIES, refusal
@@ -241,6 +241,6 @@ def _require_known_states(response: m.ListTransactionsResponse, node_id: int) ->
     if response.unknown_state_filters:
         raise BrokerRefusedError(
             "BROKER_REFUSED",
-            f"broker {node_id} does not know the transaction states {', '.join(response.unknown_state_filters)} of the filter "
+            f"broker {node_id} does not know the transaction states {peer_text(', '.join(response.unknown_state_filters))} of the filter "
             "of ListTransactions",
         )

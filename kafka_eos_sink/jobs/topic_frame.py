@@ -153,7 +153,7 @@ def _read_with_client(
 
 def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
-    for batch in read_committed(admin, topic, offsets.partition, offsets.first, offsets.last_stable):
+    for batch in read_committed(admin, (topic, offsets.partition), offsets.first, offsets.last_stable):
         rows += (
             {
                 "key": record.key,

@@ -21,6 +21,9 @@ from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
 from kafka_eos_sink.protocol.record_columns import null_header_keys, record_sizes
 
+NAMES_AT_ONCE = 10_000
+"""Topics of one look-up. The response takes up to 280 bytes for each missing one, and must fit into a frame."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
@@ -70,7 +73,10 @@ def checked_rows(
     good: list[TopicRows] = []
     bad: list[BadRows] = []
     groups = list(_by_topic(rows, row_numbers))
-    resolved = topics.resolve([name for name, _, _ in groups if name is not None])
+    names = [name for name, _, _ in groups if name is not None]
+    resolved: dict[str, TopicPartitions | TopicProblem] = {}
+    for at in range(0, len(names), NAMES_AT_ONCE):
+        resolved |= topics.resolve(names[at : at + NAMES_AT_ONCE])
     for name, group, numbers in groups:
         if name is None:
             bad.append(BadRows("NULL_TOPIC", "has no topic", None, group, numbers))

@@ -81,6 +81,9 @@ class TopicDirectory:
                 )
             if not silent and waited_ms >= self._patience_ms:
                 self._patience_ms -= waited_ms
+                # Rows can name any number of missing topics. The client would request all of them together with the known ones, and
+                # could not read the response.
+                self._client.forget_topics(missing)
                 reason = f"did not appear in the cluster's metadata in {waited_ms} ms; create it, or correct the name"
                 return found | invalid | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}
             self._await_metadata(started + self._max_block_ms)

@@ -7,12 +7,13 @@ records, compressed as a whole. The reader rejects batches of magic 0 and 1 (bef
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
 from kafka_eos_sink.protocol.crc import crc32c
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 from kafka_eos_sink.protocol.record_reader import BatchHeader, Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
@@ -179,15 +180,25 @@ class RecordBatch:
     control_records: tuple[ControlRecord, ...] = ()
 
 
-def read_record_batches(data: Buffer, *, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[RecordBatch]:
+def read_record_batches(
+    data: Buffer,
+    *,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    producers: Container[ProducerIdAndEpoch] | None = None,
+) -> Iterator[RecordBatch]:
     """Read the batches of a Fetch response or of a log segment, one at a time.
+
+    Args:
+        producers: Batches of others come without their records, which may be large or unreadable; None for all.
 
     Raises:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or a batch with more than
             ``max_decompressed_bytes`` of records.
     """
     for view in _batches(data):
-        yield _read_batch(view, _read_header(view), max_decompressed_bytes)
+        header = _read_header(view)
+        is_read = producers is None or (header.producer_id, header.producer_epoch) in producers
+        yield _read_batch(view, header, max_decompressed_bytes, with_records=is_read)
 
 
 def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
@@ -305,13 +316,15 @@ def _codec_of(header: BatchHeader) -> Codec:
         ) from None
 
 
-def _read_batch(view: memoryview, header: BatchHeader, max_bytes: int, with_headers: bool = True) -> RecordBatch:
+def _read_batch(
+    view: memoryview, header: BatchHeader, max_bytes: int, *, with_headers: bool = True, with_records: bool = True
+) -> RecordBatch:
     """Read the records of a batch, at most ``max_bytes`` of them."""
     where = f"the batch at offset {header.base_offset}"
     log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
     records: tuple[Record, ...] = ()
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
-    if header.record_count or len(view) > BATCH_OVERHEAD:
+    if with_records and (header.record_count or len(view) > BATCH_OVERHEAD):
         section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], max_bytes)
         fixed = header.max_timestamp if log_append_time else None
         try:

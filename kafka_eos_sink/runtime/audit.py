@@ -148,8 +148,9 @@ def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]
     return sum(
         # DeleteRecords can end within a batch, which the broker then returns whole.
         sum(first <= record.offset < end for record in batch.records)
-        for batch in read_committed(admin, part.topic, part.partition, first, end)
-        if (batch.producer_id, batch.producer_epoch) in producers
+        for batch in read_committed(admin, (part.topic, part.partition), first, end, producers)
+        # Outside a transaction, every program may use the ids of these producers.
+        if batch.transactional
     )
 
 

@@ -143,12 +143,18 @@ class BatchRecord:
         )
 
 
-def parse_record(key: bytes | None, value: bytes | None) -> BatchRecord | None:
-    """Parse a record of the history; return None for anything that the sink did not write."""
+def parse_record(key: bytes | None, value: bytes | None, *, with_ranges: bool = True) -> BatchRecord | None:
+    """Parse a record of the history; return None for anything that the sink did not write.
+
+    Args:
+        with_ranges: Whether to parse offsets and producers, which take nine tenths of the time.
+    """
     try:
         fields = json.loads(value or b"")
         if type(fields["format"]) is not int or fields["format"] != FORMAT:
             return None
+        if not with_ranges:
+            fields |= {"offsets": [], "producers": []}
         found: BatchRecord = typed(BatchRecord, fields)
         return found if found.write_id.encode() == key and found.finished_ms >= 0 else None
     except UNREADABLE:

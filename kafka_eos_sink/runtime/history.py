@@ -24,6 +24,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.record_batch import read_each_batch
+from kafka_eos_sink.protocol.record_reader import Record
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of
@@ -39,8 +40,10 @@ AGAIN_AFTER_S = 60.0
 """Pause after a failure, so that not every micro-batch waits."""
 WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
-LONGEST_ID = 32_767
-"""Characters; Kafka's protocol has no longer transactional id."""
+LONGEST_ID = 1_000
+"""Characters. Kafka allows 32,767, and two such ids in each record of a window take 500 MB."""
+TAIL_PARSES_MS = 5_000
+"""For how long a reading of the tail parses. A record can be 200 bytes in the log, 1 MiB in memory, and take 30 ms."""
 
 _not_before: dict[tuple[ClientConfig, str], float] = {}
 _partitions: dict[tuple[ClientConfig, str], int] = {}
@@ -132,9 +135,10 @@ def read_history(
         # From the end, because the topic may hold the batches of a month.
         while end > start and len(newest) < limit:
             begin = max(start, end - WINDOW)
-            records = _between(admin, each, begin, end, write_id.encode(), deadline)
+            found_here = _between(admin, each, begin, end, write_id.encode(), deadline)
+            parsed = filter(None, (parse_record(one.key, one.value) for one in found_here))
             # Of others' records under this key, however large, not more than these are kept at once.
-            window = deque((record for record in records if version in (None, record.version)), maxlen=limit)
+            window = deque((record for record in parsed if version in (None, record.version)), maxlen=limit)
             newest.extendleft(reversed(window))
             end = begin
         found += newest
@@ -163,17 +167,21 @@ class HistoryTail:
             self._next.clear()
             self._records.clear()
         self._topic_id = topic.topic_id
+        parsed_ms = 0
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
-            # Everybody with Write on the topic fills this memory: a burst counts up to WINDOW offsets, and ids are short.
+            # Everybody with Write on the topic takes this memory and time: a burst counts up to WINDOW offsets, ids are short, and
+            # what is not parsed in time is skipped.
             begin = max(start, self._next.get(where, 0), end - WINDOW)
-            records = _between(self._admin, where, begin, end, None, deadline)
-            read = [
-                replace(record, offsets=(), producers=(), user_metadata=None, application_id=None)
-                for record in records
-                if len(record.write_id) <= LONGEST_ID and len(record.query_id) <= LONGEST_ID
-            ]
-            self._records.extendleft(read)
-            self._appended.extend(read)
+            for one in _between(self._admin, where, begin, end, None, deadline):
+                if parsed_ms > TAIL_PARSES_MS:
+                    break
+                began = self._admin.client.clock()
+                record = parse_record(one.key, one.value, with_ranges=False)
+                parsed_ms += self._admin.client.clock() - began
+                if record is not None and max(len(record.write_id), len(record.query_id)) <= LONGEST_ID:
+                    kept = replace(record, user_metadata=None, application_id=None)
+                    self._records.appendleft(kept)
+                    self._appended.append(kept)
             self._next[where] = end
         return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
 
@@ -194,7 +202,7 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
 
 def _between(
     admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, deadline: int
-) -> Iterator[BatchRecord]:
+) -> Iterator[Record]:
     """Yield the records with a key, or with any, in a range of offsets."""
     while first < end:
         if admin.client.clock() > deadline:
@@ -206,11 +214,11 @@ def _between(
             break  # Retention removed the range while it was read.
         limits = {"max_bytes": LARGEST_BATCH_BYTES, "max_records": LARGEST_BATCH_RECORDS}
         for header, batch in read_each_batch(fetched.records or b"", **limits):
+            # Also here: one Fetch returns thousands of batches that are small in the log and large in memory.
+            if admin.client.clock() > deadline:
+                break
             first = max(first, header.last_offset + 1)
             if isinstance(batch, ProtocolError) or batch.control:
                 continue
             # Others may write to the topic. Their records are neither parsed nor kept.
-            for one in batch.records:
-                record = parse_record(one.key, one.value) if one.offset < end and key in (None, one.key) else None
-                if record is not None:
-                    yield record
+            yield from (one for one in batch.records if one.offset < end and key in (None, one.key))

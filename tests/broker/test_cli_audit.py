@@ -17,6 +17,7 @@ from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, writ
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.history import read_history
 from kafka_testing import (
@@ -163,6 +164,24 @@ def test_rows_of_others_between_do_not_count(any_kafka: EmbeddedKafka, capsys: p
     assert len(visible) == 2 * ROWS + 1
     # The rows of the lost attempt lie between, too.
     assert len(offsets) > 3 * ROWS
+
+
+def test_unreadable_rows_of_others_between_do_not_count(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any program with Write on the topic could make every audit of it fail."""
+    given = settings_of(any_kafka, partitions=1)
+    plan = session.plan(given)
+    first = attempt(given, plan, 0)
+    settings = {"bootstrap.servers": any_kafka.bootstrap_servers, "compression.type": "zstd"}
+    bomb = confluent_kafka.Producer({**settings, "message.max.bytes": 100_000_000})
+    bomb.produce(given.topic or "", bytes(MAX_DECOMPRESSED_BYTES))
+    assert bomb.flush(60) == 0
+    session.commit(given, plan, [first, attempt(given, plan, 1)])
+    (found,) = audited(given, capsys)
+    assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
+    (part,) = found["partitions"]
+    assert part["last_offset"] - part["first_offset"] >= 2 * ROWS
 
 
 def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_read_committed_matches_other_clients(
         (end,) = admin.list_offsets([(topic, 0)], monotonic_ms() + 60_000, isolation="read_committed").values()
         found = [
             (record.offset, record.timestamp, record.key, record.value, record.headers)
-            for batch in read_committed(admin, topic, 0, 0, end)
+            for batch in read_committed(admin, (topic, 0), 0, end)
             for record in batch.records
         ]
     assert len(found) == 200 * 6
@@ -72,16 +72,16 @@ def test_read_may_start_at_any_offset(kafka: EmbeddedKafka) -> None:
     write(kafka.bootstrap_servers, topic, "cac", records=50)
     with connected(kafka.bootstrap_servers) as admin:
         (end,) = admin.list_offsets([(topic, 0)], monotonic_ms() + 60_000, isolation="read_committed").values()
-        whole = [record for batch in read_committed(admin, topic, 0, 0, end) for record in batch.records]
+        whole = [record for batch in read_committed(admin, (topic, 0), 0, end) for record in batch.records]
         for first in range(0, end, 7):
             found = [
                 record
-                for batch in read_committed(admin, topic, 0, first, end)
+                for batch in read_committed(admin, (topic, 0), first, end)
                 for record in batch.records
                 if record.offset >= first
             ]
             assert found == [record for record in whole if record.offset >= first]
-        assert list(read_committed(admin, topic, 0, end, end)) == []
+        assert list(read_committed(admin, (topic, 0), end, end)) == []
 
 
 def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
@@ -92,6 +92,6 @@ def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
     deleted.result(60)
     with connected(kafka.bootstrap_servers) as admin:
         with pytest.raises(KafkaEosError, match=r"TOPIC_NOT_READ\] .*-0 no longer holds offset 5"):
-            list(read_committed(admin, topic, 0, 5, 51))
-        (rest,) = [batch.records for batch in read_committed(admin, topic, 0, 30, 51) if batch.last_offset >= 40]
+            list(read_committed(admin, (topic, 0), 5, 51))
+        (rest,) = [batch.records for batch in read_committed(admin, (topic, 0), 30, 51) if batch.last_offset >= 40]
         assert rest[-1].value == b"c0-49"

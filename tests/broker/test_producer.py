@@ -477,6 +477,22 @@ def test_bad_rows_reach_dead_letter_topic_in_same_transaction(
     assert letters[5]["kafka-eos.partition"] == b"7"
 
 
+def test_many_missing_topics_hide_no_known_one(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response about all topics that rows have ever named would not fit into a frame."""
+    monkeypatch.setattr("kafka_eos_sink.client.connection.MAX_FRAME_BYTES", 300_000)
+    topic, dlq = create_topic(any_kafka.bootstrap_servers), create_topic(any_kafka.bootstrap_servers)
+    producer = started(dead_letter_topic=dlq, max_block_ms=2_000)
+    for slab in range(4):
+        names = [topic, *(f"missing-{slab}-{number}-".ljust(249, "x") for number in range(500))]
+        producer.write(rows(pa.array(names, pa.string()), 501 * slab, 501))
+        producer.flush()
+    commit(client, producer)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 4
+    assert len(read_committed(any_kafka.bootstrap_servers, dlq)) == 2_000
+
+
 def test_row_for_a_topic_of_the_sink_is_named_or_a_dead_letter(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:

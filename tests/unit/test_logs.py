@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kafka_eos_sink.logs import VARIABLE, warn_once
+from kafka_eos_sink.logs import _KEPT, VARIABLE, _silent_until, warn_once
 
 PROGRAM = """
 import logging, os, kafka_eos_sink
@@ -35,6 +35,15 @@ def test_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         "kafka-eos: only once, please",
         "kafka-eos: 100 % of another",
     ]
+
+
+def test_warnings_about_many_write_ids_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    """Other programs choose the write ids, so neither memory nor time may grow with their number."""
+    for number in range(3 * _KEPT):
+        warn_once("somebody", about=number)
+    assert len(_silent_until) == _KEPT
+    warn_once("somebody", about=3 * _KEPT - 1)
+    assert len(caplog.records) == 3 * _KEPT
 
 
 def test_without_variable_only_warnings_are_shown() -> None:

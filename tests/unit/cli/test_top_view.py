@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from rich.console import Console
@@ -162,7 +163,21 @@ def test_writes_that_have_not_ended_stand_first() -> None:
 def test_partition_is_blocked_by_all_its_transactions_in_order() -> None:
     topics = (TransactionState.Topic(topic="payments", partitions=(0,)),)
     states = (transaction("b"), transaction("a", topics=topics), transaction("c"))
-    assert [state.transactional_id for state in blocking(states, ("orders", 2))] == ["b", "c"]
+    found = blocking(states, [("orders", 2), ("orders", 1)])
+    assert [state.transactional_id for state in found["orders", 2]] == ["b", "c"]
+    assert found["orders", 1] == []
+
+
+def test_transactions_in_20000_partitions_take_no_minute() -> None:
+    topics = (TransactionState.Topic(topic="orders", partitions=tuple(range(20_000))),)
+    many = transaction("many", topics=topics)
+    began = time.monotonic()
+    found = blocking([many], many.partitions)
+    assert len(found) == 20_000
+    each = tuple(blocked("many", partition=at) for at in range(20_000))
+    text = shown(ClusterView(now_ms=NOW, transactions=(transaction("w.0.0"),) * 20_000, blocked=each))
+    assert "and 19990 more" in text
+    assert time.monotonic() - began < 10
 
 
 def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:

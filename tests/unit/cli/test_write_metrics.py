@@ -229,6 +229,29 @@ def test_write_ids_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPat
     assert write_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
 
 
+def test_forged_value_of_random_ids_displaces_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+    forged = view([write("x/*"), write("y/*")])
+    found = after(forged, view(), view([write()]))
+    assert write_ids(found) == {"x/*", "w"}
+
+
+def test_blocked_partitions_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "BLOCKED_PARTITIONS", 2)
+    now = now_ms()
+    foreign = [blocked("another program", partition=at, since_ms=now - 90_000) for at in range(3)]
+    ours = blocked("w.0.0", partition=9, since_ms=now - 30_000)
+    unknown = blocked("another program", partition=5, hidden_offsets=None, since_ms=-1)
+    found = after(view([write()], blocked=(*foreign, unknown, ours)))
+    name, orders = "blocked_partition_hidden_offsets", {"topic": "orders"}
+    assert value(found, name, **orders, partition="9", write_id="w") == 40
+    assert value(found, name, **orders, partition="0", write_id="") == 40
+    assert len([each for each, _ in found if each == f"kafka_eos_{name}"]) == 3
+    rest = dict.fromkeys(("topic", "partition", "write_id"), THE_REST)
+    assert value(found, name, **rest) == 80
+    assert value(found, "blocked_partition_age_seconds", **rest) == pytest.approx(90, abs=5)
+
+
 def test_hostile_texts_are_printable_and_single_series() -> None:
     ids = [EVIL, EVIL.replace("\x07", "\x08"), 'quote" back\\slash', "\ud800", "long" * 5_000]
     found = after(

@@ -120,7 +120,7 @@ def test_batch_that_is_large_in_memory_is_rejected() -> None:
     def visible(data: bytes) -> list[RecordBatch]:
         fetched = SimpleNamespace(error_code=0, records=data, aborted_transactions=())
         admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), fetch=lambda *_, **__: fetched)
-        return list(read_committed(admin, "topic", 0, 0, 1))  # type: ignore[arg-type]
+        return list(read_committed(admin, ("topic", 0), 0, 1))  # type: ignore[arg-type]
 
     assert [len(record.value or b"") for each in visible(fits) for record in each.records] == [sizes[0]]
     with pytest.raises(ProtocolError, match="more than the limit"):

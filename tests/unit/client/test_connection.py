@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import (
-    MAX_FETCH_FRAME_BYTES,
     MAX_FRAME_BYTES,
     MAX_FRAME_BYTES_BEFORE_READY,
+    MAX_LARGE_FRAME_BYTES,
     Completion,
     Connection,
     ConnectionReady,
@@ -24,15 +24,19 @@ from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
 from kafka_eos_sink.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     EndTxnResponse,
     FetchRequest,
+    FindCoordinatorRequest,
+    ListTransactionsRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kafka_eos_sink.protocol.schema import encode
+from kafka_eos_sink.protocol.schema import Request, encode
 
 UNSUPPORTED_VERSION = 35
 
@@ -210,13 +214,23 @@ def test_frame_size_is_limited_before_connection_is_ready() -> None:
     assert events(ready_connection(), size) == []
 
 
-def test_only_the_response_to_a_fetch_may_be_large() -> None:
-    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=())
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=()), 12),
+        (ListTransactionsRequest(), 1),
+        (FindCoordinatorRequest(key_type=1, coordinator_keys=()), 4),
+        (DescribeTransactionsRequest(transactional_ids=()), 0),
+        (DescribeProducersRequest(topics=()), 0),
+    ],
+)
+def test_only_records_and_ids_of_others_may_be_large(request_: Request[Any], version: int) -> None:
     peer = connection()
-    offered = ApiVersionsResponse.ApiVersion(api_key=1, min_version=12, max_version=12)
+    api_key = request_.API_KEY
+    offered = ApiVersionsResponse.ApiVersion(api_key=api_key, min_version=version, max_version=version)
     assert events(peer, api_versions(api_keys=(offered,))) == [ConnectionReady()]
-    peer.send(fetch, now=0, timeout_ms=1_000)
-    assert events(peer, struct.pack(">i", MAX_FETCH_FRAME_BYTES)) == []
+    peer.send(request_, now=0, timeout_ms=1_000)
+    assert events(peer, struct.pack(">i", MAX_LARGE_FRAME_BYTES)) == []
     other = ready_connection()
     send(other)
     with pytest.raises(ProtocolError, match=f"at most {MAX_FRAME_BYTES} are allowed"):

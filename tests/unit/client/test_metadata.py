@@ -234,6 +234,17 @@ def test_idle_topic_is_dropped() -> None:
     assert set(made.snapshot.topics) == {"u"}
 
 
+def test_forgotten_topic_is_requested_no_more() -> None:
+    made = updater(("t", "u"))
+    exchange(made, answer(topic("t"), topic("u")), 0)
+    made.want_topics(["new"], 0)
+    made.forget_topics(["u", "new", "never wanted"])
+    assert names(exchange(made, answer(topic("t")), 1_000)) == ["t"]
+    assert set(made.snapshot.topics) == {"t"}
+    made.want_topics(["u"], 1_000)
+    assert names(exchange(made, answer(topic("t"), topic("u")), 1_100)) == ["t", "u"]
+
+
 def test_auto_creation_is_allowed_only_for_its_topics() -> None:
     made = updater(("log",))
     made.want_topics(["data"], 0, allow_auto_creation=True)

@@ -31,8 +31,10 @@ class Topics:
 
     def __init__(self) -> None:
         self.looked_again = 0
+        self.at_once: list[int] = []
 
     def resolve(self, names: list[str]) -> dict[str, Any]:
+        self.at_once.append(len(names))
         unknown = TopicProblem(code="UNKNOWN_TOPIC", reason="is not known")
         return {name: topic(2) if name == "t" else unknown for name in names}
 
@@ -217,3 +219,15 @@ def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
     assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
     assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
     assert int(record_sizes(pieces[0].columns).max()) < 1_300
+
+
+def test_many_topics_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look-up of 60,000 missing topics has a response that is larger than a frame."""
+    monkeypatch.setattr("kafka_eos_sink.producer.row_checks.NAMES_AT_ONCE", 2)
+    topics, names = Topics(), ["a", "b", "t", None, "c", "d"]
+    config = ProducerConfig(dead_letter_topic="letters")
+    given = rows([b"v"] * len(names), names)
+    good, bad = checked_rows(given, np.arange(len(names)), topics, config)  # type: ignore[arg-type]
+    assert topics.at_once == [2, 2, 1]
+    assert [int(each.row_numbers[0]) for each in good] == [2]
+    assert sorted(int(each.row_numbers[0]) for each in bad) == [0, 1, 3, 4, 5]

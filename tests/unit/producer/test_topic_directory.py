@@ -40,6 +40,9 @@ class Cluster:
         assert allow_auto_creation
         self.wanted += names
 
+    def forget_topics(self, names: list[str]) -> None:
+        self.wanted = [name for name in self.wanted if name not in names]
+
     def request_metadata_update(self) -> None:
         if self.responds:
             names = set(self.wanted) - self.metadata.topics.keys() | self.missing
@@ -70,6 +73,15 @@ def test_missing_topic_is_a_problem_once_a_broker_has_responded() -> None:
 def test_silent_brokers_fail_the_task_and_make_no_dead_letters() -> None:
     with pytest.raises(BrokerUnavailableError, match=r"REQUEST_DEADLINE\].*topic orders"):
         directory(Cluster(responds=False)).resolve(["t", "orders"])
+
+
+def test_missing_topics_are_requested_no_more() -> None:
+    """With 60,000 of them, the response about all topics was larger than a frame, and the job failed."""
+    cluster = Cluster(responds=True)
+    topics = directory(cluster)
+    for number in range(3):
+        topics.resolve(["t", f"missing-{number}"])
+    assert set(cluster.wanted) == {"t"}
 
 
 def test_many_missing_topics_wait_max_block_ms_once() -> None:

@@ -323,6 +323,15 @@ def test_decompression_limit_holds_for_each_batch() -> None:
         read_all(small * 3, max_decompressed_bytes=len(records) - 1)
 
 
+def test_records_of_other_producers_are_not_read() -> None:
+    unreadable = batch(b"\xff" * 9, 1)
+    own = sealed(encode_rows([(b"key", None, ())], 1), producer_id=7, producer_epoch=2)
+    other, read = read_record_batches(unreadable + own, producers={(7, 2)})
+    assert (other.records, [record.key for record in read.records]) == ((), [b"key"])
+    with pytest.raises(ProtocolError):
+        read_all(unreadable)
+
+
 def test_records_and_headers_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_eos_sink.protocol.record_reader.MAX_OBJECTS", 10)
     for rows, fits in (([8], True), ([9], True), ([10], False), ([4, 4], True), ([5, 4], False)):

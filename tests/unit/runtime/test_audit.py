@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kafka_eos_sink.cli.audit_page import page
-from kafka_eos_sink.runtime.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _visible
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_eos_sink.runtime.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _rows, _visible
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
 RECORD = BatchRecord(write_id="w", query_id="batch", version=3, finished_ms=0, rows=100, transactions=2)
@@ -73,6 +76,18 @@ def test_offsets_before_start_or_behind_open_transaction_hide(
 ) -> None:
     found = _visible(PART, start, stable, end)
     assert (found.hidden, found.reason) == (hidden, reason)
+
+
+def test_rows_outside_a_transaction_do_not_count() -> None:
+    """A program with Write on the topic may use any producer id there, to hide that rows are missing."""
+    block, log = encode_rows([(b"key", b"value", ())], 1), b""
+    for offset, transactional in enumerate((True, False)):
+        header, records = seal(block, producer_id=7, producer_epoch=2, base_sequence=0, transactional=transactional)
+        log += offset.to_bytes(8, "big") + bytes(header[8:]) + bytes(records)
+    fetched = SimpleNamespace(error_code=0, records=log, aborted_transactions=())
+    admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), fetch=lambda *_, **__: fetched)
+    part = OffsetRange(topic="orders", partition=0, first_offset=0, last_offset=1)
+    assert _rows(cast(Any, admin), part, {(7, 2)}, 0, 2) == 1
 
 
 class Elements(HTMLParser):

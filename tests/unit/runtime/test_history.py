@@ -12,9 +12,10 @@ import pytest
 
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.history import WINDOW, HistoryTail, read_history
+from kafka_eos_sink.runtime.history import TAIL_PARSES_MS, WINDOW, HistoryTail, read_history
 
 COUNT, RANGES = 60, 2_000
 LARGE = BatchRecord(
@@ -80,9 +81,9 @@ def test_live_view_keeps_no_offsets_of_records(peak: Any) -> None:
 class Burst(Topic):
     """A history topic whose end jumps, with ids that no transaction can have."""
 
-    def __init__(self, ids: int) -> None:
+    def __init__(self, ids: int, letter: str = "q") -> None:
         self.end, self.fetched = COUNT, 0
-        value = replace(LARGE, offsets=(), query_id="q" * ids, application_id="a" * ids, finished_ms=1).encoded()
+        value = replace(LARGE, offsets=(), query_id=letter * ids, application_id="a" * ids, finished_ms=1).encoded()
         self.block = encode_rows([(b"w", value, ())], 1_000)
 
     def list_offsets(self, where: Any, _deadline: int, *, isolation: str, timestamp: int = -1) -> Any:
@@ -98,6 +99,51 @@ def test_live_view_keeps_no_records_with_endless_ids() -> None:
     assert HistoryTail(cast(Any, Burst(40_000)), "history", timeout_ms=1).read() == ()
     (*_, record) = HistoryTail(cast(Any, Burst(1_000)), "history", timeout_ms=1).read()
     assert record.application_id is None
+
+
+def test_live_view_keeps_no_ids_that_fill_the_memory(peak: Any) -> None:
+    """Kafka allows these ids, and a window of them takes half a gigabyte."""
+    admin = Burst(32_767 // 4, "\N{PARTY POPPER}")
+    before = peak()
+    tail = HistoryTail(cast(Any, admin), "history", timeout_ms=1)
+    tail.read()
+    assert admin.fetched == COUNT
+    assert peak() - before < 1_000_000
+
+
+class Clock(Topic):
+    """A history whose records take 400 ms each to parse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.end = 0, COUNT
+        self.client = SimpleNamespace(clock=self.later)
+
+    def later(self) -> int:
+        self.now += 400
+        return self.now
+
+    def list_offsets(self, where: Any, _deadline: int, *, isolation: str, timestamp: int = -1) -> Any:
+        return dict.fromkeys(where, 0 if timestamp == EARLIEST else self.end)
+
+
+def test_live_view_skips_what_it_cannot_parse_in_time() -> None:
+    admin = Clock()
+    admin.end = COUNT - 1
+    tail = HistoryTail(cast(Any, admin), "history", timeout_ms=10**9)
+    assert len(tail.read()) == TAIL_PARSES_MS // 400 + 1
+    # The next reading begins behind the burst.
+    admin.end = COUNT
+    tail.take_appended()
+    tail.read()
+    assert [record.version for record in tail.take_appended()] == [COUNT - 1]
+
+
+def test_history_of_many_batches_in_a_response_ends_in_time() -> None:
+    admin = Clock()
+    admin.batches = [b"".join(admin.batches)]
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        read_history(cast(Any, admin), "history", "w", limit=COUNT, timeout_ms=4_000)
 
 
 def test_live_view_reads_at_most_a_window_of_a_burst() -> None:
