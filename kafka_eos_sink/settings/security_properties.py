@@ -16,6 +16,7 @@ from kafka_eos_sink.client import key_stores, msk_iam, security
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
+from kafka_eos_sink.producer.config import OBJECT_NAME
 from kafka_eos_sink.settings.jaas import parse_jaas
 from kafka_eos_sink.settings.secrets import VARIABLE, switched_off
 from kafka_eos_sink.settings.table import fields_of
@@ -317,6 +318,9 @@ class SecurityReader:
         name = self.values[_PROVIDER]
         if name.startswith(msk_iam.PREFIX):
             return self._msk_iam(name)
+        # Without the value, which may be a password under the wrong name.
+        if not self._require(OBJECT_NAME.fullmatch(name), _PROVIDER, "must be package.module:callable or msk-iam:<region>"):
+            return None
         try:
             # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
             provide = load_callable(name, f"{self.prefix}{_PROVIDER}", show_cause=False)

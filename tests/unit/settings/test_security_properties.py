@@ -394,6 +394,7 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**OAUTH, **CREDENTIALS, ENDPOINT: "file:///etc/passwd"}, ENDPOINT, "begins with https://"),
         ({**OAUTH, **CLIENT, "sasl.oauthbearer.client.id": "id"}, "sasl.oauthbearer.client.secret", "is required"),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "no.such:thing"}, "sasl.oauthbearer.token.provider", "loaded"),
+        ({**OAUTH, "sasl.oauthbearer.token.provider": SECRET}, "sasl.oauthbearer.token.provider", "must be package.module:"),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "string:digits"}, "sasl.oauthbearer.token.provider", "callable"),
         ({**OAUTH, **CLIENT, **CREDENTIALS, "sasl.username": "a"}, "sasl.username", "takes a token"),
         ({**OAUTH, MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="a" extension_auth="x";'}, MODULE, "extension auth"),
@@ -412,6 +413,18 @@ def test_invalid_sasl_properties_are_reported(properties: dict[str, str], name: 
     _, problems, _ = read(properties)
     assert problems[0].startswith(f"kafka.{name}")
     assert reason in problems[0]
+
+
+@pytest.mark.parametrize("statement", ["int(text)", "raise ImportError(text)", "raise AttributeError(text)"])
+def test_text_of_a_provider_that_fails_on_import_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    (tmp_path / "failing_provider.py").write_text(f"text = {SECRET!r}\n{statement}\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    # `read` checks that no problem shows the secret.
+    _, (reason,), _ = read({**OAUTH, PROVIDER: "failing_provider:tokens"})
+    assert "cannot be loaded" in reason
+    assert "Error" in reason
 
 
 # together
