@@ -319,7 +319,9 @@ class SecurityReader:
         if name.startswith(msk_iam.PREFIX):
             return self._msk_iam(name)
         # Without the value, which may be a password under the wrong name.
-        if not self._require(OBJECT_NAME.fullmatch(name), _PROVIDER, "must be package.module:callable or msk-iam:<region>"):
+        if not self._require(
+            OBJECT_NAME.fullmatch(name), _PROVIDER, "must be package.module:callable or msk-iam:<region>"
+        ):
             return None
         try:
             # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
