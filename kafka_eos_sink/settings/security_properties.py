@@ -231,9 +231,12 @@ class SecurityReader:
             return False
         known = _TOKEN_OPTIONS if mechanism == "OAUTHBEARER" else ("username", "password")
         # A misspelt option must not fall back to a default: no name outside the list is accepted.
-        for option in module.options:
+        for number, option in enumerate(module.options, 1):
             is_known = option in known or (known is _TOKEN_OPTIONS and option.startswith(_EXTENSION_PREFIX))
-            self._require(is_known, name, f"has the option {option}; only {', '.join(known)} are supported")
+            # Without the name: after a blank or a quote in a password, it is a part of the password.
+            self._require(
+                is_known, name, f"has an unknown option (number {number}); only {', '.join(known)} are supported"
+            )
         self.jaas = module.options
         return True
 
