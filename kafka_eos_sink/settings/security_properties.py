@@ -234,9 +234,8 @@ class SecurityReader:
         for number, option in enumerate(module.options, 1):
             is_known = option in known or (known is _TOKEN_OPTIONS and option.startswith(_EXTENSION_PREFIX))
             # Without the name: after a blank or a quote in a password, it is a part of the password.
-            self._require(
-                is_known, name, f"has an unknown option (number {number}); only {', '.join(known)} are supported"
-            )
+            unknown = f"has an unknown option (number {number}); only {', '.join(known)} are supported"
+            self._require(is_known, name, unknown)
         self.jaas = module.options
         return True
 
@@ -322,9 +321,8 @@ class SecurityReader:
         if name.startswith(msk_iam.PREFIX):
             return self._msk_iam(name)
         # Without the value, which may be a password under the wrong name.
-        if not self._require(
-            OBJECT_NAME.fullmatch(name), _PROVIDER, "must be package.module:callable or msk-iam:<region>"
-        ):
+        form = "must be package.module:callable or msk-iam:<region>"
+        if not self._require(OBJECT_NAME.fullmatch(name), _PROVIDER, form):
             return None
         try:
             # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
