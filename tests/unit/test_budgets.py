@@ -21,7 +21,7 @@ LINES = {
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`
     "runtime": 3_457,  # one check for all writes with random ids, the dead letter topic's settings
-    "settings": 1_635,  # history.topic and userMetadata: 26; what a message must not repeat; the table is also the text of docs/configuration.md
+    "settings": 1_635,  # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md
     "spark": 1_193,  # with the figures that only tasks know; modules spared from garbage collection: 10
     "jobs": 707,  # with kafka.properties.file in place of --bootstrap-servers
     "embedded": 1_633,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
