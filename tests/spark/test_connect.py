@@ -157,7 +157,9 @@ def test_event_log_of_server_shows_no_inline_secret(connect_server: dict[str, st
     nowhere = ("--bootstrap-servers", "localhost:1", "--topic", "orders", "--option", "kafka.max.block.ms=500")
     job = str(REPOSITORY / "spark_jobs" / "batch_to_kafka.py")
     run(connect_server, tmp_path, job, *nowhere, *options, "--format", "json", f"{tmp_path}/rows.json")
-    text = "".join(file.read_text("utf-8") for file in Path(connect_server[EVENTS]).rglob("*") if file.is_file())
+    text = "".join(
+        file.read_text("utf-8", "replace") for file in Path(connect_server[EVENTS]).rglob("*") if file.is_file()
+    )
     started = [
         line for line in text.splitlines() if "SparkListenerConnectOperationStarted" in line and "localhost:1" in line
     ]
