@@ -99,8 +99,8 @@ $(READY): $(LOCKS) pyproject.toml
 .PHONY: lock
 lock:  ## resolve the dependencies anew
 	@python=$$(tools/find-python) && "$$python" -m venv --clear build/lock
-	@build/lock/bin/python -m pip install --quiet uv==0.13.9
-	@for lock in build.lock:requirements/build.in dev.lock:pyproject.toml; do \
+	@build/lock/bin/python -m pip install --quiet --require-hashes -r requirements/uv.lock
+	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in dev.lock:pyproject.toml; do \
 	    options=; case $$lock in *pyproject.toml) options="--all-extras --group dev" ;; esac; \
 	    build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 	        --no-emit-index-url --no-annotate --custom-compile-command "make lock" $$options \

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from kafka_eos_sink.errors import printable
+from kafka_eos_sink.errors import one_line, printable
 
 VARIABLE = "KAFKA_EOS_LOG"
 ROOT = "kafka_eos_sink"
@@ -27,6 +27,10 @@ _silent_until: dict[object, float] = {}
 
 class _PrintableFormatter(logging.Formatter):
     """A line holds names that other clients choose, and the handler may write to a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        # Before the stack trace is added, which has lines of its own. A line feed in a name must not add a false line.
+        return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

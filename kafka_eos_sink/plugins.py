@@ -8,12 +8,13 @@ from typing import Any
 from kafka_eos_sink.errors import ConfigurationError
 
 
-def load_object(spec: str, option: str) -> Any:
+def load_object(spec: str, option: str, *, show_cause: bool = True) -> Any:
     """Import the object that ``package.module:name`` names.
 
     Args:
         spec: The value of the option.
         option: The name of the option, for the error message.
+        show_cause: Whether the message may contain the text of what the module raises on import.
 
     Raises:
         ConfigurationError: NOT_LOADABLE. What the module itself raises on import passes through unchanged, because only the
@@ -25,11 +26,12 @@ def load_object(spec: str, option: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
+        # The module itself may have raised it: the ValueError of int() shows the text that is no number.
         raise ConfigurationError(
             "NOT_LOADABLE",
-            f"{option}: {spec!r} cannot be loaded ({error}). Ship the module to the executors, "
+            f"{option}: {spec!r} cannot be loaded ({error if show_cause else type(error).__name__}). Ship the module to the executors, "
             "for example with --py-files",
-        ) from error
+        ) from (error if show_cause else None)
     return found
 
 
@@ -45,7 +47,7 @@ def load_callable(spec: str, option: str, *, show_cause: bool = True) -> Any:
         ConfigurationError: NOT_LOADABLE, whatever the module raises.
     """
     try:
-        found = load_object(spec, option)
+        found = load_object(spec, option, show_cause=show_cause)
     except ConfigurationError:
         raise
     except Exception as error:  # Importing runs the user's module, which may raise anything.

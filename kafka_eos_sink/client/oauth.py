@@ -140,7 +140,8 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     if source.url_encoded:
         user, password = quote_plus(user), quote_plus(password)
     form = {"grant_type": "client_credentials"} | ({} if source.scope is None else {"scope": source.scope})
-    where = f"token endpoint {source.token_endpoint_url}"
+    # Host and port alone: path and query may hold a key of the endpoint.
+    where = f"token endpoint https://{urlsplit(source.token_endpoint_url).netloc}"
     try:
         status, body = _https_post(
             source,

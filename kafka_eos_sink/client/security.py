@@ -63,7 +63,7 @@ class TlsConfig:
 class PasswordCredentials:
     """User name and password of PLAIN and SCRAM."""
 
-    username: str
+    username: str = field(repr=False)
     password: Secret
 
 
@@ -74,10 +74,10 @@ class ClientCredentials:
     ``url_encoded`` is Java's ``sasl.oauthbearer.header.urlencode``: the header carries id and secret form-encoded.
     """
 
-    token_endpoint_url: str
-    client_id: str
+    token_endpoint_url: str = field(repr=False)
+    client_id: str = field(repr=False)
     client_secret: Secret
-    scope: str | None = None
+    scope: str | None = field(default=None, repr=False)
     url_encoded: bool = False
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = 10_000
@@ -95,7 +95,7 @@ class TokenProvider:
 class UnsecuredToken:
     """A token without a signature. Only test brokers accept such tokens."""
 
-    principal: str
+    principal: str = field(repr=False)
 
 
 TokenSource = ClientCredentials | TokenProvider | UnsecuredToken
@@ -106,7 +106,7 @@ class TokenCredentials:
     """The token source of OAUTHBEARER, and the ``extensions`` that the client sends with each token (KIP-342)."""
 
     source: TokenSource
-    extensions: tuple[tuple[str, str], ...] = ()
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,9 @@ def _cached(name: str, coordinates: Sequence[str], what: str, *, transitive: boo
             return folder
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as scratch:
             fresh = Path(scratch, "jars")
-            fresh.mkdir()
+            # The cache may be older than this package, and readable by others. With a umask of 0 they could add jars.
+            for made in (fresh, cache / "ivy"):
+                made.mkdir(mode=0o700, exist_ok=True)
             ivy = _Ivy(cache=cache / "ivy", scratch=Path(scratch), what=what, report=report)
             ivy.retrieve(coordinates, fresh, transitive=transitive)
             # Kafka depends on the logging API alone. A broker without a logger would die without any message.

@@ -16,6 +16,7 @@ from kafka_eos_sink.client import key_stores, msk_iam, security
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
+from kafka_eos_sink.producer.config import OBJECT_NAME
 from kafka_eos_sink.settings.jaas import parse_jaas
 from kafka_eos_sink.settings.secrets import VARIABLE, switched_off
 from kafka_eos_sink.settings.table import fields_of
@@ -230,9 +231,11 @@ class SecurityReader:
             return False
         known = _TOKEN_OPTIONS if mechanism == "OAUTHBEARER" else ("username", "password")
         # A misspelt option must not fall back to a default: no name outside the list is accepted.
-        for option in module.options:
+        for number, option in enumerate(module.options, 1):
             is_known = option in known or (known is _TOKEN_OPTIONS and option.startswith(_EXTENSION_PREFIX))
-            self._require(is_known, name, f"has the option {option}; only {', '.join(known)} are supported")
+            # Without the name: after a blank or a quote in a password, it is a part of the password.
+            unknown = f"has an unknown option (number {number}); only {', '.join(known)} are supported"
+            self._require(is_known, name, unknown)
         self.jaas = module.options
         return True
 
@@ -317,6 +320,10 @@ class SecurityReader:
         name = self.values[_PROVIDER]
         if name.startswith(msk_iam.PREFIX):
             return self._msk_iam(name)
+        # Without the value, which may be a password under the wrong name.
+        form = "must be package.module:callable or msk-iam:<region>"
+        if not self._require(OBJECT_NAME.fullmatch(name), _PROVIDER, form):
+            return None
         try:
             # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
             provide = load_callable(name, f"{self.prefix}{_PROVIDER}", show_cause=False)

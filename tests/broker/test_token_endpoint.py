@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -279,6 +279,21 @@ def test_unreachable_endpoint_is_retriable(endpoint: Endpoint, authority: Author
     endpoint.server.socket.close()
     with pytest.raises(OSError, match="token endpoint https://localhost"):
         tokens(endpoint, authority, connect_timeout_ms=500, read_timeout_ms=500).current()
+
+
+@pytest.mark.parametrize(("status", "raised"), [(400, AuthenticationError), (503, OSError)])
+def test_error_names_endpoint_without_path_and_query(
+    endpoint: Endpoint, authority: Authority, status: int, raised: type[Exception]
+) -> None:
+    endpoint.answer = (status, {}, b"")
+    where, key = f"https://{urlsplit(endpoint.url).netloc}", "key-of-the-endpoint"
+    source = ClientCredentials(
+        token_endpoint_url=f"{where}/{key}?code={key}", client_id="the client", client_secret=Secret(SECRET)
+    )
+    with pytest.raises(raised, match=f"{where} returned status {status}") as error:
+        Tokens(source, TlsConfig(trusted_certificates=authority.pem), Clock()).current()
+    assert endpoint.asked[0][0] == f"/{key}?code={key}"
+    assert key not in str(error.value)
 
 
 def test_endpoint_with_untrusted_certificate_gets_no_secret(authority: Authority, tmp_path: Path) -> None:

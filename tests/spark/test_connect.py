@@ -20,18 +20,22 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 from tests.spark.jobs.connect_client import ROWS
 from tests.spark.killable_job import signal_all
+from tests.spark.test_plan_redaction import SECRETS
 
 REPOSITORY = Path(__file__).parents[2]
 CLIENT = Path(__file__).parent / "jobs" / "connect_client.py"
 DEADLINE_S = 280.0
+EVENTS = "CONNECT_SERVER_EVENTS"
 
 
 @pytest.fixture(scope="module")
 def connect_server(
     spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """A Connect server in a process of its own; the environment of its clients."""
+    """A Connect server in a process of its own; the environment of its clients, and the folder of its event log."""
     folder = tmp_path_factory.mktemp("connect")
+    events = folder / "events"
+    events.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -42,6 +46,9 @@ def connect_server(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
@@ -50,6 +57,7 @@ def connect_server(
         server = subprocess.Popen(
             [
                 str(submit),
+                *("--properties-file", str(REPOSITORY / "conf" / "spark-defaults.conf")),
                 *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
                 *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
             ],
@@ -67,7 +75,7 @@ def connect_server(
 
     try:
         wait_until(listens, "the Connect server", patience_s=DEADLINE_S)
-        yield {**os.environ, **spark_environment, "SPARK_REMOTE": f"sc://127.0.0.1:{port}"}
+        yield {**os.environ, **spark_environment, "SPARK_REMOTE": f"sc://127.0.0.1:{port}", EVENTS: str(events)}
     finally:
         signal_all(server.pid, signal.SIGKILL)
         server.wait()
@@ -140,3 +148,21 @@ def test_failed_job_on_a_server_prints_one_sentence(
     done = run(connect_server, tmp_path, str(REPOSITORY / "spark_jobs" / "batch_to_kafka.py"), *arguments, *soon)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("batch_to_kafka: [KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ")
+
+
+def test_event_log_of_server_shows_no_inline_secret(connect_server: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"value": "a"}\n')
+    secrets = SECRETS | {"kafka.sasl.jaas.config": 'ScramLoginModule required password="inline-login-module";'}
+    options = [word for name, value in secrets.items() for word in ("--option", f"{name}={value}")]
+    nowhere = ("--bootstrap-servers", "localhost:1", "--topic", "orders", "--option", "kafka.max.block.ms=500")
+    job = str(REPOSITORY / "spark_jobs" / "batch_to_kafka.py")
+    run(connect_server, tmp_path, job, *nowhere, *options, "--format", "json", f"{tmp_path}/rows.json")
+    text = "".join(
+        file.read_text("utf-8", "replace") for file in Path(connect_server[EVENTS]).rglob("*") if file.is_file()
+    )
+    started = [
+        line for line in text.splitlines() if "SparkListenerConnectOperationStarted" in line and "localhost:1" in line
+    ]
+    assert started  # the request is shown, without its secrets
+    for value in SECRETS.values():
+        assert value not in text

@@ -19,6 +19,8 @@ SECRETS = {
     "kafka.sasl.oauthbearer.client.secret": "inline-client-words",
 }
 
+PROXY_LOGIN = "inline-proxy-words"
+
 
 def test_plan_in_event_log_shows_no_inline_secret(spark_environment: dict[str, str], tmp_path: Path) -> None:
     rows, events = tmp_path / "rows.json", tmp_path / "events"
@@ -31,6 +33,7 @@ def test_plan_in_event_log_shows_no_inline_secret(spark_environment: dict[str, s
         "spark.eventLog.compress": "false",
         "spark.sql.ui.explainMode": "extended",  # with the logical plan, which holds the options
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.HTTPS_PROXY": f"http://user:{PROXY_LOGIN}@proxy.example:3128",
     }
     subprocess.run(
         [
@@ -52,3 +55,5 @@ def test_plan_in_event_log_shows_no_inline_secret(spark_environment: dict[str, s
     for name, value in SECRETS.items():
         assert f"{name}=*********(redacted)" in text
         assert value not in text
+    assert '"spark.executorEnv.HTTPS_PROXY":"*********(redacted)"' in text
+    assert PROXY_LOGIN not in text

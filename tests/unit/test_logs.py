@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from kafka_eos_sink.logs import _KEPT, VARIABLE, _silent_until, warn_once
+from kafka_eos_sink.logs import _KEPT, VARIABLE, _PrintableFormatter, _silent_until, warn_once
 
 PROGRAM = """
 import logging, os, kafka_eos_sink
@@ -73,3 +74,17 @@ def test_unknown_level_is_a_warning_and_no_failure() -> None:
     first, *others = lines("loud")
     assert "KAFKA_EOS_LOG: 'loud' is not a level" in first
     assert len(others) == 2
+
+
+def test_line_feed_in_a_name_adds_no_line() -> None:
+    record = logging.LogRecord("kafka_eos_sink", logging.DEBUG, __file__, 1, "found %s", ("an id\nfalse line",), None)
+    assert _PrintableFormatter("%(levelname)s %(message)s").format(record) == "DEBUG found an id false line"
+
+
+def test_stack_trace_keeps_its_lines() -> None:
+    try:
+        raise ValueError("cause")
+    except ValueError:
+        record = logging.LogRecord("kafka_eos_sink", logging.DEBUG, __file__, 1, "failed", (), sys.exc_info())
+    shown = _PrintableFormatter("%(message)s").format(record).splitlines()
+    assert (shown[0], shown[1], shown[-1]) == ("failed", "Traceback (most recent call last):", "ValueError: cause")

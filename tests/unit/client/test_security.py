@@ -17,6 +17,7 @@ from kafka_eos_sink.client.security import (
     SecurityConfig,
     TlsConfig,
     TokenCredentials,
+    UnsecuredToken,
 )
 from kafka_eos_sink.errors import ConfigurationError
 
@@ -48,6 +49,18 @@ def test_a_configuration_shows_and_pickles_no_secret(config: ClientConfig) -> No
         pickle.dumps(config)
     with pytest.raises(TypeError, match="secret cannot be pickled"):
         copy.deepcopy(config)
+
+
+def test_reprs_show_no_value_that_may_be_secret() -> None:
+    source = ClientCredentials(
+        token_endpoint_url=f"https://idp.example/{SECRET}", client_id=SECRET, client_secret=Secret(SECRET), scope=SECRET
+    )
+    for value in (
+        PasswordCredentials(username=SECRET, password=Secret(SECRET)),
+        TokenCredentials(source=source, extensions=(("key", SECRET),)),
+        TokenCredentials(source=UnsecuredToken(principal=SECRET)),
+    ):
+        assert SECRET not in repr(value)
 
 
 def vars_of(value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,16 @@ def test_cache_that_others_can_write_is_refused(ivy: Path) -> None:
 def test_cache_is_for_its_owner_alone(ivy: Path) -> None:
     resolve("9.0.0")
     assert cache_directory().stat().st_mode & 0o777 == 0o700
+
+
+def test_folders_in_an_open_cache_are_for_their_owner_alone(ivy: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache_directory().mkdir(mode=0o755)
+        folder = resolve("9.0.0")
+    finally:
+        os.umask(before)
+    assert [each.stat().st_mode & 0o777 for each in (folder, cache_directory() / "ivy")] == [0o700, 0o700]
 
 
 @pytest.mark.parametrize("version", ["../evil", "", "4.2.1 ", 'x"y', "4..1"])

@@ -384,7 +384,8 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="alice" password="{SECRET}"'}, MODULE, "semicolon"),
         ({**SCRAM, MODULE: f'{PLAIN_MODULE} username="a" password="b";'}, MODULE, "must be of ScramLoginModule"),
         ({**SCRAM, MODULE: "com.example.Evil required;"}, MODULE, "must be of ScramLoginModule"),
-        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenauth="{SECRET}";'}, MODULE, "tokenauth"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenauth="{SECRET}";'}, MODULE, "unknown option (number 3); only"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password=b {SECRET}=c;'}, MODULE, "unknown option (number 3); only"),
         ({**SCRAM, **NAMED, MODULE: f'{SCRAM_MODULE} username="a";'}, "sasl.username", "given together with username"),
         (OAUTH, ENDPOINT, "is required with OAUTHBEARER"),
         ({**OAUTH, **CLIENT, "sasl.oauthbearer.token.provider": "a:b"}, ENDPOINT, "only one of them"),
@@ -394,6 +395,7 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**OAUTH, **CREDENTIALS, ENDPOINT: "file:///etc/passwd"}, ENDPOINT, "begins with https://"),
         ({**OAUTH, **CLIENT, "sasl.oauthbearer.client.id": "id"}, "sasl.oauthbearer.client.secret", "is required"),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "no.such:thing"}, "sasl.oauthbearer.token.provider", "loaded"),
+        ({**OAUTH, "sasl.oauthbearer.token.provider": SECRET}, "sasl.oauthbearer.token.provider", "must be package.module:"),
         ({**OAUTH, "sasl.oauthbearer.token.provider": "string:digits"}, "sasl.oauthbearer.token.provider", "callable"),
         ({**OAUTH, **CLIENT, **CREDENTIALS, "sasl.username": "a"}, "sasl.username", "takes a token"),
         ({**OAUTH, MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="a" extension_auth="x";'}, MODULE, "extension auth"),
@@ -405,13 +407,25 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**UNSECURED, MODULE: f'{UNSECURED[MODULE][:-1]} extension_a="1";', EXTENSIONS: "b=2"}, EXTENSIONS, "extension_... in"),
         ({**OAUTH, PROVIDER: f"msk-iam:{SECRET}"}, PROVIDER, "must name a region"),
         ({**OAUTH, PROVIDER: "msk-iam:eu-west-1.evil.example/"}, PROVIDER, "must name a region"),
-        ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "has the option ssl"),
+        ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "unknown option (number 1); only"),
     ],
 )  # fmt: skip
 def test_invalid_sasl_properties_are_reported(properties: dict[str, str], name: str, reason: str) -> None:
     _, problems, _ = read(properties)
     assert problems[0].startswith(f"kafka.{name}")
     assert reason in problems[0]
+
+
+@pytest.mark.parametrize("statement", ["int(text)", "raise ImportError(text)", "raise AttributeError(text)"])
+def test_text_of_a_provider_that_fails_on_import_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    (tmp_path / "failing_provider.py").write_text(f"text = {SECRET!r}\n{statement}\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    # `read` checks that no problem shows the secret.
+    _, (reason,), _ = read({**OAUTH, PROVIDER: "failing_provider:tokens"})
+    assert "cannot be loaded" in reason
+    assert "Error" in reason
 
 
 # together
