@@ -36,7 +36,7 @@ def metrics(
 
     Everything is read from Kafka, so writes whose driver is dead show, too. One process watches all writes of a commit log.
     A scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 after a look that failed. The metrics name
-    topics and write ids and ask for no password: by default only this machine can read them. Prints its URL on standard
+    topics and write ids and need no password: by default only this machine can read them. Prints its URL on standard
     output. Ctrl-C or SIGTERM stops it.
 
     Example: kafka-eos metrics --port 9400 --bootstrap-servers localhost:9092
@@ -73,7 +73,7 @@ def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
         before = problems
         try:
             view = watch.look()
-        # Brokers restart, and credentials are replaced. Whoever scrapes sees how long it lasts.
+        # Brokers restart, and credentials are replaced. Until a look succeeds, Prometheus reads kafka_eos_up 0.
         except KafkaEosError as failure:
             found.failed()
             problems = (str(failure),)
