@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.commit import abort as aborting
@@ -19,7 +19,6 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
@@ -29,14 +28,6 @@ from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWritten:
-    """The result of an at-least-once task."""
-
-    rows: int
-    written_bytes: int = 0
 
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
@@ -68,46 +59,6 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
             return executor.write(write_attempt(plan, settings.batch, task))
         finally:
             executor.close()
-
-
-def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
-    """Run one task attempt with the idempotent producer and no transaction.
-
-    A task that Spark retries writes its rows again.
-    """
-    rows = 0
-    with lease_admin(settings.client) as admin:
-        client = admin.client
-        producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
-        try:
-            for batch in batches:
-                # A task without rows needs no producer id.
-                if rows == 0 and batch.num_rows:
-                    producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
-                    producer.begin()
-                if batch.num_rows:
-                    producer.write(batch)
-                    rows += batch.num_rows
-            if rows:
-                producer.flush()
-        finally:
-            producer.close()
-    return RowsWritten(rows=rows, written_bytes=producer.acknowledged_bytes)
-
-
-def report_at_least_once(settings: WriteSettings, tasks: Sequence[RowsWritten]) -> None:
-    """Log the line of a batch that was written without transactions."""
-    figures = {
-        "version": settings.version,
-        "rows": sum(task.rows for task in tasks),
-        "written_bytes": sum(task.written_bytes for task in tasks),
-        "tasks": len(tasks),
-    }
-    log.info(
-        "written at least once, version %(version)d: %(rows)d rows; %(written_bytes)d bytes; %(tasks)d tasks",
-        figures,
-        extra=figures,
-    )
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
