@@ -31,7 +31,7 @@ from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 
@@ -54,6 +54,10 @@ class OperatorSettings:
     @property
     def commit_log(self) -> TopicPartition:
         return self.commit_log_topic, log_partition_of(self.write_id)
+
+    @property
+    def limits(self) -> SettleLimits:
+        return SettleLimits(deadline_ms=self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +222,8 @@ def cluster_transaction_version(settings: OperatorSettings, admin: Admin) -> int
 
 
 def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
-    return TakeOver(
-        write_id=settings.write_id,
-        nonce=uuid.uuid4().hex,
-        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
-        limits=SettleLimits(deadline_ms=settings.timeout_ms),
-        unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
-    )
+    unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
+    return replace(take_over_request(settings.write_id, settings.limits), unknown_id=unknown_id)
 
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
@@ -292,7 +291,7 @@ def resolve_request(
         answer=answer,
         allow_duplicates=allow_duplicates,
         nonce=uuid.uuid4().hex,
-        limits=SettleLimits(deadline_ms=settings.timeout_ms),
+        limits=settings.limits,
     )
 
 

@@ -17,7 +17,6 @@ from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
@@ -69,7 +68,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         random_write_id=settings.random_write_id,
         nonce=uuid.uuid4().hex,
         group_offsets=settings.group_offsets,
-        limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
+        limits=settings.limits,
     )
     with lease_admin(settings.client) as admin:
         executor = _executor(settings, admin)
@@ -103,7 +102,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         view = LogView(settings.write_id)
-        request = replace(take_over_request(settings, timeout_ms), view=view)
+        request = replace(take_over_request(settings.write_id, settings.limits, timeout_ms), view=view)
         executor = _executor(settings, admin)
         found = executor.run(aborting.abort(request, plan, messages, version))
         history.report_recovered(executor, settings.history_topic, view)
