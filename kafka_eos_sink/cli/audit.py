@@ -23,13 +23,13 @@ _COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "verdict")
 def audit(
     write_id: console.WriteId,
     version: Annotated[int | None, typer.Option("--version", metavar="V", min=0, help="Only this version.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 1,
+    limit: console.Limit = 1,
     as_json: console.AsJson = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", dir_okay=False, help="Also write the report as a web page.")
     ] = None,
     bootstrap_servers: console.BootstrapServers = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Count the rows of the newest batches in their topics, and compare them with the decisions.

@@ -24,7 +24,7 @@ def check(
     bootstrap_servers: console.BootstrapServers = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="The topic to write to.")] = None,
     as_json: console.AsJson = False,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Check whether a cluster works for exactly-once writes.

@@ -16,10 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.commit import commit_log
 from kafka_eos_sink.errors import one_line, printable
+from kafka_eos_sink.runtime import batch_record
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import OperatorSettings
+
+COMMIT_LOG, HISTORY = commit_log.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
@@ -84,6 +88,11 @@ CommitLogTopic = Annotated[
 HistoryTopic = Annotated[
     str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
 ]
+Prefix = Annotated[
+    str | None, typer.Option(metavar="W", help="Only writes and transactions whose id begins with this text.")
+]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 

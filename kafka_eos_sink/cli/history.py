@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
@@ -18,9 +16,9 @@ _COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phase
 def history(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 20,
+    limit: console.Limit = 20,
     as_json: console.AsJson = False,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the newest batches of a write, the newest first.

@@ -21,14 +21,10 @@ def metrics(
     address: Annotated[
         str, typer.Option(metavar="A", help="Address to listen on; 0.0.0.0 is every interface of this machine.")
     ] = "127.0.0.1",
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")
-    ] = 15.0,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
-    ] = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    interval: console.Interval = 15.0,
+    prefix: console.Prefix = None,
+    history_topic: console.HistoryTopic = console.HISTORY,
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     bootstrap_servers: console.BootstrapServers = None,
     properties: console.PropertiesFile = None,
 ) -> None:

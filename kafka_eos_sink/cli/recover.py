@@ -30,7 +30,7 @@ _WHY_LEFT_OPEN = "an abort could also abort rows of a decision that is not prove
 def recover(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     abort_unknown: Annotated[
         bool,
         typer.Option(

@@ -28,7 +28,7 @@ def repair(
     yes: console.Yes = False,
     as_json: console.AsJson = False,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Write the missing COMMIT markers of a committed write.

@@ -31,7 +31,7 @@ def resolve(
     ] = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Record the outcome of a version that the sink cannot prove.

@@ -32,7 +32,7 @@ def status(
     bootstrap_servers: console.BootstrapServers = None,
     write_id: Annotated[str | None, typer.Option(metavar="W", help="Only this write id.")] = None,
     as_json: console.AsJson = False,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the commit log: versions, rows, times and offsets.

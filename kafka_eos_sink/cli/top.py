@@ -30,14 +30,12 @@ _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 
 
 def top(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two views.")] = 2.0,
+    interval: console.Interval = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the view once, as one JSON object.")] = False,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
-    ] = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    prefix: console.Prefix = None,
+    history_topic: console.HistoryTopic = console.HISTORY,
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     bootstrap_servers: console.BootstrapServers = None,
     properties: console.PropertiesFile = None,
 ) -> None:

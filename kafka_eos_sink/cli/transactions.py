@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
@@ -27,10 +25,7 @@ _SHOWN_PARTITIONS = 8
 
 def transactions(
     bootstrap_servers: console.BootstrapServers = None,
-    prefix: Annotated[
-        str | None,
-        typer.Option(metavar="W", help="Only transactional ids that begin with this text, e.g. a write id."),
-    ] = None,
+    prefix: console.Prefix = None,
     as_json: console.AsJson = False,
     properties: console.PropertiesFile = None,
 ) -> None:
