@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.history import require_batches
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.audit import BatchAudit
@@ -47,13 +48,12 @@ def audit(
     from kafka_eos_sink.runtime.audit import audit_batch
     from kafka_eos_sink.runtime.history import read_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         records = read_history(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
-        if not records:
-            batch = "batch" if version is None else f"version {version}"
-            raise BrokerRefusedError("NO_HISTORY", f"the history {history_topic} holds no {batch} of {write_id!r}")
+        require_batches(records, config, history_topic, write_id, version)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     if as_json:
         console.print_json(audits)

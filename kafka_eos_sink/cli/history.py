@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import BrokerRefusedError
 
 if TYPE_CHECKING:
+    from kafka_eos_sink.client.config import ClientConfig
     from kafka_eos_sink.runtime.batch_record import BatchRecord
 
 _COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
@@ -23,7 +26,7 @@ def history(
 ) -> None:
     """Show the newest batches of a write, the newest first.
 
-    `--json` adds the offsets of each batch.
+    `--json` adds the offsets of each batch. Exit status 1 if the history holds no batch of W.
 
     Example: kafka-eos history --write-id kafka-eos/nightly/orders --limit 5
 
@@ -32,15 +35,28 @@ def history(
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.history import read_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
     if as_json:
         console.print_json(found)
     elif found:
         right = ("version", "rows", "bytes", "transactions")
         console.output_console().print(console.table(_COLUMNS, map(_row, found), right=right))
-    else:
-        console.echo(f"The history {history_topic} holds no batch of {write_id}.")
+    require_batches(found, config, history_topic, write_id)
+
+
+def require_batches(
+    found: Sequence[BatchRecord], config: ClientConfig, topic: str, write_id: str, version: int | None = None
+) -> None:
+    """Raise `BrokerRefusedError` NO_HISTORY if a history topic holds no batch of a write, or not this version."""
+    if not found:
+        batch = "batch" if version is None else f"version {version}"
+        raise BrokerRefusedError(
+            "NO_HISTORY",
+            f"the history {topic!r} on {config.bootstrap_servers_text} holds no {batch} of {write_id!r}; kafka-eos status lists the write "
+            "ids, and --history-topic names another history",
+        )
 
 
 def _row(record: BatchRecord) -> console.Row:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import WriteRefusedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +40,7 @@ def status(
 
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
     `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: another program wrote into its
-    records, or a piece is gone. Writes without txnAppId leave no entry.
+    records, or a piece is gone. Writes without txnAppId leave no entry. Exit status 1 if the commit log does not know W.
 
     Example: kafka-eos status --write-id kafka-eos/nightly/orders
 
@@ -48,7 +49,8 @@ def status(
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.commit_history import read_commit_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         writes = read_commit_history(
             admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
         )
@@ -56,8 +58,14 @@ def status(
         console.print_json(writes)
     elif writes:
         console.output_console().print(commits_table(writes))
-    else:
-        console.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
+    elif write_id is None:
+        console.echo(f"The commit log {commit_log_topic} holds no write.")
+    if write_id is not None and not writes:
+        raise WriteRefusedError(
+            "UNKNOWN_WRITE_ID",
+            f"the commit log {commit_log_topic!r} on {config.bootstrap_servers_text} holds no record of write id {write_id!r}; kafka-eos "
+            "status without --write-id lists the write ids, and --commit-log-topic names another commit log",
+        )
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:
