@@ -6,7 +6,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
@@ -92,12 +92,14 @@ class Recovered:
     decisions      the newest decision of every query id, as it is now
     finished_now   the query ids whose decision this run finished
     ended          the transactions that this run tried to end
+    aborted        query id and version of undecided newer versions, whose transactions this run ended
     left_open      open transactions under ids that a decision names whose outcome cannot be proven
     """
 
     decisions: tuple[SettledDecision, ...]
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
+    aborted: tuple[tuple[str, int], ...] = ()
     left_open: tuple[ProducerIdentity, ...] = ()
 
     @property
@@ -248,7 +250,8 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
-        plan = executor.run(take_over(_take_over(settings, abort_unknown), version))
+        view = LogView(settings.write_id)
+        plan = executor.run(take_over(replace(_take_over(settings, abort_unknown), view=view), version))
         tried = [
             EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in executor.ended
@@ -262,6 +265,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             decisions=plan.decisions,
             finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
+            aborted=tuple(sorted(_undecided_versions(view, plan, ended))),
             left_open=left_open,
         )
 
@@ -272,6 +276,19 @@ def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
         return False
     done = before.query(decision.query_id).done
     return done is None or done.get("nonce") != decision.nonce
+
+
+def _undecided_versions(view: LogView, plan: Plan, ended: Sequence[EndedTransaction]) -> set[tuple[str, int]]:
+    """Return query id and version of the ended transactions that no decision will name."""
+    over = {(each.identity.producer_id, each.identity.producer_epoch) for each in ended if each.is_over}
+    newest = {decision.query_id: decision.version for decision in plan.decisions}
+    return {
+        (query.query_id, part.value["version"])
+        for query in view.queries("part")
+        for part in query.newest_parts.values()
+        # A losing attempt of a decided version has a part, too.
+        if part.carrier in over and part.value and part.value.get("version", -1) > newest.get(query.query_id, -1)
+    }
 
 
 def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
