@@ -59,7 +59,7 @@ def audit(
         console.print_json(audits)
     else:
         rows = [row for each in audits for row in _rows(each)]
-        console.output_console().print(console.table(_COLUMNS, rows, right=_RIGHT))
+        console.show(console.table(_COLUMNS, rows, right=_RIGHT))
     if html is not None:
         _write(html, page(write_id, audits))
     if wrong := [each for each in audits if not each.is_as_decided]:

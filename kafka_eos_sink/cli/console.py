@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -182,6 +183,16 @@ def table(
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
+
+
+def show(table: Table, *, err: bool = False) -> None:
+    """Print a table, in its own width if no column wraps: a narrower terminal wraps its lines, and ids can be copied."""
+    out = output_console(stderr=err)
+    if all(column.no_wrap for column in table.columns):
+        natural = Measurement.get(out, out.options.update_width(2**31), table).maximum
+        # With its height, because a dumb terminal ignores a width alone.
+        out.size = max(out.width, natural), out.height
+    out.print(table)
 
 
 def _cell(cell: str | Text | list[str]) -> Text:

@@ -42,7 +42,7 @@ def history(
         console.print_json(found)
     elif found:
         right = ("version", "rows", "bytes", "transactions")
-        console.output_console().print(console.table(_COLUMNS, map(_row, found), right=right))
+        console.show(console.table(_COLUMNS, map(_row, found), right=right))
     require_batches(found, config, history_topic, write_id)
 
 

@@ -83,10 +83,10 @@ def _show(write_id: str, done: Recovered) -> None:
     if not done.decisions:
         console.echo(f"The commit log holds no decision of {write_id}.")
     if done.decisions or done.aborted:
-        console.output_console().print(recovered_table(write_id, done))
+        console.show(recovered_table(write_id, done))
     if done.ended or done.left_open:
         console.echo("")
-        console.output_console().print(ended_table(done))
+        console.show(ended_table(done))
     else:
         console.echo("No transaction of it was open.")
 

@@ -104,7 +104,7 @@ def _is_missing(done: Repaired) -> bool:
 
 def _show(done: Repaired, err: bool) -> None:
     if done.findings:
-        console.output_console(stderr=err).print(findings_table(done.findings))
+        console.show(findings_table(done.findings), err=err)
         console.echo("", err=err)
 
 

@@ -57,7 +57,7 @@ def status(
     if as_json:
         console.print_json(writes)
     elif writes:
-        console.output_console().print(commits_table(writes))
+        console.show(commits_table(writes))
     elif write_id is None:
         console.echo(f"The commit log {commit_log_topic} holds no write.")
     if write_id is not None and not writes:
@@ -72,7 +72,7 @@ def commits_table(writes: Sequence[CommittedWrite]) -> Table:
     """Build a table with one row per write; offsets are inclusive, one line per topic-partition."""
     columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
     right = ("version", "rows", "transactions")
-    return console.table(columns, map(_row, writes), right=right, unwrapped=columns[-1:])
+    return console.table(columns, map(_row, writes), right=right, unwrapped=columns)
 
 
 def _row(write: CommittedWrite) -> console.Row:

@@ -43,7 +43,7 @@ def transactions(
     if as_json:
         console.print_json([transaction_json(state) for state in found])
     elif found:
-        console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
+        console.show(transactions_table(found, time.time_ns() // 1_000_000))
     else:
         console.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
@@ -67,7 +67,7 @@ def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tupl
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
     """Build a table with one row per transaction; ``now_ms`` is the wall clock in ms."""
     columns = ("transactional id", "state", "age", "times out in", "producer id", "epoch", "partitions")
-    return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6])
+    return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6], unwrapped=columns)
 
 
 def _row(state: TransactionState, now_ms: int) -> console.Row:
