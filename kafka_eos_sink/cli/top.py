@@ -90,8 +90,10 @@ def view(found: ClusterView) -> RenderableType:
 
 
 def _parts(found: ClusterView) -> Iterator[RenderableType]:
-    numbers = f"{len(found.transactions)} open transactions, {len(found.blocked)} blocked partitions"
-    yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {len(found.writes)} writes, {numbers}", "bold")
+    writes = {line.write.write_id for line in found.writes}
+    counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
+    numbers = ", ".join(f"{len(each)} {noun}{'s' * (len(each) != 1)}" for each, noun in counted)
+    yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
     for refused in found.not_read:
         yield _line(f"not shown: {refused}", "yellow")
     yield from _table(_TRANSACTIONS, [_transaction(state, found) for state in found.transactions])
