@@ -298,14 +298,14 @@ def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
 
 
 def resolve_request(
-    settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
+    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Answer, allow_duplicates: bool
 ) -> ResolveRequest:
     """Build the operator's resolution of one version."""
     return ResolveRequest(
         write_id=settings.write_id,
         query_id=query_id,
         version=version,
-        answer=answer,
+        answer=resolution,
         allow_duplicates=allow_duplicates,
         nonce=uuid.uuid4().hex,
         limits=settings.limits,
