@@ -60,9 +60,6 @@ def require_batches(
 
 
 def _row(record: BatchRecord) -> console.Row:
-    from kafka_eos_sink.runtime.batch_record import PHASES
-
-    phases = {name.removesuffix("_ms"): value for name, value in record.figures().items() if name.endswith("_ms")}
     notes = [
         "recovered" if record.recovered else "",
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
@@ -75,7 +72,7 @@ def _row(record: BatchRecord) -> console.Row:
         f"{record.rows:,}",
         "" if record.written_bytes is None else f"{record.written_bytes:,}",
         str(record.transactions),
-        ", ".join(f"{name} {phases[name]}" for name in PHASES if phases[name] is not None),
+        ", ".join(f"{name} {ms}" for name, ms in record.phases_ms.items()),
         list(filter(None, notes)),
         record.application_id or "",
     )

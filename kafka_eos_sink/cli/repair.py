@@ -50,7 +50,8 @@ def repair(
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)
     _show(done, as_json)
-    if not yes and _is_missing(done) and agrees("Write the missing markers?"):
+    is_missing = any(each.verdict.value == "missing" for each in done.findings)
+    if not yes and is_missing and agrees("Write the missing markers?"):
         done = operator.repair(settings, write=True)
         _show(done, as_json)
     unproven = [each for each in done.findings if each.verdict.value == "unproven"]
@@ -96,10 +97,6 @@ def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
     ]
     names = ("written", "topics", "unasked", "unreadable")
     return {"write_id": write_id, "findings": findings} | console.fields(done, *names)
-
-
-def _is_missing(done: Repaired) -> bool:
-    return any(each.verdict.value == "missing" for each in done.findings)
 
 
 def _show(done: Repaired, err: bool) -> None:

@@ -32,7 +32,7 @@ _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 def top(
     interval: console.Interval = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the view once, as one JSON object.")] = False,
+    as_json: console.AsJson = False,
     prefix: console.Prefix = None,
     history_topic: console.HistoryTopic = console.HISTORY,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
@@ -44,7 +44,7 @@ def top(
     The oldest open transaction comes first. A blocked partition shows how many offsets read_committed consumers do not see,
     and which transactions hide them. rows/s is the rate of the newest batches, from plan to verify; copied is how many
     aborted transactions the last batch copied. Everything is read from Kafka. Ctrl-C ends the command. Without a
-    terminal it prints the view once. `--json` shows all rows and whole lists.
+    terminal it prints the view once. `--json` prints it once, as one object, with all rows and whole lists.
 
     Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly
 

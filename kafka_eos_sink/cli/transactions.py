@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.protocol.messages import TransactionState
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from kafka_eos_sink.protocol.identity import TopicPartition
 
-_NEVER_MS = 2**31 - 1
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_PARTITIONS = 8
 
@@ -79,7 +79,7 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
 def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
     """Return a transaction's age and time left as text, empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
-    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == _NEVER_MS
+    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
     if age is None:
         return "", ""
     return duration(age), "never" if never else "" if left is None else duration(left)
@@ -92,7 +92,7 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
     # The coordinator's clock can be ahead of this machine's.
     age = max(0, now_ms - state.transaction_start_time_ms)
     # The timeout no longer applies to a transaction whose end is decided.
-    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == _NEVER_MS:
+    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
         return age, None
     return age, max(0, state.transaction_timeout_ms - age)
 

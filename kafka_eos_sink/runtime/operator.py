@@ -6,7 +6,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,7 @@ from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
@@ -257,16 +257,15 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             for end, result in executor.ended
         ]
         # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {_without_version(each.identity) for each in tried if each.succeeded}
-        ended = tuple(each for each in tried if each.succeeded or _without_version(each.identity) not in done)
-        over = {_without_version(each.identity) for each in ended if each.is_over}
-        left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
+        done = {_carrier(each.identity) for each in tried if each.succeeded}
+        ended = tuple(each for each in tried if each.succeeded or _carrier(each.identity) not in done)
+        over = {_carrier(each.identity) for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
             finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
-            aborted=tuple(sorted(_undecided_versions(view, plan, ended))),
-            left_open=left_open,
+            aborted=tuple(sorted(_undecided_versions(view, plan, over))),
+            left_open=tuple(identity for identity in plan.left_open if _carrier(identity) not in over),
         )
 
 
@@ -278,9 +277,8 @@ def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
     return done is None or done.get("nonce") != decision.nonce
 
 
-def _undecided_versions(view: LogView, plan: Plan, ended: Sequence[EndedTransaction]) -> set[tuple[str, int]]:
-    """Return query id and version of the ended transactions that no decision will name."""
-    over = {(each.identity.producer_id, each.identity.producer_epoch) for each in ended if each.is_over}
+def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAndEpoch]) -> set[tuple[str, int]]:
+    """Return query id and version of ended transactions that no decision will name."""
     newest = {decision.query_id: decision.version for decision in plan.decisions}
     return {
         (query.query_id, part.value["version"])
@@ -291,10 +289,9 @@ def _undecided_versions(view: LogView, plan: Plan, ended: Sequence[EndedTransact
     }
 
 
-def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
-    """Make a listed and a named transaction comparable."""
-    # A listed one has the cluster's transaction version, a named one its decision's.
-    return replace(identity, transaction_version=0)
+def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
+    # A listed transaction has the cluster's transaction version, a named one its decision's.
+    return identity.producer_id, identity.producer_epoch
 
 
 def resolve_request(

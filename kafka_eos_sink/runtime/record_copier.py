@@ -18,12 +18,9 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, is_commit_marker, read_blocks
 from kafka_eos_sink.protocol.record_reader import BatchHeader
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.data_proofs import query_partitions
+from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, TIERED_FETCH_WAIT_MS, query_partitions
 from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
 
-FETCH_BYTES = 4 << 20
-FETCH_WAIT_MS = 500
-"""Records in tiered storage (KIP-405) come only to a Fetch that waits."""
 TURN_MS = 10
 
 
@@ -177,7 +174,7 @@ class RecordCopier:
             where,
             offset,
             isolation="read_uncommitted",
-            max_wait_ms=FETCH_WAIT_MS,
+            max_wait_ms=TIERED_FETCH_WAIT_MS,
             max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
         )
         limits = {"timeout_ms": self._config.delivery_timeout_ms, "max_block_ms": self._config.max_block_ms}
