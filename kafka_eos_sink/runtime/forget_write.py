@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
@@ -20,22 +21,14 @@ from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
-from kafka_eos_sink.runtime.operator import (
-    OperatorSettings,
-    Preview,
-    cluster_transaction_version,
-    connected_to_log,
-    preview,
-)
+from kafka_eos_sink.runtime.operator import OperatorSettings, Preview, connected_to_log, preview
 from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.step_log import code_name
 
 
 def preview_forget(settings: OperatorSettings) -> Preview:
     """Return what ``forget`` finds; raises WriteRefusedError as ``forget``, and changes nothing."""
-    with connected_to_log(settings) as (admin, executor):
-        procedure = _forget(settings, cluster_transaction_version(settings, admin))
-        return preview(settings, admin, executor, procedure)
+    return preview(settings, partial(_forget, settings))
 
 
 def forget(settings: OperatorSettings) -> int:
@@ -45,8 +38,8 @@ def forget(settings: OperatorSettings) -> int:
         WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or that the commit log cannot be relied on. Nothing was forgotten.
         TransactionAbortedError: NOT_FORGOTTEN.
     """
-    with connected_to_log(settings) as (admin, executor):
-        return executor.run(_forget(settings, cluster_transaction_version(settings, admin)))
+    with connected_to_log(settings) as (_, executor, version):
+        return executor.run(_forget(settings, version))
 
 
 class _KeyedView(LogView):

@@ -6,9 +6,10 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
@@ -178,8 +179,8 @@ class Preview:
 
 
 @contextmanager
-def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
-    """Yield an executor on an existing, checked commit log.
+def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, int]]:
+    """Yield an executor on an existing, checked commit log, and the cluster's transaction version.
 
     Raises:
         BrokerRefusedError: NO_COMMIT_LOG.
@@ -197,17 +198,18 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        yield admin, Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
+        executor = Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
+        yield admin, executor, admin.transaction_version(deadline)
 
 
-def preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
-    """Run the part of a procedure that only reads, and raise its errors."""
-    executor.run(_until_fence(procedure))
-    view = LogView(settings.write_id)
-    executor.run(read_to_end(view))
-    # Only the ids count: the version belongs to identities that are ended.
-    opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, 0))]
-    described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
+def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any]]) -> Preview:
+    """Run the part of a procedure that only reads, given the transaction version, and raise its errors."""
+    with connected_to_log(settings) as (admin, executor, version):
+        executor.run(_until_fence(procedure(version)))
+        view = LogView(settings.write_id)
+        executor.run(read_to_end(view))
+        opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, version))]
+        described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
     return Preview(writes=writes_in(view), opened=tuple(each for each in described.values() if each is not None))
 
 
@@ -219,10 +221,6 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
     procedure.close()
 
 
-def cluster_transaction_version(settings: OperatorSettings, admin: Admin) -> int:
-    return admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-
-
 def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
     unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
     return replace(take_over_request(settings.write_id, settings.limits), unknown_id=unknown_id)
@@ -230,9 +228,7 @@ def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
     """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
-    with connected_to_log(settings) as (admin, executor):
-        version = cluster_transaction_version(settings, admin)
-        return preview(settings, admin, executor, take_over(_take_over(settings, abort_unknown), version))
+    return preview(settings, partial(take_over, _take_over(settings, abort_unknown)))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -245,8 +241,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         DecisionPendingError: A decision can be neither finished nor proven void.
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
-    with connected_to_log(settings) as (admin, executor):
-        version = cluster_transaction_version(settings, admin)
+    with connected_to_log(settings) as (_, executor, version):
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
@@ -311,14 +306,13 @@ def resolve_request(
 
 def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
     """Return what ``resolve`` finds; raises what it raises before it changes anything."""
-    with connected_to_log(settings) as (admin, executor):
-        return preview(settings, admin, executor, resolve(request, cluster_transaction_version(settings, admin)))
+    return preview(settings, partial(resolve, request))
 
 
 def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
     """Record the operator's resolution of one version, as `resolve`."""
-    with connected_to_log(settings) as (admin, executor):
-        return executor.run(resolve(request, cluster_transaction_version(settings, admin)))
+    with connected_to_log(settings) as (_, executor, version):
+        return executor.run(resolve(request, version))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
@@ -330,7 +324,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
-    with connected_to_log(settings) as (admin, executor):
+    with connected_to_log(settings) as (admin, executor, _):
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
@@ -339,8 +333,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
         for finding in written:
             assert finding.marker is not None
-            # One per request: the response could not be matched to two markers of a partition.
-            admin.write_txn_markers([finding.marker], admin.client.clock() + settings.timeout_ms)
+            admin.write_txn_marker(finding.marker, admin.client.clock() + settings.timeout_ms)
         for finding in written:
             _await_end(admin, finding, admin.client.clock() + settings.timeout_ms)
         return Repaired(

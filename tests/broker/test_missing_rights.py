@@ -390,7 +390,7 @@ def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
         NetworkClient(client_of(guarded, "everything")) as client,
         pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*Alter"),
     ):
-        Admin(client).write_txn_markers([marker], client.clock() + 15_000)
+        Admin(client).write_txn_marker(marker, client.clock() + 15_000)
 
 
 def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
