@@ -10,7 +10,6 @@ import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.history import require_batches
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 
@@ -53,7 +52,8 @@ def audit(
         records = read_history(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
-        require_batches(records, config, history_topic, write_id, version)
+        batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
+        console.require_found(records, "NO_HISTORY", f"history {history_topic!r}", batch, config)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     if as_json:
         console.print_json(audits)

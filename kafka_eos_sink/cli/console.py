@@ -18,7 +18,7 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import commit_log
-from kafka_eos_sink.errors import one_line, printable
+from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.runtime import batch_record
 
 if TYPE_CHECKING:
@@ -200,6 +200,16 @@ def _cell(cell: str | Text | list[str]) -> Text:
     if isinstance(cell, Text):
         return Text(one_line(cell.plain), style=cell.style)
     return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
+
+
+def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
+    """Raise `BrokerRefusedError` if a topic of the sink does not hold what a command was to show."""
+    if not found:
+        raise BrokerRefusedError(
+            code,
+            f"the {where} on {config.bootstrap_servers_text} holds no {what}; kafka-eos status lists the write ids, and "
+            "--commit-log-topic and --history-topic name other topics",
+        )
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import BrokerRefusedError
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.client.config import ClientConfig
     from kafka_eos_sink.runtime.batch_record import BatchRecord
 
 _COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
@@ -43,20 +40,7 @@ def history(
     elif found:
         right = ("version", "rows", "bytes", "transactions")
         console.show(console.table(_COLUMNS, map(_row, found), right=right))
-    require_batches(found, config, history_topic, write_id)
-
-
-def require_batches(
-    found: Sequence[BatchRecord], config: ClientConfig, topic: str, write_id: str, version: int | None = None
-) -> None:
-    """Raise `BrokerRefusedError` NO_HISTORY if a history topic holds no batch of a write, or not this version."""
-    if not found:
-        batch = "batch" if version is None else f"version {version}"
-        raise BrokerRefusedError(
-            "NO_HISTORY",
-            f"the history {topic!r} on {config.bootstrap_servers_text} holds no {batch} of {write_id!r}; kafka-eos status lists the write "
-            "ids, and --history-topic names another history",
-        )
+    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"batch of {write_id!r}", config)
 
 
 def _row(record: BatchRecord) -> console.Row:

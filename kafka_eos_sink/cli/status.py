@@ -11,7 +11,6 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import WriteRefusedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,12 +59,9 @@ def status(
         console.show(commits_table(writes))
     elif write_id is None:
         console.echo(f"The commit log {commit_log_topic} holds no write.")
-    if write_id is not None and not writes:
-        raise WriteRefusedError(
-            "UNKNOWN_WRITE_ID",
-            f"the commit log {commit_log_topic!r} on {config.bootstrap_servers_text} holds no record of write id {write_id!r}; kafka-eos "
-            "status without --write-id lists the write ids, and --commit-log-topic names another commit log",
-        )
+    if write_id is not None:
+        what = f"record of write id {write_id!r}"
+        console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:

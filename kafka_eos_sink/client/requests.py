@@ -344,12 +344,11 @@ class Requests:
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
         """Raise the deadline's error with the blocking transaction, if one blocks a key."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
-        for key in operation.open if blocked_by is not None else ():
+        if blocked_by is None:
+            return
+        for key in operation.open:
             outcome = operation.outcomes[key]
-            if (
-                ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.error_code, outcome.earlier_code)
-                and blocked_by is not None
-            ):
+            if ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.error_code, outcome.earlier_code):
                 retry.reason = f"{retry.reason}; {blocked_by(key)}"
                 raise retry.timeout() from None
 

@@ -30,7 +30,7 @@ def write_task(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
     rows = 0
     with lease_admin(settings.client) as admin:
         client = admin.client
-        producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
+        producer = Producer(client, settings.producer, transactional_id=None)
         try:
             for batch in batches:
                 # A task without rows needs no producer id.
