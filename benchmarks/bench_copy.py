@@ -32,7 +32,8 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, operator, session
-from kafka_eos_sink.runtime.record_copier import RecordCopier, written_by
+from kafka_eos_sink.runtime.part_producer import written_by
+from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 __all__ = ["measure_recovery"]

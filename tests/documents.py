@@ -114,7 +114,7 @@ def all_blocks() -> Iterator[Block]:
 
 
 def words_of(command: str) -> list[str]:
-    """The words of ``kafka-eos ...``, without what a shell would do and without the brackets around what may be left out."""
+    """Split ``kafka-eos ...`` into words as a shell does, without the brackets around optional words."""
     return [re.sub(r"^\[|\]$", "", word) for word in shlex.split(command)[1:]]
 
 

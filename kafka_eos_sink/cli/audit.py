@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.audit import BatchAudit
@@ -23,13 +23,13 @@ _COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "verdict")
 def audit(
     write_id: console.WriteId,
     version: Annotated[int | None, typer.Option("--version", metavar="V", min=0, help="Only this version.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 1,
+    limit: console.Limit = 1,
     as_json: console.AsJson = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", dir_okay=False, help="Also write the report as a web page.")
     ] = None,
     bootstrap_servers: console.BootstrapServers = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Count the rows of the newest batches in their topics, and compare them with the decisions.
@@ -47,19 +47,19 @@ def audit(
     from kafka_eos_sink.runtime.audit import audit_batch
     from kafka_eos_sink.runtime.history import read_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         records = read_history(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
-        if not records:
-            batch = "batch" if version is None else f"version {version}"
-            raise BrokerRefusedError("NO_HISTORY", f"the history {history_topic} holds no {batch} of {write_id!r}")
+        batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
+        console.require_found(records, "NO_HISTORY", f"history {history_topic!r}", batch, config)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     if as_json:
         console.print_json(audits)
     else:
         rows = [row for each in audits for row in _rows(each)]
-        console.output_console().print(console.table(_COLUMNS, rows, right=_RIGHT))
+        console.show(console.table(_COLUMNS, rows, right=_RIGHT))
     if html is not None:
         _write(html, page(write_id, audits))
     if wrong := [each for each in audits if not each.is_as_decided]:

@@ -24,7 +24,7 @@ def check(
     bootstrap_servers: console.BootstrapServers = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="The topic to write to.")] = None,
     as_json: console.AsJson = False,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Check whether a cluster works for exactly-once writes.
@@ -46,7 +46,7 @@ def check(
         names = ("about", "what", "found", "meaning")
         console.print_json([console.fields(each, *names) | {"verdict": each.verdict.value} for each in found])
     else:
-        console.output_console().print(check_table(found))
+        console.show(check_table(found))
     if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
         console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)

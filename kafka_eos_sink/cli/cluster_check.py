@@ -14,6 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
@@ -35,7 +36,6 @@ from kafka_eos_sink.runtime.requirements import (
 )
 from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
 
-_NEVER_MS = 2**31 - 1
 _BROKER_TIMEOUT_MS = 10_000
 _UNKNOWN_OPERATIONS = -(2**31)
 
@@ -191,7 +191,7 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         (value is None, "not shown", _UNKNOWN, smaller),
         (limit < DRIVER_TRANSACTION_TIMEOUT_MS, str(limit), _FAILS, short),
         (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, str(limit), _WARN, brief),
-        (limit == _NEVER_MS, str(limit), _OK, never),
+        (limit == NEVER_TIMES_OUT_MS, str(limit), _OK, never),
         otherwise=str(limit),
     )
 

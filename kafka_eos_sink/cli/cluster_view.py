@@ -16,7 +16,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, one_line
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
-from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord, iso_utc
+from kafka_eos_sink.runtime.batch_record import BatchRecord, iso_utc
 from kafka_eos_sink.runtime.commit_history import ENDED, CommitLogWatch, CommittedWrite
 from kafka_eos_sink.runtime.history import HistoryTail
 
@@ -206,20 +206,16 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
     return tuple(map(line, sorted(writes, key=order)))
 
 
-def phases_ms(record: BatchRecord) -> list[int]:
-    """Return the times that were measured, in ms."""
-    return [ms for phase in PHASES if (ms := getattr(record, f"{phase}_ms")) is not None]
-
-
 def plausible(record: BatchRecord) -> bool:
     numbers = record.rows, record.parts_copied, record.written_bytes, record.attempts_ended, record.headroom_ms
-    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *phases_ms(record)))
+    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *record.phases_ms.values()))
 
 
 def rows_per_second(records: Iterable[BatchRecord]) -> int | None:
     """Return the rows of some batches per second of their time; None if no time was measured."""
-    measured = [record for record in records if phases_ms(record)]
+    measured = [record for record in records if record.phases_ms]
     if not measured:
         return None
     # Integer division: large integers overflow a float.
-    return sum(record.rows for record in measured) * 1000 // max(1, sum(sum(phases_ms(each)) for each in measured))
+    took_ms = sum(sum(record.phases_ms.values()) for record in measured)
+    return sum(record.rows for record in measured) * 1000 // max(1, took_ms)

@@ -30,7 +30,7 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
     if found.opened:
         tables.append(transactions_table(found.opened, time.time_ns() // 1_000_000))
     for table in tables:
-        console.output_console(stderr=err).print(table)
+        console.show(table, err=err)
         console.echo("", err=err)
     console.echo(effect, err=err)
     if not agrees("Do it?"):

@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.errors import one_line, printable
+from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
+from kafka_eos_sink.runtime import batch_record
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import OperatorSettings
+
+COMMIT_LOG, HISTORY = commit_log.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
@@ -84,6 +89,11 @@ CommitLogTopic = Annotated[
 HistoryTopic = Annotated[
     str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
 ]
+Prefix = Annotated[
+    str | None, typer.Option(metavar="W", help="Only writes and transactions whose id begins with this text.")
+]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
@@ -175,11 +185,31 @@ def table(
     return made
 
 
+def show(table: Table, *, err: bool = False) -> None:
+    """Print a table, in its own width if no column wraps: a narrower terminal wraps its lines, and ids can be copied."""
+    out = output_console(stderr=err)
+    if all(column.no_wrap for column in table.columns):
+        natural = Measurement.get(out, out.options.update_width(2**31), table).maximum
+        # With its height, because a dumb terminal ignores a width alone.
+        out.size = max(out.width, natural), out.height
+    out.print(table)
+
+
 def _cell(cell: str | Text | list[str]) -> Text:
     # As Text, because Rich would read "[...]" in a topic name or an id as markup. A line feed in one could add a false row.
     if isinstance(cell, Text):
         return Text(one_line(cell.plain), style=cell.style)
     return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
+
+
+def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
+    """Raise `BrokerRefusedError` if a topic of the sink does not hold what a command was to show."""
+    if not found:
+        raise BrokerRefusedError(
+            code,
+            f"the {where} on {config.bootstrap_servers_text} holds no {what}; kafka-eos status lists the write ids, and "
+            "--commit-log-topic and --history-topic name other topics",
+        )
 
 
 def echo(text: str, *, err: bool = False) -> None:

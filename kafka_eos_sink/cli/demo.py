@@ -57,8 +57,10 @@ def _show(terminal: Console, run: DemoRun) -> None:
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
     heading = "[bold]The commit log[/] (kafka-eos status)"
-    for shown in ("", census_table(writes), "", chart(writes), "", heading, commits_table(run.commits), ""):
+    for shown in ("", census_table(writes), "", chart(writes), "", heading):
         terminal.print(shown)
+    console.show(commits_table(run.commits), err=terminal.stderr)
+    terminal.print()
     # The sentence claims what the numbers prove: after a problem the command fails with its description instead.
     if not run.problems:
         terminal.print(

@@ -10,7 +10,7 @@ def forget(
     write_id: console.WriteId,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Remove a write that will not run again from the commit log.

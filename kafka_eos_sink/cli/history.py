@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
@@ -18,14 +16,14 @@ _COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phase
 def history(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")] = 20,
+    limit: console.Limit = 20,
     as_json: console.AsJson = False,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the newest batches of a write, the newest first.
 
-    `--json` adds the offsets of each batch.
+    `--json` adds the offsets of each batch. Exit status 1 if the history holds no batch of W.
 
     Example: kafka-eos history --write-id kafka-eos/nightly/orders --limit 5
 
@@ -34,21 +32,18 @@ def history(
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.history import read_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
     if as_json:
         console.print_json(found)
     elif found:
         right = ("version", "rows", "bytes", "transactions")
-        console.output_console().print(console.table(_COLUMNS, map(_row, found), right=right))
-    else:
-        console.echo(f"The history {history_topic} holds no batch of {write_id}.")
+        console.show(console.table(_COLUMNS, map(_row, found), right=right))
+    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"batch of {write_id!r}", config)
 
 
 def _row(record: BatchRecord) -> console.Row:
-    from kafka_eos_sink.runtime.batch_record import PHASES
-
-    phases = {name.removesuffix("_ms"): value for name, value in record.figures().items() if name.endswith("_ms")}
     notes = [
         "recovered" if record.recovered else "",
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
@@ -61,7 +56,7 @@ def _row(record: BatchRecord) -> console.Row:
         f"{record.rows:,}",
         "" if record.written_bytes is None else f"{record.written_bytes:,}",
         str(record.transactions),
-        ", ".join(f"{name} {phases[name]}" for name in PHASES if phases[name] is not None),
+        ", ".join(f"{name} {ms}" for name, ms in record.phases_ms.items()),
         list(filter(None, notes)),
         record.application_id or "",
     )

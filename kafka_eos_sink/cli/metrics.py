@@ -21,14 +21,10 @@ def metrics(
     address: Annotated[
         str, typer.Option(metavar="A", help="Address to listen on; 0.0.0.0 is every interface of this machine.")
     ] = "127.0.0.1",
-    interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")
-    ] = 15.0,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
-    ] = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    interval: console.Interval = 15.0,
+    prefix: console.Prefix = None,
+    history_topic: console.HistoryTopic = console.HISTORY,
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     bootstrap_servers: console.BootstrapServers = None,
     properties: console.PropertiesFile = None,
 ) -> None:
@@ -36,7 +32,7 @@ def metrics(
 
     Everything is read from Kafka, so writes whose driver is dead show, too. One process watches all writes of a commit log.
     A scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 after a look that failed. The metrics name
-    topics and write ids and ask for no password: by default only this machine can read them. Prints its URL on standard
+    topics and write ids and need no password: by default only this machine can read them. Prints its URL on standard
     output. Ctrl-C or SIGTERM stops it.
 
     Example: kafka-eos metrics --port 9400 --bootstrap-servers localhost:9092
@@ -73,7 +69,7 @@ def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
         before = problems
         try:
             view = watch.look()
-        # Brokers restart, and credentials are replaced. Whoever scrapes sees how long it lasts.
+        # Brokers restart, and credentials are replaced. Until a look succeeds, Prometheus reads kafka_eos_up 0.
         except KafkaEosError as failure:
             found.failed()
             problems = (str(failure),)

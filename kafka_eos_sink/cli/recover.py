@@ -30,7 +30,7 @@ _WHY_LEFT_OPEN = "an abort could also abort rows of a decision that is not prove
 def recover(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     abort_unknown: Annotated[
         bool,
         typer.Option(
@@ -80,30 +80,35 @@ def _effect(write_id: str, found: Preview, abort_unknown: bool) -> str:
 
 
 def _show(write_id: str, done: Recovered) -> None:
-    if done.decisions:
-        console.output_console().print(recovered_table(write_id, done))
-    else:
+    if not done.decisions:
         console.echo(f"The commit log holds no decision of {write_id}.")
+    if done.decisions or done.aborted:
+        console.show(recovered_table(write_id, done))
     if done.ended or done.left_open:
         console.echo("")
-        console.output_console().print(ended_table(done))
+        console.show(ended_table(done))
     else:
         console.echo("No transaction of it was open.")
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
-    """Build a table with the newest decision of each query id, what is proven, and what to do next."""
-    can_be_rerun = not is_random_write_id(write_id)
+    """Build a table with the newest decision of each query id, what was aborted after it, and what to do next."""
+    rerun = "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
 
     def row(decision: SettledDecision) -> console.Row:
-        state, meaning = _state(decision, decision.query_id in done.finished_now, can_be_rerun)
+        state, meaning = _state(decision, decision.query_id in done.finished_now, rerun)
         style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
-    return console.table(("query id", "version", "state", "meaning"), map(row, done.decisions), right=("version",))
+    rows = [*map(row, done.decisions)]
+    meaning = f"it was not decided, none of its rows is visible: {rerun}"
+    rows += [
+        (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
+    ]
+    return console.table(("query id", "version", "state", "meaning"), rows, right=("version",))
 
 
-def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[str, str]:
+def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
     """Name the state of a decision, and describe what it means for the rows and the next run."""
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
@@ -116,7 +121,6 @@ def _state(decision: SettledDecision, now: bool, can_be_rerun: bool) -> tuple[st
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
         has_copies = decision.nonce != plan_nonce(decision.nonce)
         return "finished", "every row is visible" + ", finished just now" * now + copies * has_copies
-    rerun = "run this version again, it writes all rows" if can_be_rerun else "run the job again"
     return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {rerun}"
 
 
@@ -162,4 +166,5 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     ]
     names = ("transactional_id", "producer_id", "producer_epoch")
     left_open = [console.fields(identity, *names) for identity in done.left_open]
-    return {"write_id": write_id, "decisions": decisions, "ended": ended, "left_open": left_open}
+    aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
+    return {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended, "left_open": left_open}

@@ -32,7 +32,7 @@ symptom to the command.
 _END = f"""\
 ## Write ids
 
-A write id names who writes. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
+A write id names a write. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
 Streaming queries: `transactional.id.prefix`, or `kafka-eos-<query id>` without one. `kafka-eos status` lists them. A write without
 `txnAppId` has a random one, which `kafka-eos transactions` shows while something is open.
 

@@ -28,7 +28,7 @@ def repair(
     yes: console.Yes = False,
     as_json: console.AsJson = False,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Write the missing COMMIT markers of a committed write.
@@ -50,7 +50,8 @@ def repair(
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)
     _show(done, as_json)
-    if not yes and _is_missing(done) and agrees("Write the missing markers?"):
+    is_missing = any(each.verdict.value == "missing" for each in done.findings)
+    if not yes and is_missing and agrees("Write the missing markers?"):
         done = operator.repair(settings, write=True)
         _show(done, as_json)
     unproven = [each for each in done.findings if each.verdict.value == "unproven"]
@@ -98,13 +99,9 @@ def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
     return {"write_id": write_id, "findings": findings} | console.fields(done, *names)
 
 
-def _is_missing(done: Repaired) -> bool:
-    return any(each.verdict.value == "missing" for each in done.findings)
-
-
 def _show(done: Repaired, err: bool) -> None:
     if done.findings:
-        console.output_console(stderr=err).print(findings_table(done.findings))
+        console.show(findings_table(done.findings), err=err)
         console.echo("", err=err)
 
 

@@ -31,7 +31,7 @@ def resolve(
     ] = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Record the outcome of a version that the sink cannot prove.
@@ -57,7 +57,7 @@ def resolve(
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     request = operator.resolve_request(
-        settings, query_id=query_id, version=version, answer=resolution, allow_duplicates=allow_duplicates
+        settings, query_id=query_id, version=version, resolution=resolution, allow_duplicates=allow_duplicates
     )
     if not yes:
         require_consent(operator.preview_resolve(settings, request), _effect(request), err=False)

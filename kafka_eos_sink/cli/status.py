@@ -32,14 +32,14 @@ def status(
     bootstrap_servers: console.BootstrapServers = None,
     write_id: Annotated[str | None, typer.Option(metavar="W", help="Only this write id.")] = None,
     as_json: console.AsJson = False,
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the commit log: versions, rows, times and offsets.
 
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
     `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: another program wrote into its
-    records, or a piece is gone. Writes without txnAppId leave no entry.
+    records, or a piece is gone. Writes without txnAppId leave no entry. Exit status 1 if the commit log does not know W.
 
     Example: kafka-eos status --write-id kafka-eos/nightly/orders
 
@@ -48,23 +48,27 @@ def status(
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.commit_history import read_commit_history
 
-    with connected(console.client_config(bootstrap_servers, properties)) as admin:
+    config = console.client_config(bootstrap_servers, properties)
+    with connected(config) as admin:
         writes = read_commit_history(
             admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
         )
     if as_json:
         console.print_json(writes)
     elif writes:
-        console.output_console().print(commits_table(writes))
-    else:
-        console.echo(f"The commit log {commit_log_topic} holds no write{f' of {write_id}' if write_id else ''}.")
+        console.show(commits_table(writes))
+    elif write_id is None:
+        console.echo(f"The commit log {commit_log_topic} holds no write.")
+    if write_id is not None:
+        what = f"record of write id {write_id!r}"
+        console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:
     """Build a table with one row per write; offsets are inclusive, one line per topic-partition."""
     columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
     right = ("version", "rows", "transactions")
-    return console.table(columns, map(_row, writes), right=right, unwrapped=columns[-1:])
+    return console.table(columns, map(_row, writes), right=right, unwrapped=columns)
 
 
 def _row(write: CommittedWrite) -> console.Row:

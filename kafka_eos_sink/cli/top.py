@@ -31,14 +31,12 @@ _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 
 
 def top(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two views.")] = 2.0,
+    interval: console.Interval = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print the view once and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the view once, as one JSON object.")] = False,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="W", help="Only write ids and transactional ids that begin with this text.")
-    ] = None,
-    history_topic: console.HistoryTopic = "__kafka_eos_history",
-    commit_log_topic: console.CommitLogTopic = "__kafka_eos_commits",
+    as_json: console.AsJson = False,
+    prefix: console.Prefix = None,
+    history_topic: console.HistoryTopic = console.HISTORY,
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     bootstrap_servers: console.BootstrapServers = None,
     properties: console.PropertiesFile = None,
 ) -> None:
@@ -47,7 +45,7 @@ def top(
     The oldest open transaction comes first. A blocked partition shows how many offsets read_committed consumers do not see,
     and which transactions hide them. rows/s is the rate of the newest batches, from plan to verify; copied is how many
     aborted transactions the last batch copied. Everything is read from Kafka. Ctrl-C ends the command. Without a
-    terminal it prints the view once. `--json` shows all rows and whole lists.
+    terminal it prints the view once. `--json` prints it once, as one object, with all rows and whole lists.
 
     Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly
 
@@ -93,8 +91,10 @@ def view(found: ClusterView) -> RenderableType:
 
 
 def _parts(found: ClusterView) -> Iterator[RenderableType]:
-    numbers = f"{len(found.transactions)} open transactions, {len(found.blocked)} blocked partitions"
-    yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {len(found.writes)} writes, {numbers}", "bold")
+    writes = {line.write.write_id for line in found.writes}
+    counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
+    numbers = ", ".join(f"{len(each)} {noun}{'s' * (len(each) != 1)}" for each, noun in counted)
+    yield _line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
     for refused in found.not_read:
         yield _line(f"not shown: {refused}", "yellow")
     # Of thousands of rows, only those that are shown are built.

@@ -54,7 +54,7 @@ def topics(
     if as_json:
         console.print_json(found)
     elif found:
-        console.output_console().print(topics_table(found))
+        console.show(topics_table(found))
     else:
         console.echo("There is no topic, or the Describe permission is missing.")
 

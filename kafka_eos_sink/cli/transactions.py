@@ -7,12 +7,11 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.protocol.messages import TransactionState
 
 if TYPE_CHECKING:
@@ -20,17 +19,13 @@ if TYPE_CHECKING:
 
     from kafka_eos_sink.protocol.identity import TopicPartition
 
-_NEVER_MS = 2**31 - 1
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_PARTITIONS = 8
 
 
 def transactions(
     bootstrap_servers: console.BootstrapServers = None,
-    prefix: Annotated[
-        str | None,
-        typer.Option(metavar="W", help="Only transactional ids that begin with this text, e.g. a write id."),
-    ] = None,
+    prefix: console.Prefix = None,
     as_json: console.AsJson = False,
     properties: console.PropertiesFile = None,
 ) -> None:
@@ -48,7 +43,7 @@ def transactions(
     if as_json:
         console.print_json([transaction_json(state) for state in found])
     elif found:
-        console.output_console().print(transactions_table(found, time.time_ns() // 1_000_000))
+        console.show(transactions_table(found, time.time_ns() // 1_000_000))
     else:
         console.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
@@ -72,7 +67,7 @@ def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tupl
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
     """Build a table with one row per transaction; ``now_ms`` is the wall clock in ms."""
     columns = ("transactional id", "state", "age", "times out in", "producer id", "epoch", "partitions")
-    return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6])
+    return console.table(columns, (_row(state, now_ms) for state in states), right=columns[2:6], unwrapped=columns)
 
 
 def _row(state: TransactionState, now_ms: int) -> console.Row:
@@ -84,7 +79,7 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
 def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
     """Return a transaction's age and time left as text, empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
-    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == _NEVER_MS
+    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
     if age is None:
         return "", ""
     return duration(age), "never" if never else "" if left is None else duration(left)
@@ -97,7 +92,7 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
     # The coordinator's clock can be ahead of this machine's.
     age = max(0, now_ms - state.transaction_start_time_ms)
     # The timeout no longer applies to a transaction whose end is decided.
-    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == _NEVER_MS:
+    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
         return age, None
     return age, max(0, state.transaction_timeout_ms - age)
 

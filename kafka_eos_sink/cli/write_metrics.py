@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
-from kafka_eos_sink.cli.cluster_view import PARTS, ClusterView, WriteLine, phases_ms
+from kafka_eos_sink.cli.cluster_view import PARTS, ClusterView, WriteLine
 from kafka_eos_sink.cli.transactions import times_ms
 from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
 from kafka_eos_sink.errors import ConfigurationError, peer_text
@@ -156,10 +156,10 @@ class WriteMetrics(Collector):
     def _count(self, name: str, batch: BatchRecord) -> None:
         for counter, (_, amount) in zip(self._counters.values(), _COUNTERS.values(), strict=True):
             counter.labels(name).inc(amount(batch))
-        if measured := phases_ms(batch):
-            self._duration.labels(name).observe(sum(measured) / 1000)
-        for phase, seconds in _phase_seconds(batch):
-            self._phases.labels(name, phase).observe(seconds)
+        if measured := batch.phases_ms:
+            self._duration.labels(name).observe(sum(measured.values()) / 1000)
+        for phase, ms in measured.items():
+            self._phases.labels(name, phase).observe(ms / 1000)
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is known of the exporter itself, and what the last view shows."""
@@ -226,12 +226,6 @@ def _name(write_id: str) -> str:
     return peer_text(write_id.partition("/")[0] + "/*" if is_random_write_id(write_id) else write_id)
 
 
-def _phase_seconds(batch: BatchRecord) -> Iterator[tuple[str, float]]:
-    for phase in PHASES:
-        if (ms := getattr(batch, f"{phase}_ms")) is not None:
-            yield phase, ms / 1000
-
-
 def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
     families = {
         name: GaugeMetricFamily(f"kafka_eos_{name}", text, labels=labels) for name, (text, labels) in _GAUGES.items()
@@ -272,8 +266,8 @@ def _put_writes(put: _Put, looked: _Looked) -> None:
         if record is not None:
             put("last_version_written_bytes", record.written_bytes, name)
             put("last_version_headroom_seconds", _seconds(record.headroom_ms), name)
-            for phase, seconds in _phase_seconds(record):
-                put("last_version_phase_seconds", seconds, name, phase)
+            for phase, ms in record.phases_ms.items():
+                put("last_version_phase_seconds", ms / 1000, name, phase)
 
 
 def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:

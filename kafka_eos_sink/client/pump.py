@@ -99,12 +99,9 @@ class Pump:
         assert connection is not None
         return connection.versions
 
-    def finalized_features(self, node_id: int | None = None) -> Mapping[str, int]:
-        """Return feature name -> finalized level as this node knows it, by default the newest of all nodes."""
-        if node_id is None:
-            return self._features
-        connection = self._nodes[node_id].connection if node_id in self._nodes else None
-        return MappingProxyType({}) if connection is None else connection.versions.finalized_features
+    def finalized_features(self) -> Mapping[str, int]:
+        """Return feature name -> finalized level as the best informed node knew it when it connected."""
+        return self._features
 
     def learn_features(self, versions: BrokerVersions) -> None:
         """Learn the finalized features of an ApiVersions response, unless the client knows newer ones."""
@@ -113,11 +110,6 @@ class Pump:
             self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
 
     # nodes
-
-    @property
-    def nodes(self) -> Mapping[int, Node]:
-        """The nodes used so far, by id; read-only."""
-        return MappingProxyType(self._nodes)
 
     def node(self, node_id: int) -> Node | None:
         """Return the node, made on first use; None if metadata does not name it and it has no connection."""

@@ -107,22 +107,22 @@ class Outcome(Generic[V]):
     """What is known of one key.
 
     ``error_code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
-    try. It is for messages only, because the try without a response may have changed what it describes. ``unanswered`` is true if any
+    try. It is for messages only, because the try without a response may have changed what it describes. ``no_response`` is true if any
     try had no response: the broker may still receive that one.
     """
 
     error_code: int | None = None
     value: V | None = None
     earlier_code: int | None = None
-    unanswered: bool = False
+    no_response: bool = False
 
     def after(self, error_code: int, value: V | None = None) -> Outcome[V]:
         """Return the outcome after a later try has a result."""
-        return Outcome(error_code=error_code, value=value, unanswered=self.unanswered)
+        return Outcome(error_code=error_code, value=value, no_response=self.no_response)
 
     def after_lost_response(self) -> Outcome[V]:
         """Return the outcome after a later try was sent and its response was lost."""
-        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code, unanswered=True)
+        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code, no_response=True)
 
 
 class _Operation(Generic[K, V]):
@@ -344,12 +344,11 @@ class Requests:
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
         """Raise the deadline's error with the blocking transaction, if one blocks a key."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
-        for key in operation.open if blocked_by is not None else ():
+        if blocked_by is None:
+            return
+        for key in operation.open:
             outcome = operation.outcomes[key]
-            if (
-                ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.error_code, outcome.earlier_code)
-                and blocked_by is not None
-            ):
+            if ErrorCode.CONCURRENT_TRANSACTIONS in (outcome.error_code, outcome.earlier_code):
                 retry.reason = f"{retry.reason}; {blocked_by(key)}"
                 raise retry.timeout() from None
 

@@ -308,25 +308,28 @@ class TopicsAdmin(Requests):
             deadline_ms,
         )
 
-    def write_txn_markers(self, markers: Sequence[TransactionMarker], deadline_ms: int) -> None:
-        """Write markers on the partitions' leaders; requires ClusterAction or Alter on the cluster.
+    def write_txn_marker(self, marker: TransactionMarker, deadline_ms: int) -> None:
+        """Write a marker on the partition's leader; requires ClusterAction or Alter on the cluster.
 
         Raises:
-            ValueError: Two markers for one partition. The response could not be matched to them.
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
-        by_partition = {(marker.topic, marker.partition): marker for marker in markers}
-        if len(by_partition) < len(markers):
-            raise ValueError("two markers for the same partition")
+        written = m.WriteTxnMarkersRequest.Marker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            transaction_result=marker.committed,
+            topics=(m.WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+        )
 
-        def request(of_node: Sequence[TopicPartition], _node: int) -> m.WriteTxnMarkersRequest:
-            return m.WriteTxnMarkersRequest(markers=tuple(_writable(by_partition[each]) for each in of_node))
+        def read(response: m.WriteTxnMarkersResponse, where: Any) -> Iterator[Result[TopicPartition, None]]:
+            for each in response.markers:
+                yield from _read_partitions(lambda _each: None)(each, where)
 
-        def read(response: m.WriteTxnMarkersResponse, _keys: Any) -> Iterator[Result[TopicPartition, None]]:
-            for marker in response.markers:
-                yield from _read_partitions(lambda _each: None)(marker, _keys)
-
-        self._from_leaders(m.WriteTxnMarkersRequest, request, read, by_partition, deadline_ms)
+        request = m.WriteTxnMarkersRequest(markers=(written,))
+        where = [(marker.topic, marker.partition)]
+        self._from_leaders(m.WriteTxnMarkersRequest, lambda _where, _node: request, read, where, deadline_ms)
 
     # inside
 
@@ -388,14 +391,3 @@ def _by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, lis
     for topic, partition in partitions:
         indexes.setdefault(topic, []).append(partition)
     return tuple(topic_of(topic, each) for topic, each in indexes.items())
-
-
-def _writable(marker: TransactionMarker) -> m.WriteTxnMarkersRequest.Marker:
-    return m.WriteTxnMarkersRequest.Marker(
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        transaction_result=marker.committed,
-        topics=(m.WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
-        coordinator_epoch=marker.coordinator_epoch,
-        transaction_version=marker.transaction_version,
-    )

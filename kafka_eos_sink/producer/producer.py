@@ -404,7 +404,6 @@ class Producer:
     def _settle_transaction_version(self, deadline_ms: int) -> None:
         if self._version_is_known or not self._transactions.transactional:
             return
-        node = self._client.any_node(deadline_ms)
-        version = self._client.finalized_features(node).get("transaction.version", 0)
-        self._transactions.transaction_version = version
+        self._client.any_node(deadline_ms)
+        self._transactions.transaction_version = self._client.finalized_features().get("transaction.version", 0)
         self._version_is_known = True

@@ -336,7 +336,7 @@ class Sender:
             problem,
         )
         if batch.attempts > self._config.retries:
-            self._give_up(batch, f"{self._config.retries} retries (option retries)")
+            self._fail_undelivered(batch, f"{self._config.retries} retries (option retries)")
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 
@@ -399,10 +399,10 @@ class Sender:
                 continue
             age, limit = now - oldest.created_ms, self._config.delivery_timeout_ms
             if age >= limit:
-                self._give_up(oldest, f"{age} ms (delivery.timeout.ms {limit})")
+                self._fail_undelivered(oldest, f"{age} ms (delivery.timeout.ms {limit})")
                 return
 
-    def _give_up(self, batch: ProducerBatch, after: str) -> None:
+    def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
         self.tainted |= batch.in_doubt
         if batch.last_problem:
             reason = batch.last_problem

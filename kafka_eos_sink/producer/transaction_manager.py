@@ -287,8 +287,8 @@ class TransactionManager:
             for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         }
-        asked = {(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions}
-        if not self._fits(results.keys() == asked, f"AddPartitionsToTxn of {self._name()}"):
+        requested = {(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions}
+        if not self._fits(results.keys() == requested, f"AddPartitionsToTxn of {self._name()}"):
             return
         added = {partition for partition, code in results.items() if code == ErrorCode.NONE}
         self.partitions |= added

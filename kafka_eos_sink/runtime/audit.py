@@ -13,8 +13,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError
 from kafka_eos_sink.runtime.batch_record import BatchRecord, merged
+from kafka_eos_sink.runtime.topics import cleanup_policy
 
 Verdict = Literal["complete", "not readable", "missing", "too many"]
 """complete      as many rows as decided
@@ -156,7 +156,8 @@ def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]
 
 def _without_compacted(admin: Admin, found: BatchAudit, deadline: int) -> BatchAudit:
     """Count every other offset of a compacted topic as hidden: compaction may have removed rows."""
-    compacted = {topic for topic in {part.topic for part in found.partitions} if _is_compacted(admin, topic, deadline)}
+    topics = {part.topic for part in found.partitions}
+    compacted = {topic for topic in topics if "compact" in (cleanup_policy(admin, topic, deadline) or "")}
     return replace(
         found,
         partitions=tuple(
@@ -166,11 +167,3 @@ def _without_compacted(admin: Admin, found: BatchAudit, deadline: int) -> BatchA
             for part in found.partitions
         ),
     )
-
-
-def _is_compacted(admin: Admin, topic: str, deadline: int) -> bool:
-    try:
-        policy = admin.describe_configs("topic", topic, ("cleanup.policy",), deadline).get("cleanup.policy", "")
-    except AuthorizationError:
-        return False
-    return "compact" in policy

@@ -114,6 +114,11 @@ class BatchRecord:
         """The finish time as ISO 8601, UTC, to the millisecond."""
         return iso_utc(self.finished_ms)
 
+    @property
+    def phases_ms(self) -> dict[str, int]:
+        """The phases that were measured, with their duration in ms."""
+        return {phase: ms for phase in PHASES if (ms := getattr(self, f"{phase}_ms")) is not None}
+
     def as_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "finished_at": self.finished_at, **asdict(self)}
 
@@ -126,8 +131,7 @@ class BatchRecord:
 
     def line(self) -> str:
         """Return the figures as text. Control characters are replaced."""
-        figures = self.figures()
-        phases = [f"{name} {figures[f'{name}_ms']}" for name in PHASES if figures[f"{name}_ms"] is not None]
+        phases = [f"{name} {ms}" for name, ms in self.phases_ms.items()]
         parts = [
             f"{self.rows} rows",
             None if self.written_bytes is None else f"{self.written_bytes} bytes",

@@ -19,7 +19,6 @@ from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
 from kafka_eos_sink.errors import (
-    AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,
@@ -37,6 +36,7 @@ from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.batch_record import Stopwatch
 from kafka_eos_sink.runtime.data_proofs import DataProofs
 from kafka_eos_sink.runtime.record_copier import RecordCopier
+from kafka_eos_sink.runtime.topics import cleanup_policy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Executor:
             steps.CommitGroupOffsets: lambda step: driver_requests.commit_group_offsets(admin, step, self._deadline),
             steps.EndTransactions: self._end_transactions,
             steps.ReadLog: self._read_log,
-            steps.LogPolicy: self._log_policy,
+            steps.LogPolicy: lambda _: cleanup_policy(admin, where[0], self._deadline),
             steps.LastStableOffsets: proofs.last_stable_offsets,
             steps.DescribeProducers: proofs.describe_producers,
             steps.AbortedTransactions: proofs.aborted_transactions,
@@ -246,7 +246,7 @@ class Executor:
                 error=result.error_code,
                 producer_id=-1 if result.value is None else result.value.producer_id,
                 producer_epoch=-1 if result.value is None else result.value.producer_epoch,
-                unanswered=result.unanswered,
+                unanswered=result.no_response,
                 detail=detail,
             )
             for result, detail in zip(results, details, strict=True)
@@ -340,13 +340,6 @@ class Executor:
         # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)
         return steps.LogChunk(entries=(), next_offset=start, log_start_offset=start, end_offset=end, topic_id=topic_id)
-
-    def _log_policy(self, _: steps.LogPolicy) -> str | None:
-        try:
-            found = self.admin.describe_configs("topic", self.where[0], ("cleanup.policy",), self._deadline)
-        except AuthorizationError:
-            return None
-        return found.get("cleanup.policy")
 
 
 def _entries(batch: RecordBatch) -> list[ReadRecord | Marker]:

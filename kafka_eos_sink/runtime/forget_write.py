@@ -6,37 +6,29 @@ needs. `commit_log.forget` does the same for writes with a random id, right afte
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
 from kafka_eos_sink.commit.log_reading import read_to_end, require_own_log
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Procedure, ReadRecord
-from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
-from kafka_eos_sink.runtime.operator import (
-    OperatorSettings,
-    Preview,
-    cluster_transaction_version,
-    connected_to_log,
-    preview,
-)
-from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.operator import OperatorSettings, Preview, connected_to_log, preview
+from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.step_log import code_name
 
 
 def preview_forget(settings: OperatorSettings) -> Preview:
     """Return what ``forget`` finds; raises WriteRefusedError as ``forget``, and changes nothing."""
-    with connected_to_log(settings) as (admin, executor):
-        procedure = _forget(settings, cluster_transaction_version(settings, admin))
-        return preview(settings, admin, executor, procedure)
+    return preview(settings, partial(_forget, settings))
 
 
 def forget(settings: OperatorSettings) -> int:
@@ -46,8 +38,8 @@ def forget(settings: OperatorSettings) -> int:
         WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or that the commit log cannot be relied on. Nothing was forgotten.
         TransactionAbortedError: NOT_FORGOTTEN.
     """
-    with connected_to_log(settings) as (admin, executor):
-        return executor.run(_forget(settings, cluster_transaction_version(settings, admin)))
+    with connected_to_log(settings) as (_, executor, version):
+        return executor.run(_forget(settings, version))
 
 
 class _KeyedView(LogView):
@@ -78,14 +70,7 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
     # take_over would abort what is open and finish what is decided, under a job that perhaps still runs.
     _require_ended(before, opened)
     view = _KeyedView(write_id)
-    request = TakeOver(
-        write_id=write_id,
-        nonce=uuid.uuid4().hex,
-        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
-        limits=SettleLimits(deadline_ms=settings.timeout_ms),
-        view=view,
-        unknown_id=UnknownId.REFUSE,
-    )
+    request = replace(take_over_request(write_id, settings.limits), view=view, unknown_id=UnknownId.REFUSE)
     plan = yield from take_over(request, transaction_version)
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)

@@ -6,9 +6,10 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
@@ -19,19 +20,19 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, SettledDecision
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 
@@ -54,6 +55,10 @@ class OperatorSettings:
     @property
     def commit_log(self) -> TopicPartition:
         return self.commit_log_topic, log_partition_of(self.write_id)
+
+    @property
+    def limits(self) -> SettleLimits:
+        return SettleLimits(deadline_ms=self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +93,14 @@ class Recovered:
     decisions      the newest decision of every query id, as it is now
     finished_now   the query ids whose decision this run finished
     ended          the transactions that this run tried to end
+    aborted        query id and version of undecided newer versions, whose transactions this run ended
     left_open      open transactions under ids that a decision names whose outcome cannot be proven
     """
 
     decisions: tuple[SettledDecision, ...]
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
+    aborted: tuple[tuple[str, int], ...] = ()
     left_open: tuple[ProducerIdentity, ...] = ()
 
     @property
@@ -172,8 +179,8 @@ class Preview:
 
 
 @contextmanager
-def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor]]:
-    """Yield an executor on an existing, checked commit log.
+def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, int]]:
+    """Yield an executor on an existing, checked commit log, and the cluster's transaction version.
 
     Raises:
         BrokerRefusedError: NO_COMMIT_LOG.
@@ -191,17 +198,18 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        yield admin, Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
+        executor = Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
+        yield admin, executor, admin.transaction_version(deadline)
 
 
-def preview(settings: OperatorSettings, admin: Admin, executor: Executor, procedure: Procedure[Any]) -> Preview:
-    """Run the part of a procedure that only reads, and raise its errors."""
-    executor.run(_until_fence(procedure))
-    view = LogView(settings.write_id)
-    executor.run(read_to_end(view))
-    # Only the ids count: the version belongs to identities that are ended.
-    opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, 0))]
-    described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
+def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any]]) -> Preview:
+    """Run the part of a procedure that only reads, given the transaction version, and raise its errors."""
+    with connected_to_log(settings) as (admin, executor, version):
+        executor.run(_until_fence(procedure(version)))
+        view = LogView(settings.write_id)
+        executor.run(read_to_end(view))
+        opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, version))]
+        described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
     return Preview(writes=writes_in(view), opened=tuple(each for each in described.values() if each is not None))
 
 
@@ -213,25 +221,14 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
     procedure.close()
 
 
-def cluster_transaction_version(settings: OperatorSettings, admin: Admin) -> int:
-    return admin.transaction_version(admin.client.clock() + settings.timeout_ms)
-
-
 def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
-    return TakeOver(
-        write_id=settings.write_id,
-        nonce=uuid.uuid4().hex,
-        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
-        limits=SettleLimits(deadline_ms=settings.timeout_ms),
-        unknown_id=UnknownId.ABORT if abort_unknown else UnknownId.REFUSE,
-    )
+    unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
+    return replace(take_over_request(settings.write_id, settings.limits), unknown_id=unknown_id)
 
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
     """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
-    with connected_to_log(settings) as (admin, executor):
-        version = cluster_transaction_version(settings, admin)
-        return preview(settings, admin, executor, take_over(_take_over(settings, abort_unknown), version))
+    return preview(settings, partial(take_over, _take_over(settings, abort_unknown)))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -244,26 +241,26 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         DecisionPendingError: A decision can be neither finished nor proven void.
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
-    with connected_to_log(settings) as (admin, executor):
-        version = cluster_transaction_version(settings, admin)
+    with connected_to_log(settings) as (_, executor, version):
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
-        plan = executor.run(take_over(_take_over(settings, abort_unknown), version))
+        view = LogView(settings.write_id)
+        plan = executor.run(take_over(replace(_take_over(settings, abort_unknown), view=view), version))
         tried = [
             EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in executor.ended
         ]
         # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {_without_version(each.identity) for each in tried if each.succeeded}
-        ended = tuple(each for each in tried if each.succeeded or _without_version(each.identity) not in done)
-        over = {_without_version(each.identity) for each in ended if each.is_over}
-        left_open = tuple(identity for identity in plan.left_open if _without_version(identity) not in over)
+        done = {_carrier(each.identity) for each in tried if each.succeeded}
+        ended = tuple(each for each in tried if each.succeeded or _carrier(each.identity) not in done)
+        over = {_carrier(each.identity) for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
             finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
-            left_open=left_open,
+            aborted=tuple(sorted(_undecided_versions(view, plan, over))),
+            left_open=tuple(identity for identity in plan.left_open if _carrier(identity) not in over),
         )
 
 
@@ -275,37 +272,47 @@ def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
     return done is None or done.get("nonce") != decision.nonce
 
 
-def _without_version(identity: ProducerIdentity) -> ProducerIdentity:
-    """Make a listed and a named transaction comparable."""
-    # A listed one has the cluster's transaction version, a named one its decision's.
-    return replace(identity, transaction_version=0)
+def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAndEpoch]) -> set[tuple[str, int]]:
+    """Return query id and version of ended transactions that no decision will name."""
+    newest = {decision.query_id: decision.version for decision in plan.decisions}
+    return {
+        (query.query_id, part.value["version"])
+        for query in view.queries("part")
+        for part in query.newest_parts.values()
+        # A losing attempt of a decided version has a part, too.
+        if part.carrier in over and part.value and part.value.get("version", -1) > newest.get(query.query_id, -1)
+    }
+
+
+def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
+    # A listed transaction has the cluster's transaction version, a named one its decision's.
+    return identity.producer_id, identity.producer_epoch
 
 
 def resolve_request(
-    settings: OperatorSettings, *, query_id: str | None, version: int, answer: Answer, allow_duplicates: bool
+    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Answer, allow_duplicates: bool
 ) -> ResolveRequest:
     """Build the operator's resolution of one version."""
     return ResolveRequest(
         write_id=settings.write_id,
         query_id=query_id,
         version=version,
-        answer=answer,
+        answer=resolution,
         allow_duplicates=allow_duplicates,
         nonce=uuid.uuid4().hex,
-        limits=SettleLimits(deadline_ms=settings.timeout_ms),
+        limits=settings.limits,
     )
 
 
 def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
     """Return what ``resolve`` finds; raises what it raises before it changes anything."""
-    with connected_to_log(settings) as (admin, executor):
-        return preview(settings, admin, executor, resolve(request, cluster_transaction_version(settings, admin)))
+    return preview(settings, partial(resolve, request))
 
 
 def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
     """Record the operator's resolution of one version, as `resolve`."""
-    with connected_to_log(settings) as (admin, executor):
-        return executor.run(resolve(request, cluster_transaction_version(settings, admin)))
+    with connected_to_log(settings) as (_, executor, version):
+        return executor.run(resolve(request, version))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
@@ -317,7 +324,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
-    with connected_to_log(settings) as (admin, executor):
+    with connected_to_log(settings) as (admin, executor, _):
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
@@ -326,8 +333,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
         for finding in written:
             assert finding.marker is not None
-            # One per request: the response could not be matched to two markers of a partition.
-            admin.write_txn_markers([finding.marker], admin.client.clock() + settings.timeout_ms)
+            admin.write_txn_marker(finding.marker, admin.client.clock() + settings.timeout_ms)
         for finding in written:
             _await_end(admin, finding, admin.client.clock() + settings.timeout_ms)
         return Repaired(

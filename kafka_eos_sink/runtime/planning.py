@@ -35,12 +35,11 @@ LIST_EVERY_MS = 5_000
 MAX_REMEMBERED = 256
 
 
-def take_over_request(settings: WriteSettings, transaction_timeout_ms: int) -> TakeOver:
+def take_over_request(
+    write_id: str, limits: SettleLimits, transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+) -> TakeOver:
     return TakeOver(
-        write_id=settings.write_id,
-        nonce=uuid.uuid4().hex,
-        transaction_timeout_ms=transaction_timeout_ms,
-        limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
+        write_id=write_id, nonce=uuid.uuid4().hex, transaction_timeout_ms=transaction_timeout_ms, limits=limits
     )
 
 
@@ -84,7 +83,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     elif settings.random_write_id:
         # A task would notice a deleted topic only at its delivery timeout.
         _check_topic(settings, admin)
-    request = take_over_request(settings, known.transaction_timeout_ms)
+    request = take_over_request(settings.write_id, settings.limits, known.transaction_timeout_ms)
     if settings.random_write_id:
         found = executor.run(fence_only(request))
         _remember(key, known)

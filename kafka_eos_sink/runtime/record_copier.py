@@ -10,24 +10,17 @@ from functools import partial
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.errors import (
-    AuthorizationError,
-    KafkaEosError,
-    ProtocolError,
-    TransactionAbortedError,
-)
+from kafka_eos_sink.errors import AuthorizationError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, is_commit_marker, read_blocks
 from kafka_eos_sink.protocol.record_reader import BatchHeader
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.data_proofs import query_partitions
+from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, TIERED_FETCH_WAIT_MS, query_partitions
+from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
 
-FETCH_BYTES = 4 << 20
-FETCH_WAIT_MS = 500
-"""Records in tiered storage (KIP-405) come only to a Fetch that waits."""
 TURN_MS = 10
 
 
@@ -62,7 +55,7 @@ class RecordCopier:
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
 
     def copy(self, step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:
-        opened = [_OpenCopy(copy, self._producer(copy.identity)) for copy in step.copies]
+        opened = [_OpenCopy(copy, begin(self._client, self._config, copy.identity)) for copy in step.copies]
         is_done = False
         try:
             for where in sorted({(part.topic, part.partition) for copy in step.copies for part in copy.ranges}):
@@ -114,17 +107,6 @@ class RecordCopier:
 
     def _flush(self, opened: Sequence[_OpenCopy]) -> None:
         self._take_turns(opened, lambda unsent: unsent == 0)
-
-    def _producer(self, identity: ProducerIdentity) -> Producer:
-        producer = Producer(
-            self._client,
-            self._config,
-            transactional_id=identity.transactional_id,
-            transaction_version=identity.transaction_version,
-        )
-        producer.init(identity.producer_id, identity.producer_epoch)
-        producer.begin()
-        return producer
 
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
         """Copy a partition's records of all sources in one pass: concurrent tasks interleave."""
@@ -192,7 +174,7 @@ class RecordCopier:
             where,
             offset,
             isolation="read_uncommitted",
-            max_wait_ms=FETCH_WAIT_MS,
+            max_wait_ms=TIERED_FETCH_WAIT_MS,
             max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
         )
         limits = {"timeout_ms": self._config.delivery_timeout_ms, "max_block_ms": self._config.max_block_ms}
@@ -213,49 +195,3 @@ class RecordCopier:
 
 def _place(part: OffsetRange) -> str:
     return f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
-
-
-def written_by(producer: Producer) -> steps.Written:
-    """Flush, and return a transaction's rows and ranges in the data partitions.
-
-    Raises:
-        TransactionAbortedError: REQUEST_ABANDONED or OFFSET_UNKNOWN if the responses do not prove them.
-        KafkaEosError: The producer failed.
-    """
-    producer.flush()
-    _require_untainted(producer)
-    acknowledged = sorted(producer.acknowledged.items())
-    for (topic, partition), (first, last, _) in acknowledged:
-        if min(first, last) < 0:
-            raise _offset_unknown(f"{topic}-{partition} acknowledged the records as duplicates without their offsets")
-    return steps.Written(
-        rows=sum(count for _, (_, _, count) in acknowledged),
-        offsets=tuple(
-            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-            for (topic, partition), (first, last, _) in acknowledged
-        ),
-    )
-
-
-def part_offset(producer: Producer, where: TopicPartition) -> int:
-    """Return the offset of the part record that a producer has appended last. Raises as `written_by`."""
-    _require_untainted(producer)
-    first, _, _ = producer.acknowledged[where]
-    if first < 0:
-        raise _offset_unknown("the part record was acknowledged without its offset")
-    return first
-
-
-def _require_untainted(producer: Producer) -> None:
-    if producer.tainted:
-        raise TransactionAbortedError(
-            "REQUEST_ABANDONED",
-            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
-            "transaction is aborted, and the rows are written again",
-        )
-
-
-def _offset_unknown(what: str) -> KafkaEosError:
-    return TransactionAbortedError(
-        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
-    )

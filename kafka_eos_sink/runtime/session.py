@@ -10,16 +10,14 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
@@ -29,14 +27,6 @@ from kafka_eos_sink.runtime.task_executor import TaskExecutor
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWritten:
-    """The result of an at-least-once task."""
-
-    rows: int
-    written_bytes: int = 0
 
 
 def _executor(settings: WriteSettings, admin: Admin) -> Executor:
@@ -70,46 +60,6 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
             executor.close()
 
 
-def write_task_at_least_once(settings: WriteSettings, task: TaskIdentity, batches: Iterator[Rows]) -> RowsWritten:
-    """Run one task attempt with the idempotent producer and no transaction.
-
-    A task that Spark retries writes its rows again.
-    """
-    rows = 0
-    with lease_admin(settings.client) as admin:
-        client = admin.client
-        producer = Producer(client, settings.producer, transactional_id=None, transaction_version=None)
-        try:
-            for batch in batches:
-                # A task without rows needs no producer id.
-                if rows == 0 and batch.num_rows:
-                    producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
-                    producer.begin()
-                if batch.num_rows:
-                    producer.write(batch)
-                    rows += batch.num_rows
-            if rows:
-                producer.flush()
-        finally:
-            producer.close()
-    return RowsWritten(rows=rows, written_bytes=producer.acknowledged_bytes)
-
-
-def report_at_least_once(settings: WriteSettings, tasks: Sequence[RowsWritten]) -> None:
-    """Log the line of a batch that was written without transactions."""
-    figures = {
-        "version": settings.version,
-        "rows": sum(task.rows for task in tasks),
-        "written_bytes": sum(task.written_bytes for task in tasks),
-        "tasks": len(tasks),
-    }
-    log.info(
-        "written at least once, version %(version)d: %(rows)d rows; %(written_bytes)d bytes; %(tasks)d tasks",
-        figures,
-        extra=figures,
-    )
-
-
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
     """Decide the batch and finish it; return None if it was committed before."""
     request = commit_batch.CommitRequest(
@@ -118,7 +68,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         random_write_id=settings.random_write_id,
         nonce=uuid.uuid4().hex,
         group_offsets=settings.group_offsets,
-        limits=SettleLimits(deadline_ms=settings.producer.delivery_timeout_ms),
+        limits=settings.limits,
     )
     with lease_admin(settings.client) as admin:
         executor = _executor(settings, admin)
@@ -152,7 +102,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         view = LogView(settings.write_id)
-        request = replace(take_over_request(settings, timeout_ms), view=view)
+        request = replace(take_over_request(settings.write_id, settings.limits, timeout_ms), view=view)
         executor = _executor(settings, admin)
         found = executor.run(aborting.abort(request, plan, messages, version))
         history.report_recovered(executor, settings.history_topic, view)

@@ -21,9 +21,7 @@ def subject(step: steps.Step) -> str:
             return _some(ids)
         case steps.EndTransactions(ends=ends):
             return _some(f"{'commit' if end.commit else 'abort'} {_producer(end.identity)}" for end in ends)
-        case steps.InitProducerId(transactional_id=name):
-            return name
-        case steps.ListOpenTransactions(write_id=name):
+        case steps.InitProducerId(transactional_id=name) | steps.ListOpenTransactions(write_id=name):
             return name
         case steps.ReadLog(offset=offset):
             return f"from offset {offset}"

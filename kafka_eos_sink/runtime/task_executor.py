@@ -16,7 +16,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.record_copier import part_offset, written_by
+from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
 
 MIN_WATCH_INTERVAL_MS = 500
 
@@ -81,8 +81,9 @@ class TaskExecutor(Executor):
     def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
         """Write rows until all are acknowledged; None if the procedure must check for lost siblings."""
         if self._producer is None:
-            self._begin(step)
-        assert self._producer is not None
+            # No request precedes this line, so `close` and `_end_own` find the producer whatever fails.
+            self._producer = begin(self.client, self.config, step.identity)
+            self._began_ms = self.client.clock()
         for rows in self._batches:
             self._producer.write(rows)
             failpoints.reached("task.writing")
@@ -91,19 +92,6 @@ class TaskExecutor(Executor):
         written = written_by(self._producer)
         self._written_bytes = self._producer.acknowledged_bytes
         return written
-
-    def _begin(self, step: steps.WriteRows) -> None:
-        identity = step.identity
-        # Kept before its first request: `close` and `_end_own` must find it whatever fails.
-        producer = self._producer = Producer(
-            self.client,
-            self.config,
-            transactional_id=identity.transactional_id,
-            transaction_version=identity.transaction_version,
-        )
-        producer.init(identity.producer_id, identity.producer_epoch)
-        producer.begin()
-        self._began_ms = self.client.clock()
 
     def _append_part(self, step: steps.AppendPart) -> int:
         producer = self._producer

@@ -204,6 +204,14 @@ def _alter_command(admin: Admin, topic: str, configs: Mapping[str, str]) -> str:
     )
 
 
+def cleanup_policy(admin: Admin, topic: str, deadline: int) -> str | None:
+    """Return a topic's cleanup.policy, None without DescribeConfigs."""
+    try:
+        return admin.describe_configs("topic", topic, (POLICY,), deadline).get(POLICY)
+    except AuthorizationError:
+        return None
+
+
 def broker_count(admin: Admin, deadline: int) -> int:
     # Before the first response the metadata holds the bootstrap servers only. Their number is not that of the brokers.
     if min(admin.client.metadata.brokers) < 0:

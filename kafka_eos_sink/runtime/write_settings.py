@@ -9,6 +9,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.prepared_transaction import BatchIdentity
+from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
@@ -52,6 +53,10 @@ class WriteSettings:
             streaming=self.streaming,
             foreach_call=self.foreach_call,
         )
+
+    @property
+    def limits(self) -> SettleLimits:
+        return SettleLimits(deadline_ms=self.producer.delivery_timeout_ms)
 
     @property
     def log_partition(self) -> int:

@@ -33,11 +33,10 @@ _OTHER_CLIENTS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaProperties:
-    """The two configurations, the names that were given, and the warnings."""
+    """The two configurations, and the warnings."""
 
     client: ClientConfig
     producer: ProducerConfig
-    given: frozenset[str]
     warnings: tuple[str, ...]
 
 
@@ -71,7 +70,6 @@ def read_kafka_properties(
     return KafkaProperties(
         client=ClientConfig(**fields_of(values, ClientConfig), security=security),
         producer=ProducerConfig(**fields_of(values, ProducerConfig), compression_level=level),
-        given=frozenset(properties),
         warnings=tuple(warnings),
     )
 

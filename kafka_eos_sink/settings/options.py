@@ -43,8 +43,6 @@ class SinkOptions:
     source_offsets_group: str | None
     client: ClientConfig
     producer: ProducerConfig
-    kafka_names: frozenset[str]
-    """The ``kafka.*`` names that were given, without ``kafka.``."""
     warnings: tuple[str, ...]
 
 
@@ -113,7 +111,6 @@ def read_options(
             ),
             interceptor_options=_for_interceptors(options if resolved else sink_part(options)),
         ),
-        kafka_names=properties.given,
         warnings=(*properties.warnings, *warnings),
     )
 

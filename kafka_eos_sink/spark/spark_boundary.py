@@ -17,7 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kafka_eos_sink.commit.prepared_transaction import TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
-from kafka_eos_sink.runtime.session import RowsWritten
+from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns

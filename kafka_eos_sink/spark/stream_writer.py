@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
@@ -96,7 +96,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
         )
         if self._plan is None:
-            return SinkMessage(session.write_task_at_least_once(settings, task, rows))
+            return SinkMessage(at_least_once.write_task(settings, rows))
         return task_message(session.write_task(settings, self._plan, task, rows), context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -105,7 +105,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
         if options.delivery_guarantee != "exactly-once":
-            session.report_at_least_once(self._settings(options, "", "", batchId, None), rows_written(messages))
+            at_least_once.report(self._settings(options, "", "", batchId, None), rows_written(messages))
             return
         complete = unwrapped(messages)
         # This process shares no state with the planner and the tasks: the plan arrives in the messages.

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions
 from kafka_eos_sink.spark.late_sweep import sweep_later
@@ -75,7 +75,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
         rows = self._columns.rows(iterator)
         if self._plan is None:
-            return SinkMessage(session.write_task_at_least_once(settings, task, rows))
+            return SinkMessage(at_least_once.write_task(settings, rows))
         return task_message(session.write_task(settings, self._plan, task, rows), context)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -90,7 +90,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             # Losing speculative attempts may still run: Spark kills them without waiting for their end.
             sweep_later(settings, self._plan, decision, at_once=True)
         else:
-            session.report_at_least_once(self._planned_settings(), rows_written(messages))
+            at_least_once.report(self._planned_settings(), rows_written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the failed batch, or finish it if it was decided.

@@ -374,7 +374,7 @@ def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, top
         coordinator_epoch=max(0, open_one.coordinator_epoch),
         transaction_version=2 if transaction.version >= 5 else 0,
     )
-    admin.write_txn_markers([marker], deadline(admin))
+    admin.write_txn_marker(marker, deadline(admin))
     (ended,) = admin.describe_producers([(topic, 0)], deadline(admin))[topic, 0]
     assert ended.current_txn_start_offset == -1
     assert admin.list_offsets([(topic, 0)], deadline(admin)) == {(topic, 0): 2}

@@ -69,7 +69,6 @@ def test_a_write_is_followed_from_prepared_to_finished(
     one = ("commits", *where, "--commit-log-topic", log, "--write-id", given.write_id)
 
     plan = session.plan(given)
-    assert "holds no write of" in shown(capsys, *one)
     messages = prepared(given, plan, 3)
     (begun,) = json.loads(shown(capsys, *one, "--json"))
     assert (begun["state"], begun["version"], begun["transactions"]) == ("prepared", 3, 3)
@@ -118,6 +117,28 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_last(
     properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
     found = json.loads(shown(capsys, "commits", "--properties", str(properties), "--commit-log-topic", log, "--json"))
     assert [(each["write_id"], each["version"]) for each in found] == wanted
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_unknown_write_id_fails_and_names_the_commit_log(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    servers, topic, log = kafka.bootstrap_servers, create_topic(kafka.bootstrap_servers), unique_topic("log")
+    given = settings(kafka, topic, "app", log)
+    plan = session.plan(given)
+    where = ["status", "--bootstrap-servers", servers, "--commit-log-topic", log]
+    where += ["--json"] if as_json else []
+    assert main(where) == 0  # an empty log is no failure
+    assert capsys.readouterr().out == ("[]\n" if as_json else f"The commit log {log} holds no write.\n")
+    session.commit(given, plan, prepared(given, plan, 1))
+    assert main([*where, "--write-id", given.write_id]) == 0
+    capsys.readouterr()
+    assert main([*where, "--write-id", "other/write"]) == 1
+    found = capsys.readouterr()
+    assert found.out == ("[]\n" if as_json else "")
+    (line,) = found.err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
+    assert f"the commit log {log!r} on {servers} holds no record of write id 'other/write'" in line
 
 
 def test_commits_command_error_is_one_line_with_its_code(

@@ -76,6 +76,31 @@ def test_recover_aborts_undecided_write_and_fences_its_driver(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
+def test_recover_names_each_version_that_it_aborts(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two query ids: one never decided, the other with an older decision and a dead attempt of it."""
+    servers = any_kafka.bootstrap_servers
+    given = replace(write_settings(any_kafka, create_topic(servers)), query_id="first", version=7)
+    write_all(given)
+    where = ["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]
+    tasks(replace(given, version=8), session.plan(given))
+    assert main(where) == 0
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in lines if line[:1] == ["first"]] == [
+        ["first", "7", "finished"],
+        ["first", "8", "aborted"],
+    ]
+    plan = session.plan(given)
+    for version, query_id in ((8, "first"), (0, "second")):
+        tasks(replace(given, version=version, query_id=query_id), plan)
+    found = recovered(any_kafka, given.write_id, capsys)
+    assert [(each["query_id"], each["version"]) for each in found["decisions"]] == [("first", 7)]
+    assert found["aborted"] == [{"query_id": "first", "version": 8}, {"query_id": "second", "version": 0}]
+    assert recovered(any_kafka, given.write_id, capsys)["aborted"] == []
+    assert_nothing_open(servers, [given.topic or ""])
+
+
 @pytest.mark.parametrize("txn_app_id", ["given", "none"])
 def test_another_commit_log_than_the_writes_own_ends_nothing(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, txn_app_id: str

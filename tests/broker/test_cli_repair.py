@@ -359,7 +359,7 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
         transaction_version=driver.transaction_version,
     )
     with NetworkClient(given.client) as client:
-        Admin(client).write_txn_markers([marker], client.clock() + 30_000)
+        Admin(client).write_txn_marker(marker, client.clock() + 30_000)
     assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
     assert "every row is visible, finished just now" in capsys.readouterr().out
     found = Counter(int(record.value or b"") for record in read_committed(servers, topic))

@@ -85,7 +85,7 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert found["not_read"] == []
 
     lines = shown(given, capsys, "--once").splitlines()
-    assert "1 writes, 1 open transactions, 2 blocked partitions" in lines[0]
+    assert "1 write, 1 open transaction, 2 blocked partitions" in lines[0]
     assert [line.split()[-2:] for line in lines if line.startswith(transactional_id)] == [[given.topic, "0,1"]]
     assert [line.split()[1:] for line in lines if line.startswith(f"{given.topic}-")] == [["1", transactional_id]] * 2
     assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write_id} ")] == [["3", "finished"]]

@@ -153,6 +153,21 @@ def test_history_command_without_topic_names_the_option(
     assert "--history-topic" in line
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_history_of_unknown_write_fails_and_names_the_topic(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    given = settings_of(kafka)
+    write_all(given, 1)
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--history-topic", given.history_topic]
+    assert main(["history", *where, "--write-id", "other/write", *(["--json"] if as_json else [])]) == 1
+    found = capsys.readouterr()
+    assert found.out == ("[]\n" if as_json else "")
+    (line,) = found.err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
+    assert f"the history {given.history_topic!r} on {kafka.bootstrap_servers} holds no batch of 'other/write'" in line
+
+
 def test_status_and_commits_show_the_same(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(kafka)
     write_all(given, 1)

@@ -18,7 +18,7 @@ from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import at_least_once
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
 
 
@@ -96,9 +96,8 @@ def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKa
 
 def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
     rows = iter([rows_of(topic, 0), rows_of(topic, 1)])
-    assert session.write_task_at_least_once(write_settings(other_kafka, topic), task, rows).rows == 2 * ROWS
+    assert at_least_once.write_task(write_settings(other_kafka, topic), rows).rows == 2 * ROWS
     assert_every_row_once(other_kafka, topic)
 
 

@@ -26,7 +26,7 @@ from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.identity import TransactionMarker
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
 
@@ -366,11 +366,9 @@ def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedK
 
 
 def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-
     def write_as(user: str) -> None:
         topic = f"data-{user}"
-        session.write_task_at_least_once(settings_of(guarded, user), task, iter([rows_of(topic, 0), rows_of(topic, 1)]))
+        at_least_once.write_task(settings_of(guarded, user), iter([rows_of(topic, 0), rows_of(topic, 1)]))
 
     write_as("topic-write")
     assert_every_row_once(guarded, "topic-write")
@@ -392,7 +390,7 @@ def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
         NetworkClient(client_of(guarded, "everything")) as client,
         pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*Alter"),
     ):
-        Admin(client).write_txn_markers([marker], client.clock() + 15_000)
+        Admin(client).write_txn_marker(marker, client.clock() + 15_000)
 
 
 def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:

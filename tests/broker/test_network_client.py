@@ -102,7 +102,7 @@ def test_client_learns_cluster_from_bootstrap_servers(client: NetworkClient) -> 
     assert min(client.metadata.brokers) >= 0
     assert client.metadata.cluster_id
     assert client.metadata.controller in client.metadata.brokers
-    assert client.finalized_features(node_id) == client.finalized_features()
+    assert client.versions(node_id).finalized_features == client.finalized_features()
     assert "metadata.version" in client.finalized_features()
 
 

@@ -822,13 +822,13 @@ def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> N
         # A throttled broker takes nothing: the client keeps silent for as long as it was told (KIP-219).
         producer.write(rows(topic, 0, 10))
         producer.flush()
-        for node in client.nodes.values():
+        for node in client._nodes.values():
             node.throttled_until = client.clock() + 60_000
         with pytest.raises(KafkaEosError) as raised:
             write_all(producer, [rows(topic, first, 10_000) for first in range(0, 100_000, 10_000)])
         assert raised.value.code == "BUFFER_EXHAUSTED"
         assert "buffer.memory" in str(raised.value)
-        for node in client.nodes.values():
+        for node in client._nodes.values():
             node.throttled_until = 0
         producer.abort(deadline(client))
     assert_nothing_open(kafka.bootstrap_servers, [topic])

@@ -384,19 +384,19 @@ def test_session_is_renewed_on_same_connection(
 ) -> None:
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client.nodes[node_id].connection
+        connection = client._nodes[node_id].connection
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
         while len(prolonged) < 3:
             assert time.monotonic() < give_up_at
             assert describe(client, node_id).transaction_states
-        assert client.nodes[node_id].connection is connection
+        assert client._nodes[node_id].connection is connection
 
 
 def test_broker_ends_session_without_reauthentication(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     """What the tests around this one would see if no session were renewed."""
     with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
-        connection = client.nodes[node_id].connection
+        connection = client._nodes[node_id].connection
         assert connection is not None
         connection.reauthenticate_at = None
         give_up_at = time.monotonic() + PATIENCE_MS / 1_000
@@ -425,7 +425,7 @@ def test_changed_password_ends_session_at_reauthentication(
     properties = scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256")
     with NetworkClient(config(properties)) as client:
         node_id = connected_broker(client)
-        connection = client.nodes[node_id].connection
+        connection = client._nodes[node_id].connection
         assert connection is not None
         connection.authentication = authentication_for(config({**properties, "sasl.password": WRONG}).security)
         with pytest.raises(AuthenticationError, match="invalid credentials"):

@@ -23,7 +23,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime import at_least_once, session
 from kafka_testing import BEING_ENDED, OPEN, PATIENCE_S, unique_topic, wait_until
 
 from .fault_proxy import FaultProxy
@@ -254,6 +254,4 @@ def write_tasks(settings: session.WriteSettings, plan: session.Plan) -> list[ses
 def write_at_least_once(settings: session.WriteSettings) -> None:
     """All rows in one task without a transaction."""
     rows = iter([numbered(settings.topic or "", 0, ROWS), numbered(settings.topic or "", ROWS, ROWS)])
-    session.write_task_at_least_once(
-        settings, session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0), rows
-    )
+    at_least_once.write_task(settings, rows)

@@ -191,4 +191,4 @@ def test_only_repair_needs_write_txn_markers(
             transaction_version=2,
         )
         with pytest.raises(MissingApiError, match=r"does not offer WriteTxnMarkers .*offered: none"):
-            admin.write_txn_markers([marker], admin.client.clock() + 30_000)
+            admin.write_txn_marker(marker, admin.client.clock() + 30_000)

@@ -183,18 +183,16 @@ def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
         identity, version = (producer.producer_id, producer.producer_epoch), producer.transaction_version
         try:
             (open_one,) = admin.describe_producers([(topic, 0)], deadline)[topic, 0]
-            admin.write_txn_markers(
-                [
-                    TransactionMarker(
-                        topic=topic,
-                        partition=0,
-                        producer_id=identity[0],
-                        producer_epoch=identity[1] + (1 if version >= 2 else 0),  # KIP-890
-                        committed=False,
-                        coordinator_epoch=max(0, open_one.coordinator_epoch),
-                        transaction_version=version,
-                    )
-                ],
+            admin.write_txn_marker(
+                TransactionMarker(
+                    topic=topic,
+                    partition=0,
+                    producer_id=identity[0],
+                    producer_epoch=identity[1] + (1 if version >= 2 else 0),  # KIP-890
+                    committed=False,
+                    coordinator_epoch=max(0, open_one.coordinator_epoch),
+                    transaction_version=version,
+                ),
                 deadline,
             )
             (ended,) = admin.describe_producers([(topic, 0)], deadline)[topic, 0]

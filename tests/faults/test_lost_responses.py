@@ -482,7 +482,7 @@ def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) ->
             producer.write(numbered(topic, first, 10))
             producer.flush()
             give_up_at = client.clock() + DEADLINE_MS
-            while any(node.connection is not None for node in client.nodes.values()):
+            while any(node.connection is not None for node in client._nodes.values()):
                 assert client.clock() < give_up_at
                 client.poll(20)
         end(producer)

@@ -34,7 +34,7 @@ def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
     )
     lines = [" ".join(line.split()) for line in shown(found).splitlines() if line]
     assert lines == [
-        "2023-11-14 22:14:20 UTC: 1 writes, 2 open transactions, 2 blocked partitions",
+        "2023-11-14 22:14:20 UTC: 1 write, 2 open transactions, 2 blocked partitions",
         "transactional id age times out in blocks",
         "w.0.3 1 min 0 s 14 min 0 s orders 0,2",
         "other 1.0 s PrepareCommit orders 0,2",
@@ -46,6 +46,16 @@ def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
         "write id version state finished rows rows/s copied",
         "w 3 finished 5.0 s ago 1,000 5,000 2",
     ]
+
+
+def test_header_counts_writes_not_their_versions() -> None:
+    found = ClusterView(
+        now_ms=NOW,
+        writes=write_lines([write(), write(version=4, state="prepared"), write(query_id="q")], []),
+        transactions=(transaction(),),
+        blocked=(blocked("w.0.3"),),
+    )
+    assert shown(found).startswith("2023-11-14 22:14:20 UTC: 1 write, 1 open transaction, 1 blocked partition\n")
 
 
 def test_view_of_an_empty_cluster_is_one_line() -> None:

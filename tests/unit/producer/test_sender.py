@@ -23,7 +23,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from kafka_eos_sink.runtime.record_copier import written_by
+from kafka_eos_sink.runtime.part_producer import written_by
 
 
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from kafka_eos_sink.cli.console import show
 from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
@@ -205,6 +209,22 @@ def test_table_shows_every_state_and_abbreviates_partitions() -> None:
     for shown in ("query q-1", "1970-01-01 00:00:00", "1,000", "t-0: 0 to 9", "and 8 more", "3 of 4 committed"):
         assert shown in text
     assert "resolved as committed" in text
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_narrow_terminal_breaks_no_write_id(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("NO_COLOR", "1")
+    write_id = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
+    offsets = (OffsetRange(topic="t" * 60, partition=0, first_offset=0, last_offset=9),)
+    write = CommittedWrite(write_id=write_id, query_id="batch", version=1, state="finished", offsets=offsets)
+    show(commits_table([write]))
+    (_, line) = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert line.split() == [write_id, "1", "finished", "0", f"{'t' * 60}-0:", "0", "to", "9"]
 
 
 class WatchedLog(CommitLogWatch):

@@ -35,7 +35,8 @@ from kafka_eos_sink.protocol.messages import (
     ProduceResponse,
 )
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
-from kafka_eos_sink.runtime.record_copier import FETCH_BYTES, RecordCopier
+from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES
+from kafka_eos_sink.runtime.record_copier import RecordCopier
 
 LOST = ProducerIdentity(transactional_id="w.0.0", producer_id=7, producer_epoch=2, transaction_version=2)
 COPY = ProducerIdentity(transactional_id="w.0.1", producer_id=8, producer_epoch=0, transaction_version=2)

@@ -154,11 +154,10 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     )
     ends = [(End(identity=each.identity, commit=each.committed), EndResult(error=each.error)) for each in answers]
     executor = SimpleNamespace(ended=ends, run=lambda _: plan)
-    admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), transaction_version=lambda _: 2)
 
     @contextmanager
     def connected(_: OperatorSettings) -> Iterator[Any]:
-        yield admin, executor
+        yield None, executor, 2
 
     monkeypatch.setattr(operator, "connected_to_log", connected)
     settings = OperatorSettings(

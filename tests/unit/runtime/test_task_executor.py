@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.errors import TransactionAbortedError
-from kafka_eos_sink.runtime.record_copier import part_offset, written_by
+from kafka_eos_sink.runtime.part_producer import part_offset, written_by
 
 
 def test_attempt_fails_when_a_request_was_abandoned() -> None:

@@ -233,7 +233,6 @@ def test_options_win_over_the_properties_file(tmp_path: Path, monkeypatch: pytes
     assert options.client.bootstrap_servers == (("a", 1),)
     assert options.client.security.sasl is not None
     assert (options.producer.linger_ms, options.producer.batch_size) == (5, 77)
-    assert "linger.ms" in options.kafka_names
     assert options.warnings == (f"{path}: not for this client: group.id",)
     assert sink_part(given)["kafka.properties.file"] == "${env:FOLDER}/client.properties"
     assert "kafka.properties.file='${env:FOLDER}/client.properties'" in readable(given)

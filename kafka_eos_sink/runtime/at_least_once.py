@@ -1,0 +1,61 @@
+"""A write without transactions and commit log (`delivery.guarantee` = at-least-once)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kafka_eos_sink.client.admin import lease_admin
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.runtime.write_settings import WriteSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWritten:
+    """The result of a task."""
+
+    rows: int
+    written_bytes: int = 0
+
+
+def write_task(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
+    """Run one task attempt with the idempotent producer.
+
+    A task that Spark retries writes its rows again.
+    """
+    rows = 0
+    with lease_admin(settings.client) as admin:
+        client = admin.client
+        producer = Producer(client, settings.producer, transactional_id=None)
+        try:
+            for batch in batches:
+                # A task without rows needs no producer id.
+                if rows == 0 and batch.num_rows:
+                    producer.init_producer_id(client.clock() + settings.producer.max_block_ms)
+                if batch.num_rows:
+                    producer.write(batch)
+                    rows += batch.num_rows
+            if rows:
+                producer.flush()
+        finally:
+            producer.close()
+    return RowsWritten(rows=rows, written_bytes=producer.acknowledged_bytes)
+
+
+def report(settings: WriteSettings, tasks: Sequence[RowsWritten]) -> None:
+    """Log the line of a batch."""
+    figures = {
+        "version": settings.version,
+        "rows": sum(task.rows for task in tasks),
+        "written_bytes": sum(task.written_bytes for task in tasks),
+        "tasks": len(tasks),
+    }
+    log.info(
+        "written at least once, version %(version)d: %(rows)d rows; %(written_bytes)d bytes; %(tasks)d tasks",
+        figures,
+        extra=figures,
+    )

@@ -1,0 +1,70 @@
+"""The producer of one prepared transaction: its begin, and the proof of what it wrote."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.errors import KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+
+
+def begin(client: NetworkClient, config: ProducerConfig, identity: ProducerIdentity) -> Producer:
+    """Begin a transaction under an identity from InitProducerId, without a request."""
+    producer = Producer(
+        client,
+        config,
+        transactional_id=identity.transactional_id,
+        transaction_version=identity.transaction_version,
+    )
+    producer.init(identity.producer_id, identity.producer_epoch)
+    producer.begin()
+    return producer
+
+
+def written_by(producer: Producer) -> steps.Written:
+    """Flush, and return a transaction's rows and ranges in the data partitions.
+
+    Raises:
+        TransactionAbortedError: REQUEST_ABANDONED or OFFSET_UNKNOWN if the responses do not prove them.
+        KafkaEosError: The producer failed.
+    """
+    producer.flush()
+    _require_untainted(producer)
+    acknowledged = sorted(producer.acknowledged.items())
+    for (topic, partition), (first, last, _) in acknowledged:
+        if min(first, last) < 0:
+            raise _offset_unknown(f"{topic}-{partition} acknowledged the records as duplicates without their offsets")
+    return steps.Written(
+        rows=sum(count for _, (_, _, count) in acknowledged),
+        offsets=tuple(
+            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
+            for (topic, partition), (first, last, _) in acknowledged
+        ),
+    )
+
+
+def part_offset(producer: Producer, where: TopicPartition) -> int:
+    """Return the offset of the part record that a producer has appended last. Raises as `written_by`."""
+    _require_untainted(producer)
+    first, _, _ = producer.acknowledged[where]
+    if first < 0:
+        raise _offset_unknown("the part record was acknowledged without its offset")
+    return first
+
+
+def _require_untainted(producer: Producer) -> None:
+    if producer.tainted:
+        raise TransactionAbortedError(
+            "REQUEST_ABANDONED",
+            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
+            "transaction is aborted, and the rows are written again",
+        )
+
+
+def _offset_unknown(what: str) -> KafkaEosError:
+    return TransactionAbortedError(
+        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
+    )
