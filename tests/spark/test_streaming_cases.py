@@ -53,7 +53,6 @@ SCRIPT = Path(__file__).parent / "jobs" / "stream_several.py"
 SHORT_MS, NEVER_MS = 40_000, 2_147_483_647
 EXPIRATION_MS = 30_000
 PATIENCE_S = 120.0
-MARKED = ("marked data", "marked log")
 SCHEMES = ("file:", "file://")
 
 
@@ -130,7 +129,7 @@ def dead(
     dead.add("short", forgetful_kafka, **{"kafka.transaction.timeout.ms": str(SHORT_MS)})
     dead.add("shuffled", kafka, "shuffled")
     dead.add("stamped", kafka, interceptors="tests.spark.random_ids:RandomIds")
-    for name in ("fenced", *MARKED, "deleted"):
+    for name in ("fenced", "marked data", "marked log", "deleted"):
         dead.add(name, kafka)
     dead.add_lagging(kafka)
     dead.add("stopped", kafka, "one partition", stop=True)
@@ -283,31 +282,46 @@ def test_part_fenced_by_zombie_is_restored(dead: Dead) -> None:
     assert sum(map(len, written_twice(stream)[0].values())) == taken.rows
 
 
-@pytest.mark.parametrize("name", MARKED)
-def test_manual_markers_in_decided_transaction_are_reported(dead: Dead, name: str, code_of: CodeOf) -> None:
-    """As kafka-transactions.sh abort does, on a partition of the data or of the commit log, past the coordinator."""
-    stream = dead.streams[name]
-    named = stream.decision().transactions
-    marked = named[1]
-    where = (marked.offsets[0].topic, marked.offsets[0].partition)
-    if name == "marked log":
-        where = (COMMIT_LOG, log_partition_of(stream.write_id()))
+def write_abort_marker(stream: Stream, marked: PreparedTransaction, topic: str, partition: int) -> None:
+    """As kafka-transactions.sh abort does, past the coordinator."""
     person = KafkaAdminClient(bootstrap_servers=stream.servers)
     try:
         person.abort_transaction(
             AbortTransactionSpec(
-                kafka_python.TopicPartition(*where), marked.identity.producer_id, marked.identity.producer_epoch
+                kafka_python.TopicPartition(topic, partition),
+                marked.identity.producer_id,
+                marked.identity.producer_epoch,
             )
         )
     finally:
         person.close()
+
+
+def test_manual_marker_in_the_commit_log_is_outvoted_by_data_topics(dead: Dead) -> None:
+    stream = dead.streams["marked log"]
+    write_abort_marker(stream, stream.decision().transactions[1], COMMIT_LOG, log_partition_of(stream.write_id()))
+    dead.go_on("marked log")
+    assert_every_line_once(stream)
+    stream.assert_nothing_of_it_is_open()
+    assert all(entry.proven for entry in stream.decision().transactions)
+    add_files(stream.source, 1, 1)
+    dead.go_on("marked log")
+    seen = Counter(number_of(record) for record in read_committed(stream.servers, stream.topic))
+    assert seen == Counter(range(2 * LINES))
+
+
+def test_manual_marker_in_a_data_topic_is_reported(dead: Dead, code_of: CodeOf) -> None:
+    name = "marked data"
+    stream = dead.streams[name]
+    marked = stream.decision().transactions[1]
+    write_abort_marker(stream, marked, marked.offsets[0].topic, marked.offsets[0].partition)
     for _ in range(2):  # it does not pass by itself
         with pytest.raises(Exception) as caught:
             dead.go_on(name)
         assert code_of(str(caught.value)) == "UNRESOLVED"
         assert "written by hand" in str(caught.value)
     seen = Counter(number_of(record) for record in read_committed(stream.servers, stream.topic))
-    hidden = marked.offsets[0].last_offset - marked.offsets[0].first_offset + 1 if name == "marked data" else 0
+    hidden = marked.offsets[0].last_offset - marked.offsets[0].first_offset + 1
     assert set(seen.values()) == {1}
     assert sum(seen.values()) == LINES - hidden
     stream.assert_nothing_of_it_is_open()
