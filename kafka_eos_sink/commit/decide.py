@@ -201,7 +201,7 @@ def decide(
     except KafkaEosError as failure:
         raise refusals.decision_unknown(decision, str(failure)) from failure
     if driver.transaction_version < 2:
-        return DriverTransaction(driver, sequence, ended.unanswered)
+        return DriverTransaction(driver, sequence, ended.has_lost_response)
     if ended.producer_id < 0:
         return DriverTransaction(after_end(driver), 0)
     return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)

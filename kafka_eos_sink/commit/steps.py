@@ -172,7 +172,7 @@ class EndResult:
     error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
-    unanswered: bool = False
+    has_lost_response: bool = False
     detail: str = ""
 
 

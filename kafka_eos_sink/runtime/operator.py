@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
@@ -290,14 +290,14 @@ def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
 
 
 def resolve_request(
-    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Answer, allow_duplicates: bool
+    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Resolution, allow_duplicates: bool
 ) -> ResolveRequest:
     """Build the operator's resolution of one version."""
     return ResolveRequest(
         write_id=settings.write_id,
         query_id=query_id,
         version=version,
-        answer=resolution,
+        resolution=resolution,
         allow_duplicates=allow_duplicates,
         nonce=uuid.uuid4().hex,
         limits=settings.limits,

@@ -191,7 +191,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
         case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
             reason = "decided, and its coordinator reports exactly this transaction as CompleteCommit"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
-        case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:
+        case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:
             reason = "decided, and its marker in the commit log is COMMIT"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
     known = f"its coordinator reports {_state_of(described)}, and the commit log proves: {witness.value}"

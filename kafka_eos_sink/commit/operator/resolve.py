@@ -57,7 +57,7 @@ from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
 
-Answer = Literal["committed", "rewrite"]
+Resolution = Literal["committed", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ResolveRequest:
     write_id: str
     query_id: str | None
     version: int
-    answer: Answer
+    resolution: Resolution
     nonce: str
     allow_duplicates: bool = False
     limits: SettleLimits = field(default_factory=SettleLimits)
@@ -129,12 +129,12 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         schema="" if same is None else same.schema,
         offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
-        resolution=request.answer,
+        resolution=request.resolution,
     )
     yield Reached("resolve.before_decision")
     yield from _record(decision, request)
     yield Reached("resolve.decided")
-    if request.answer == "committed":
+    if request.resolution == "committed":
         # A void version gets no done record: the next run would take it for finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
@@ -169,11 +169,11 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     newest = None if query.newest is None else query.newest.decision
     if newest is not None and newest.version == request.version:
         return query, newest
-    if request.answer == "committed" and (newest is None or _may_continue_above(newest, query, request)):
+    if request.resolution == "committed" and (newest is None or _may_continue_above(newest, query, request)):
         return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
-        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.answer}: "
+        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.resolution}: "
         + _what_is_there(query, newest, request, known),
     )
 
@@ -220,7 +220,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
     """End the superseded decision's open transactions by exact identity (I11); return the ids."""
-    commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
+    commit = request.resolution == "committed"  # I1: the marker of the decision that names them was read
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
