@@ -37,7 +37,7 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LEADER_MS = 10_000
-"""For how long repair waits for a leader before it continues without."""
+"""How long repair waits for a leader before it continues without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Recovered:
     finished_now   the query ids whose decision this run finished
     ended          the transactions that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    left_open      open transactions under ids that a decision names whose outcome cannot be proven
+    left_open      transactions left open, because an unproven decision names their ids
     """
 
     decisions: tuple[SettledDecision, ...]
@@ -133,7 +133,7 @@ def producers_on(
 ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
     """Describe the producers of partitions and of whole topics, if they exist.
 
-    A silent leader, or a topic without the Read permission, does not stop the query of the others.
+    A leader that does not respond, or a topic without the Read permission, does not stop the query of the others.
 
     Returns:
         The producers, the partitions that did not respond, and the topics without the Read permission.
@@ -227,7 +227,7 @@ def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
 
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
-    """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
+    """Return what ``recover`` finds, without a change; raise the WriteRefusedError of ``recover``."""
     return preview(settings, partial(take_over, _take_over(settings, abort_unknown)))
 
 
@@ -305,7 +305,7 @@ def resolve_request(
 
 
 def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
-    """Return what ``resolve`` finds; raises what it raises before it changes anything."""
+    """Return what ``resolve`` finds, without a change; raise its errors before the first change."""
     return preview(settings, partial(resolve, request))
 
 

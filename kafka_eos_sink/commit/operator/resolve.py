@@ -135,7 +135,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     yield from _record(decision, request)
     yield Reached("resolve.decided")
     if request.resolution == "committed":
-        # A void version gets no done record: the next run would take it for finished.
+        # A void version gets no done record, which would mean that the version is finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
     yield from end_open(opened, _unfinished_ids(view))
@@ -180,8 +180,8 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
 
 def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
     """Whether versions between the newest and the requested one may count as written."""
-    # After COMMIT_LOG_LOST. No run would finish an unfinished newest version any more. Batch writes may skip versions anyway. A request
-    # without the query id is probably a typing error, by which a stream would skip a batch.
+    # A stream needs this after COMMIT_LOG_LOST; batch writes may skip versions anyway. The newest version must be done, because no later
+    # run would finish it. A request without the query id is probably a typing error: the stream would skip a batch.
     return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
 
 
@@ -365,7 +365,7 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     return TransactionAbortedError(
         "NOT_RESOLVED",
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
-        "look with kafka-eos status, and run the command again if it is not",
+        "run kafka-eos status, and run this command again if it is not resolved",
     )
 
 
