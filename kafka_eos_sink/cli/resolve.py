@@ -66,14 +66,14 @@ def resolve(
 
 
 def _effect(request: ResolveRequest) -> str:
-    if request.answer == "committed":
+    if request.resolution == "committed":
         follows = "the next run skips it, its open transactions are committed, and rows that are missing stay missing"
     else:
         follows = "its next run writes it, and its open transactions are aborted"
         follows += "; rows that are visible are then there twice" if request.allow_duplicates else ""
     return (
         f"resolve would fence every job or query that runs under {request.write_id}, and record version {request.version} as "
-        f"{request.answer}: {follows}."
+        f"{request.resolution}: {follows}."
     )
 
 

@@ -22,11 +22,11 @@ def abort(
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Spark calls abort also after a commit that raised, so the driver reads the log first. If a newer driver holds the write id, abort
-    ends only the transactions that this batch's tasks handed over. A `sweep` ends what killed workers open later.
+    ends only the transactions in the tasks' messages. A `sweep` ends what killed workers open later.
 
     Args:
-        plan: None if no task's message brought it. Then abort cannot recognise a newer driver, and fences it. That costs the newer
-            driver one round and no row.
+        plan: None if no task returned a message. Then abort cannot recognise a newer driver, and fences it. The newer driver's batch
+            then fails and must run again, but no row is lost or doubled.
 
     Returns:
         The plan for `sweep`; None if a newer driver holds the write id.
@@ -44,11 +44,11 @@ def abort(
 
 
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
-    """Return True if no other driver has fenced since the plan, or since the last decision that this driver has written.
+    """Return True if no other driver has fenced since this driver's plan or last decision.
 
-    A newer driver may have decided the batch again under the plan's nonce, but not in the identity that follows this driver's last one.
+    A newer driver may also write decisions with the plan's nonce. Its fence bumps the epoch, so they do not continue this driver's epochs.
 
-    No other driver takes over a random write id. Its tombstones are one more transaction of W.driver, so its state is not compared.
+    No other driver takes over a random write id. Its tombstones change the state of W.driver, which is therefore not compared.
     """
     view = LogView(plan.write_id, next_offset=plan.log_offset)
     yield from read_to_end(view)
@@ -70,10 +70,10 @@ def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
 
 
 def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Abort what this batch's tasks handed over, unless the batch may be decided.
+    """Abort the transactions in the tasks' messages, unless the batch may be decided.
 
-    A newer driver does not look at partitions that its own batch lacks. The fenced driver can no longer decide. Whether it decided
-    before is in the log up to a fresh barrier.
+    A newer driver ignores Spark partitions that its own batch lacks. The fenced driver can no longer decide. If it decided before, its
+    decision precedes a fresh barrier in the log.
     """
     if not own:
         return
@@ -90,7 +90,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
 
 
 def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """Abort what losing attempts opened after the batch's last look; return how many transactions there were.
+    """Abort what losing attempts opened after the commit's own search; return its number.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
     The list comes first and W.driver's description second, so the list holds no transaction of a newer driver. If a decision is not

@@ -1,4 +1,4 @@
-"""The driver's commit: check, decide, end, verify, done."""
+"""The driver's commit: `decide.py`, then `restore.py`, then the done record."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefu
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LOSERS_WITHIN_MS = 5_000
-"""W.driver's transaction is open meanwhile, and its coordinator ends it after DRIVER_TRANSACTION_TIMEOUT_MS."""
+"""Much shorter than DRIVER_TRANSACTION_TIMEOUT_MS, because W.driver's transaction is open during this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """A batch to be decided; ``nonce`` is fresh and marks the barriers of this commit."""
+    """A batch to decide; ``nonce`` is fresh and marks the barriers of this commit."""
 
     plan: Plan
     batch: BatchIdentity
@@ -43,10 +43,11 @@ class CommitRequest:
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
-    """Decide the batch and finish it; returns the last decision, or None where the batch was committed before.
+    """Decide the batch and finish it; return its last decision, or None if it was committed before.
 
-    Raises before the decision: `WriteRefusedError`, `TransactionAbortedError`, `FencedError`; Spark may run the batch again. After
-    it: `DecisionPendingError`.
+    Raises:
+        WriteRefusedError, TransactionAbortedError, FencedError: The batch is not decided. Spark may run it again.
+        DecisionPendingError: The batch is decided, or may be.
     """
     plan, batch = request.plan, request.batch
     complete = _require_messages_of_one_run(plan, batch, messages)
@@ -59,7 +60,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         raise WriteRefusedError(
             "MIXED_MESSAGES",
             f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote; nothing was "
-            "committed. Run it again",
+            "committed. Run the batch again",
         )
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
@@ -80,7 +81,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > found.offset for entry in prepared):
-        # In one log, parts lie below their decision. No later run could finish a decision in a log without its parts.
+        # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
     driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
     try:
@@ -88,7 +89,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         return (yield from _finish(request, found, losers, driver))
     except DecisionPendingError:
         raise
-    except Exception as failure:  # whatever it is: it must not look like a failure before the decision
+    except Exception as failure:  # after any other error, Spark would run the batch again
         what = str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
         raise refusals.pending(decision, what) from failure
 
@@ -120,7 +121,7 @@ def _finish(
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
-    """Decide a skipped version again in the name of this `foreachBatch` call, so that a second write of the call is refused."""
+    """Record this `foreachBatch` call in the skipped version's decision, so that a second write of the call is rejected."""
     plan, batch = request.plan, request.batch
     skipped = plan.newest_decision(batch.query_id)
     if skipped is None or skipped.version != batch.version:
@@ -129,9 +130,7 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     yield from read_to_end(view)
     found = view.query(batch.query_id).newest
     if found is None or found.decision.nonce != skipped.nonce:
-        raise refusals.fenced(
-            plan.write_id, f"the commit log does not hold the decision of version {batch.version} any more"
-        )
+        raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
     called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
     yield from decide_again(called, DriverTransaction(plan.driver), request.limits.deadline_ms, proven=skipped.proven)
 
@@ -139,15 +138,15 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
 def _require_messages_of_one_run(
     plan: Plan, batch: BatchIdentity, messages: Sequence[TaskMessage | None]
 ) -> tuple[TaskMessage, ...]:
-    """Return the messages; require one of this plan from each partition.
+    """Require one message of this plan from each partition, and return all.
 
-    Spark's continuous trigger drops the rows and commits ``[None]``. Messages of two plans mean that two runs were mixed.
+    Continuous processing in Spark drops the rows and commits ``[None]``. Messages of two plans come from two runs of the job.
     """
     complete = tuple(message for message in messages if message is not None)
     if len(complete) < len(messages) or not complete:
         raise WriteRefusedError(
             "MISSING_MESSAGE",
-            f"{len(messages) - len(complete)} of {len(messages)} tasks handed over nothing: this trigger or mode of Spark does not "
+            f"{len(messages) - len(complete)} of {len(messages)} tasks returned no message: this trigger or mode of Spark does not "
             "deliver rows to Python sinks (continuous processing). Use a micro-batch trigger",
         )
     expected = (plan.write_id, plan.nonce, batch.query_id, batch.version)
@@ -156,7 +155,7 @@ def _require_messages_of_one_run(
         if found != expected:
             raise WriteRefusedError(
                 "MIXED_MESSAGES",
-                f"the tasks wrote for different runs: {found} beside {expected} (write id, nonce, query id, version); nothing was "
+                f"the tasks belong to different runs: {found} and {expected} (write id, nonce, query id, version); nothing was "
                 "committed",
             )
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
@@ -174,8 +173,8 @@ def _losers(
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
     """Return the open transactions of the batch that the decision does not name.
 
-    The driver looks after it has written the decision and before it commits it. An attempt that checks later finds itself overtaken
-    and aborts its transaction. An attempt that checked earlier has opened its transaction by now.
+    The driver searches between the write of the decision and its commit. An attempt whose last check (`is_overtaken`) comes later aborts
+    its own transaction. An attempt whose last check came earlier has opened its transaction before this search.
     """
     ids = tuple(
         task_transactional_id(plan.write_id, message.task.partition, slot)
@@ -187,7 +186,7 @@ def _losers(
         try:
             described = yield DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
         except KafkaEosError:
-            # They end themselves, or a sweep or the next run ends them, so the batch can be decided without them.
+            # Without the list, the losing attempts, a sweep or the next run abort these transactions. So the driver may decide.
             return ()
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(

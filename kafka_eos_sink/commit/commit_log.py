@@ -99,7 +99,7 @@ def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> Log
     """Return a barrier.
 
     Args:
-        topic_id: Of the log that the driver has read, zero without one. A log that is created again gets the record with the old id.
+        topic_id: Of the log that the driver has read, zero without one. It shows later readers that the log was created again since.
     """
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 
@@ -179,7 +179,7 @@ class LogKey:
 
 def parse_key(key: bytes) -> LogKey | None:
     """Parse the key of a record of the sink; return None for any other record."""
-    # A long array compresses to a few bytes, and parsing it takes a thousand times as long as this look.
+    # A long array compresses to a few bytes, and parsing it takes a thousand times as long as this check.
     if len(key) > _LARGEST_KEY_BYTES or not _KEY.fullmatch(key):
         return None
     try:
@@ -237,7 +237,7 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
             (decision.write_id, decision.query_id) == (key.write_id, key.query_id)
             and (driver.producer_id, driver.producer_epoch) == carrier
             and driver.transactional_id == driver_transactional_id(key.write_id)
-            # An id of another writer would have the next driver commit that one's transaction.
+            # With an id of another writer, the next driver would commit that writer's transaction.
             and all(
                 (found := parse(each.identity.transactional_id, key.write_id)) and found.partition == each.partition
                 for each in decision.transactions

@@ -15,13 +15,13 @@ class CoordinatorVerdict(Enum):
     COMMITTED = "complete, as only its commit leaves the id"
     ABORTED = "complete, as only its abort leaves the id"
     UNCLEAR = "its identity, in a state that proves no end"
-    GONE_ON = "forgotten, or on to another transaction: nothing of this one"
+    NO_LONGER_KNOWN = "the id is unknown, or in another transaction: no state of this one"
 
 
 def verdict_on(described: TransactionDescription | None, identity: ProducerIdentity) -> CoordinatorVerdict:
     """Return the coordinator's proof about exactly this transaction."""
     if described is None:
-        return CoordinatorVerdict.GONE_ON
+        return CoordinatorVerdict.NO_LONGER_KNOWN
     if described.is_of(identity) and (described.is_open or described.is_ending):
         return CoordinatorVerdict.ENDING
     # From version 2 on the coordinator bumps the epoch before it writes the markers.
@@ -30,7 +30,7 @@ def verdict_on(described: TransactionDescription | None, identity: ProducerIdent
     if described.is_of(identity, later=bump_of(identity)):
         ended = {"CompleteCommit": CoordinatorVerdict.COMMITTED, "CompleteAbort": CoordinatorVerdict.ABORTED}
         return ended.get(described.state, CoordinatorVerdict.UNCLEAR)
-    return CoordinatorVerdict.UNCLEAR if described.is_of(identity) else CoordinatorVerdict.GONE_ON
+    return CoordinatorVerdict.UNCLEAR if described.is_of(identity) else CoordinatorVerdict.NO_LONGER_KNOWN
 
 
 def bump_of(identity: ProducerIdentity) -> int:

@@ -1,7 +1,7 @@
-"""Decides: checks prepared transactions, writes the decision that names them, commits it.
+"""Check the prepared transactions, write the decision that names them, and commit it.
 
-The decision is the point of no return. Before it nothing of the batch can become visible (no EndTxn(commit) without a decision
-whose marker was read, I1); after it the batch must be finished and never be written again.
+The decision is the point of no return. Before it, no row of the batch can become visible: the driver commits a task's transaction only
+after it has read the decision's COMMIT marker (I1). After it, the driver must finish the batch, and nobody may write it again.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class DriverTransaction:
 
 
 def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
-    """Every prepared transaction is open under its own identity and lives long enough.
+    """Require that every prepared transaction is open and has time left for the commit.
 
     Args:
-        started_ms: None of them began before, by this driver's wall clock.
-        timeout: Their transaction.timeout.ms.
+        started_ms: This driver's wall clock at the plan. No prepared transaction is older.
+        timeout: transaction.timeout.ms of the plan.
 
     Returns:
-        Until when (`Now`) the decision must be made, None for ever.
+        The time (`Now`) by which the driver must decide; None if no transaction times out.
     """
     described: Mapping[str, TransactionDescription | None] = {}
     if prepared:
@@ -80,32 +80,32 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
         if not is_open:
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} is not open any more (its coordinator "
+                f"the transaction {identity.transactional_id} of partition {entry.partition} is no longer open (its coordinator "
                 f"says {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
                 f"transaction.timeout.ms {timeout}; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         assert found is not None
-        # Below version 2 an attempt whose transaction somebody aborted goes on in a new one under the same epoch.
+        # Below version 2, an attempt whose transaction was aborted continues in a new one under the same epoch.
         forgotten = {(part.topic, part.partition) for part in entry.offsets} - found.partitions
         if forgotten:
             topic, number = min(forgotten)
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} does not hold {topic}-{number} any "
-                "more, which it wrote to: somebody aborted it while the task was running; nothing was committed. Run it again",
+                f"the transaction {identity.transactional_id} of partition {entry.partition} no longer contains {topic}-"
+                f"{number}, to which the task wrote: it was aborted while the task was running; nothing was committed. Run the batch again",
             )
-        limit = min(timeout, found.timeout_ms)  # a task may have had to ask for less than was planned
+        limit = min(timeout, found.timeout_ms)  # a task lowers its timeout if the broker rejects it
         if limit == NEVER_TIMES_OUT_MS:
             continue
-        # By the driver's wall clock since the plan, before which no task began; where that is not enough, by the broker's start time.
+        # No task began before the plan, so first compare the driver's own clock. If that is too old, use the coordinator's start time.
         margin, age = timeout_margin_ms(limit), wall - started_ms
         if age + margin >= limit:
             age = wall - found.start_time_ms
         if age + margin >= limit:
             raise TransactionAbortedError(
                 "TRANSACTION_TOO_OLD",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old and its "
-                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); it cannot outlive the decision, so nothing was "
+                f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old, and its "
+                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); that leaves too little time, so nothing was "
                 f"committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         expires.append(now + limit - age - margin // 2)
@@ -114,10 +114,10 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
 
 
 def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
-    """On every partition the open transaction begins where the task's records begin.
+    """Require that each open transaction begins where the task's records begin.
 
-    Earlier: the marker of an aborted attempt was missing (KAFKA-20734), and one COMMIT would make its records visible with
-    ours. Later, or none open: somebody ended it under the task (by hand, or below version 2 by an exact abort).
+    If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
+    too. If it begins later, or none is open, the task's transaction was ended (by hand, or below version 2 by an exact abort).
     """
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
@@ -126,8 +126,8 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     hidden = sorted({topic for topic, partition in where if producers.get((topic, partition), {}) is None})
     if hidden:
         yield Warn(
-            f"without the right to Read {', '.join(hidden)} it cannot be checked that no older open transaction is committed along with "
-            "this one (KAFKA-20734), nor that nobody wrote markers by hand; grant Read, unless the cluster offers no DescribeProducers",
+            f"without the right to Read {', '.join(hidden)} it cannot be checked whether an older open transaction would be committed "
+            "with this one (KAFKA-20734), or a marker was written by hand; grant Read, unless the cluster offers no DescribeProducers",
             about="Read before the decision",
         )
     for entry in prepared:
@@ -147,20 +147,20 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
                         if start < 0 or start > part.first_offset
                         else "an older one was never ended"
                     )
-                    + f"; nothing was committed. Run it again; if it comes again: {refusals.command('repair', write_id)}",
+                    + f"; nothing was committed. Run the batch again; if it fails again: {refusals.command('repair', write_id)}",
                 )
 
 
 def append_decision(
     decision: Decision, sequence: int, log_id: UUID, group_offsets: GroupOffsets | None = None
 ) -> Procedure[tuple[LoggedDecision, int]]:
-    """The decision in an open transaction of W.driver, with the offsets of the group.
+    """Append the decision in a transaction of W.driver, with the group's offsets.
 
     Args:
-        log_id: Of the log that the driver has read. A log that was deleted and created again since does not count as that one.
+        log_id: Topic id of the log that the driver has read. A log that was deleted and created again has another one.
 
     Returns:
-        The decision and where it lies, and the next sequence number.
+        The decision with its offset, and the next sequence number.
     """
     records = decision_records(decision)
     yield Reached("commit.before_decision")
@@ -178,9 +178,9 @@ def append_decision(
 def decide(
     found: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
 ) -> Procedure[DriverTransaction]:
-    """Commit the decision's transaction and read its COMMIT marker; only then is anything decided.
+    """Commit the decision's transaction; return the driver's next one.
 
-    Never fences: a repeat is identical. Returns the driver's next transaction.
+    The batch is decided once the driver has read the COMMIT marker. No step bumps the epoch, so a resend is identical.
     """
     decision = found.decision
     driver = decision.driver
@@ -193,7 +193,7 @@ def decide(
         )
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
     (ended,) = ends
-    # Only the log proves the end: a resend after a lost response is also fenced by a driver that came after the commit.
+    # Only the log proves the end: after a lost response, a newer driver fences the resend of an EndTxn that has committed.
     try:
         yield from _await_marker(found, ended.error, within_ms)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
@@ -201,7 +201,7 @@ def decide(
     except KafkaEosError as failure:
         raise refusals.decision_unknown(decision, str(failure)) from failure
     if driver.transaction_version < 2:
-        return DriverTransaction(driver, sequence, ended.unanswered)
+        return DriverTransaction(driver, sequence, ended.has_lost_response)
     if ended.producer_id < 0:
         return DriverTransaction(after_end(driver), 0)
     return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)
@@ -215,7 +215,7 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
 
 
 def _await_marker(found: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
-    """Return once the decision's own COMMIT marker is read; ``error`` is the result of its EndTxn."""
+    """Wait for the decision's own COMMIT marker; ``error`` is the result of its EndTxn."""
     decision = found.decision
     outcome = yield from await_outcome(decision, found.offset, within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER

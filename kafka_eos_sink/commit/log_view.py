@@ -51,7 +51,7 @@ def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Mar
 
 @dataclass(slots=True)
 class LoggedRecord:
-    """A record of ours as it lies in the log; ``marker`` is the first control batch of its producer id after it."""
+    """A record of the sink in the log; ``marker`` is the first control batch of its producer id after it."""
 
     key: LogKey
     offset: int
@@ -92,7 +92,7 @@ class LoggedDecision:
 
 
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
-"""The records of one query id, by kind and number. The kind "foreign" holds records under our keys by other programs."""
+"""The records of one query id, by kind and number. The kind "foreign" holds records of other programs under the sink's keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class QueryState:
 
     @property
     def foreign(self) -> Sequence[LoggedRecord]:
-        """Ignored records under our keys by other programs; `newest` adds forged decisions."""
+        """Ignored records of other programs under the sink's keys; `newest` adds forged decisions."""
         return self._of("foreign")
 
     @property
@@ -258,7 +258,7 @@ def _not_superseded(records: _Records, foreign: int) -> _Records:
 class LogView:
     """The records of one write id in the part of the log that was read; of all write ids if ``write_id`` is None.
 
-    It takes chunks in offset order, from any offset on. It keeps every record of ours, and every control batch of the ``watched``
+    It takes chunks in offset order, from any offset on. It keeps every record of the sink, and every control batch of the ``watched``
     producer ids, whose records compaction may have removed.
     """
 
@@ -267,7 +267,7 @@ class LogView:
     watched: frozenset[int] = frozenset()
     log_start_offset: int = 0
     last_unreadable: int = -1
-    """Last offset of the last unreadable batch. It may hold keys of ours, for which compaction may have removed our records."""
+    """Last offset of the last unreadable batch. It may hold keys of the sink, whose older records compaction may have removed."""
     topic_id: UUID = ZERO_UUID
     """Of the log that was read; zero before the first read, and if the cluster has no topic ids."""
     _markers: dict[int, list[Marker]] = field(default_factory=dict)
@@ -338,7 +338,7 @@ class LogView:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no decision was read, nor a barrier that names this log or no log."""
+        """Whether the log is new to the write: no decision, and no barrier that names this log or none."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
         barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
         logs = [each.value.get("log") for each in barriers if each.value is not None]

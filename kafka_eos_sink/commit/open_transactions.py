@@ -3,7 +3,7 @@
 Rules (docs/protocol.md, I11):
 
 - Only ids that parse exactly belong to the write id.
-- Producer id and epoch are read before the fence. An identity that is read later may belong to a newer driver.
+- The driver reads producer id and epoch before the fence. An identity that is read later may belong to a newer driver.
 - A transaction ends by EndTxn(abort) with exactly that identity. InitProducerId would abort whatever uses the id by then.
 """
 
@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LIST_WITHIN_MS = 5_000
-"""For how long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
+"""How long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
 
 
 def list_open(

@@ -1,7 +1,7 @@
 """The picklable values that planner, tasks, driver and commit log exchange.
 
-A task leaves its transaction open and hands its exact identity to the driver (the committable of Flink's KafkaSink);
-the driver writes the identities that it commits into a decision.
+A task leaves its transaction open and returns its exact identity in a message, like the committable of Flink's KafkaSink.
+The driver writes the identities that it commits into a decision.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Plan:
 class BatchIdentity:
     """The values that identify a batch: batches with equal values are the same batch (I15).
 
-    ``streaming``: versions count from 0 without a gap, because Spark hands every batch to its sink, empty ones too.
+    ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
     ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to. Only tasks know it.
     """
 

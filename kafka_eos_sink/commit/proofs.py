@@ -29,7 +29,7 @@ from kafka_eos_sink.commit.witnesses import await_coordinators
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 Written = tuple[ProducerIdentity, OffsetRange]
-"""What a transaction has in one data partition."""
+"""A transaction, and the range of its records in one data partition."""
 
 HOLDERS_AFTER_MS = 1_000
 """Wait before the first DescribeProducers, and between two. Usually a marker arrives sooner, and a response is large: it lists
@@ -46,7 +46,7 @@ def verify_markers(
     """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
     EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). Readers then pass the
-    rows, and the data topics or the coordinator's state replace that marker. A warning names the producer that blocks log cleaning.
+    rows, and the data topics or the coordinator's state replace that marker. A warning names these transactions. They stop log cleaning.
     """
     if not committed:
         return True
@@ -135,7 +135,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
             return True
         looks += 1
         now: int = yield Now()
-        # Not at the first look: the coordinator is usually still writing the markers.
+        # Not in the first round: the coordinator is usually still writing the markers.
         if looks > 1 and now >= asks_at:
             asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)
@@ -260,8 +260,8 @@ def outcomes_for_readers(
             _, part = next(each for each in ranges if ends[each])
             raise refusals.unresolved(
                 decision,
-                f"{part.topic}-{part.partition} has the records of {prepared.identity.transactional_id} from offset {part.first_offset} "
-                "on as committed, but neither the commit log nor its other records show that it was committed",
+                f"{part.topic}-{part.partition} shows the records of {prepared.identity.transactional_id} from offset {part.first_offset} "
+                "on as committed, but neither the commit log nor its other partitions show a commit",
             )
         elif shown == {False}:
             outcomes.append(Outcome.ABORTED)
@@ -290,7 +290,7 @@ def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Ranges that readers see, that are listed as aborted, and that a blocked reader or a missing permission hides."""
+    """Ranges that readers see, ranges that are listed as aborted, and ranges that a blocked reader or a missing Read hides."""
 
     seen: tuple[Written, ...] = ()
     aborted: tuple[Written, ...] = ()

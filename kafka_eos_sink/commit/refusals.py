@@ -69,7 +69,7 @@ def resolve_command(write_id: str, query_id: str, version: int, resolution: str)
 
 
 def fenced(write_id: str, why: str) -> FencedError:
-    """``why`` names the request that showed it."""
+    """``why`` names what revealed the newer driver."""
     return FencedError(
         "FENCED",
         f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "
@@ -128,8 +128,8 @@ def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDec
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
         f"{what} the topic with isolation.level=read_committed, to see whether batch {batch.version} is there already, as after a crash "
-        f"behind its commit. Then record the last batch whose rows are all there: {answer} (or --version {batch.version} if its rows "
-        "are there too)",
+        f"between commit and checkpoint. Then record the last batch whose rows are all there: {answer} (or --version {batch.version} if "
+        "its rows are there too)",
     )
 
 

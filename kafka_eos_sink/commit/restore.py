@@ -61,8 +61,8 @@ def finish(
         settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
-                # The coordinator's state proves the commit only until the id has a later transaction. A done record is no proof:
-                # that of an older driver can arrive later and hide it. No older driver can write a decision, so decide again.
+                # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough:
+                # a late one of an older driver can replace it. No older driver can write a decision, so decide again.
                 found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
@@ -109,12 +109,12 @@ def decide_again(
 
 
 def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
-    """Require that W.driver can carry another decision: it belongs to this driver, and no transaction of it is open or may still end."""
+    """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
     if driver.is_spent:
         # A late resend of that EndTxn could commit the first pieces of the next decision without the others.
         raise refusals.pending(
             decision,
-            "the request that committed it was sent again; below transaction.version 2 only a new driver can decide more then",
+            "its EndTxn was resent; below transaction.version 2 only a new driver can decide more then",
         )
     held = yield from described_driver(driver.identity)
     if not is_held_by(driver.identity, held):
@@ -206,7 +206,7 @@ def _may_read(results: Sequence[Copied | Gone]) -> bool:
 def _sort_copies(
     lost: Sequence[PreparedTransaction], identities: Sequence[ProducerIdentity], results: Sequence[Copied | Gone]
 ) -> tuple[list[PreparedTransaction], list[str]]:
-    """Return the complete copies, and a text about the missing rows of each other."""
+    """Return the complete copies, and for each other copy a text about its missing rows."""
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
     for entry, identity, result in zip(lost, identities, results, strict=True):

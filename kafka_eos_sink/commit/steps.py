@@ -1,9 +1,9 @@
 """The steps of the commit protocol: what a procedure requests, and what it gets back.
 
 The procedures of this package are generators that yield steps and receive results. They hold no socket and no clock, so the same code
-runs on a cluster (``runtime/executor.py``) and on a simulated one (``tests/model``). The executor may raise a `KafkaEosError` into the
-procedure. It resends retriable requests with identical bytes, so a procedure never sees those errors. A lost response is a value:
-``EndResult.error is None``.
+runs on a cluster (``runtime/executor.py``, ``task_executor.py``) and on a simulated one (``tests/model``). The executor may raise a
+`KafkaEosError` into the procedure. It resends retriable requests with identical bytes, so a procedure never sees those errors.
+A lost response is a value: ``EndResult.error is None``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
 POLL_MS = 20
-"""Between two requests for a state that a broker is about to change."""
+"""Pause between two requests for a state that a broker is about to change."""
 
 
 class DataTopicGoneError(BrokerRefusedError):
@@ -166,13 +166,14 @@ class EndTransactions:
 class EndResult:
     """``error`` is 0 for success, None for a lost response; from version 2 on with the new identity.
 
-    ``unanswered`` is true if any try had no response: the coordinator may still receive it. ``detail`` is for error messages only.
+    ``has_lost_response`` is true if any try had no response: the coordinator may still receive that request.
+    ``detail`` is for error messages only.
     """
 
     error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
-    unanswered: bool = False
+    has_lost_response: bool = False
     detail: str = ""
 
 

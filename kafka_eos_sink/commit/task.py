@@ -1,4 +1,4 @@
-"""A task attempt: write all rows in one transaction, and hand it over to the driver."""
+"""A task attempt: write all rows in one transaction, and leave it open for the driver."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ longer than the one second for which a broker may throttle the client (KIP-219).
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
     """Run one attempt, under a producer id and epoch that no other attempt ever has.
 
-    An attempt whose batch was decided without it aborts its own transaction and returns OVERTAKEN. It does not fail, because the
-    driver's abort finds the plan only in the messages of tasks.
+    If the driver has decided the batch without this attempt, the attempt aborts its own transaction and returns OVERTAKEN. It raises no
+    error, because `abort` gets the plan only from the messages of tasks.
 
     Raises:
-        WriteRefusedError: The version must not be written. Nothing was written.
+        WriteRefusedError: The newest decision forbids the version. Nothing was written.
         KafkaEosError: A row was rejected, or the batch can no longer commit. The attempt has aborted its own transaction.
     """
     outcome, warning = admit(plan, batch)
@@ -73,7 +73,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
-    if not (yield HasRows()):  # Spark may compute for long before the first row
+    if not (yield HasRows()):  # Spark may compute for a long time before the first row
         return message(TaskOutcome.EMPTY)
     yield from fail_if_too_late(plan, batch.query_id, batch.version)
     own = slot_of(task.task_attempt_id)
@@ -86,7 +86,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     try:
         written: Written | None = yield WriteRows(identity)
         while written is None:
-            # Rows are left to write. A batch that can no longer commit fails now, not after its last row.
+            # More rows follow. A batch that can no longer commit fails now, not after its last row.
             yield from fail_if_too_late(plan, batch.query_id, batch.version)
             written = yield WriteRows(identity)
         yield Reached("task.flushed")
@@ -141,8 +141,8 @@ def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_
                     identity: ProducerIdentity = yield InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS)
                     return identity
             except BrokerUnavailableError as unavailable:
-                # Describe the slot again before another InitProducerId. A late one could fence a sibling that has taken this id
-                # since, although the driver may already have decided its transaction.
+                # Describe the slot again before another InitProducerId. A sibling may use the id by now, and the driver may have
+                # decided its transaction. InitProducerId would then abort that transaction.
                 failure = unavailable
             now: int = yield Now()
             if now - started > SLOT_DEADLINE_MS:

@@ -27,7 +27,7 @@ not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
 _RANDOM = re.compile(r"[^/]*/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-# Canonical numbers only: Python's int() would also take "01", "+1", "1_0" and digits of other scripts. An id that
+# Canonical numbers only: Python's int() would also accept "01", "+1", "1_0" and digits of other scripts. An id that
 # task_transactional_id does not make belongs to another program.
 _PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
 

@@ -88,7 +88,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
         identity.producer_id,
         identity.producer_epoch,
     ):
-        return Outcome.UNRESOLVED  # another topic of the same name: the offset belongs to a different record
+        return Outcome.UNRESOLVED  # a new topic of the same name has another record at this offset
     if marker is None and part is not None:
         return Outcome.OPEN
     if marker is not None and marker.type is not MarkerType.EMPTY and part is not None:

@@ -30,7 +30,7 @@ from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.record_columns import RecordColumns, header_bytes, headers_array
 
 ENOUGH_BYTES: Final = 16_384
-"""A topic with this max.message.bytes takes every reduced letter."""
+"""A topic with this max.message.bytes accepts every reduced letter."""
 LONGEST_KEPT_KEY: Final = 4_096
 """Bytes of the longest key that a reduced letter keeps."""
 LONGEST_KEPT_TEXT: Final = 1_000

@@ -165,7 +165,7 @@ class Producer:
             self._sender.begin()
 
     def prepare(self) -> ProducerIdentity:
-        """Flush, and hand the transaction over: from now on only the driver may end it.
+        """Flush, and prepare the transaction: from now on only the driver may end it.
 
         The producer then rejects every write and abort. An abort while the driver commits would lose rows.
 

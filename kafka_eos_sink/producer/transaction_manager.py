@@ -163,7 +163,7 @@ class TransactionManager:
             self.partitions.add(partition)
 
     def prepare(self) -> None:
-        """Hand over the transaction: from now on, only the driver may end it."""
+        """Prepare the transaction: from now on, only the driver may end it."""
         if self.pending or self.in_doubt:
             raise IllegalTransition("prepare while a request to the coordinator is pending")
         self._move(State.PREPARED)

@@ -35,7 +35,7 @@ def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
 class Stopwatch:
     """Measures the phases of a commit from outside, and counts what a procedure copied and finished.
 
-    ``finished`` maps the query ids whose done record was appended to the copies since the done record before.
+    ``finished`` holds the query ids with an appended done record, each with its number of copies.
     ``ended_ms`` is the wall clock at the decision, and after it at the last EndTxn.
     """
 
@@ -78,11 +78,11 @@ class BatchRecord:
 
     finished_ms     wall clock of the driver that finished it
     written_bytes   record batches as sent, compressed
-    plan_ms         from the begin to the end of the plan
+    plan_ms         from the start to the end of the plan
     write_ms        of the slowest task, from its first row to its last acknowledgement
     check_ms ...    of the commit; ``verify_ms`` includes copies
     attempts_ended  open transactions that the plan and the commit aborted
-    headroom_ms     from the last EndTxn to the transaction timeout, counted from the begin of the plan
+    headroom_ms     from the last EndTxn to the transaction timeout, counted from the start of the plan
     offsets         one range per topic-partition over all transactions, possibly with other records in it
     producers       producer id and epoch of each transaction
     """

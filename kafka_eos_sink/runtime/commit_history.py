@@ -98,7 +98,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
     if query.foreign:
         offsets = ", ".join(str(record.offset) for record in query.foreign[-FOREIGN_SHOWN:])
         yield _unreadable(
-            query, f"the sink did not write records under its keys, the newest of them at offsets {offsets}"
+            query, f"another program wrote records under its keys, the newest of them at offsets {offsets}"
         )
     if query.undecided:
         yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")

@@ -66,7 +66,7 @@ class DataProofs:
 
     Args:
         timeout_ms: Bounds each step.
-        max_block_ms: For how long a topic may be unknown to the cluster, or end before acknowledged records, until it counts as
+        max_block_ms: How long a topic may be unknown to the cluster, or end before acknowledged records, until it counts as
             deleted.
     """
 
@@ -108,7 +108,7 @@ class DataProofs:
             return self._describe_producers(step.partitions)
         except (AuthorizationError, MissingApiError):
             found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = {}
-        # A missing right on one topic must not hide the others. A missing API is like the right.
+        # A missing right on one topic must not hide the others. A missing API counts as a missing right.
         for topic in sorted({topic for topic, _ in step.partitions}):
             where = [partition for partition in step.partitions if partition[0] == topic]
             try:

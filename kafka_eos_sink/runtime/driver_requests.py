@@ -1,7 +1,7 @@
 """The requests of the driver's own transaction on the commit log.
 
-Each is one call of the client's engine. The procedures in ``commit/`` get a code that no retry can mend, and decide its meaning. An error
-of configuration or permission is raised. None stands for a request whose response was lost until the deadline.
+Each is one `Call` of the client's engine (``client/requests.py``), which retries and raises errors of configuration and
+permission. A procedure in ``commit/`` gets any other code and decides its meaning. None stands for a response lost until the deadline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 
 MAX_BATCH_BYTES = 500_000
-"""Of several records together: brokers take batches up to about 1 MB by default."""
+"""Limit of several records together: brokers accept batches up to about 1 MB by default."""
 RECORD_OVERHEAD = 20
 """Largest overhead of a record besides key and value, in bytes."""
 PRODUCE_TIMEOUT_MS = 30_000

@@ -27,7 +27,7 @@ from kafka_eos_sink.runtime.step_log import code_name
 
 
 def preview_forget(settings: OperatorSettings) -> Preview:
-    """Return what ``forget`` finds; raises WriteRefusedError as ``forget``, and changes nothing."""
+    """Return what ``forget`` finds, without a change; raise the WriteRefusedError of ``forget``."""
     return preview(settings, partial(_forget, settings))
 
 
@@ -35,7 +35,7 @@ def forget(settings: OperatorSettings) -> int:
     """Write tombstones for all records of a write id; return their number.
 
     Raises:
-        WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or that the commit log cannot be relied on. Nothing was forgotten.
+        WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
         TransactionAbortedError: NOT_FORGOTTEN.
     """
     with connected_to_log(settings) as (_, executor, version):
@@ -67,7 +67,7 @@ def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[i
     yield from read_to_end(before)
     opened = yield from list_open(write_id, transaction_version)
     yield from require_own_log(before, opened)
-    # take_over would abort what is open and finish what is decided, under a job that perhaps still runs.
+    # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(before, opened)
     view = _KeyedView(write_id)
     request = replace(take_over_request(write_id, settings.limits), view=view, unknown_id=UnknownId.REFUSE)

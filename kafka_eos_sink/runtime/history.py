@@ -35,7 +35,7 @@ from kafka_eos_sink.runtime.topics import create_history
 log = logging.getLogger(__name__)
 
 WITHIN_MS = 2_000
-"""For how long a batch may wait for its record."""
+"""How long a batch may wait until its record is appended."""
 AGAIN_AFTER_S = 60.0
 """Pause after a failure, so that not every micro-batch waits."""
 WINDOW = 2_000
@@ -43,11 +43,11 @@ WINDOW = 2_000
 LONGEST_ID = 1_000
 """Characters. Kafka allows 32,767, and two such ids in each record of a window take 500 MB."""
 TAIL_PARSES_MS = 5_000
-"""For how long a reading of the tail parses. A record can be 200 bytes in the log, 1 MiB in memory, and take 30 ms."""
+"""How long one reading of the tail parses. A record can be 200 bytes in the log, 1 MiB in memory, and take 30 ms."""
 
 _not_before: dict[tuple[ClientConfig, str], float] = {}
 _partitions: dict[tuple[ClientConfig, str], int] = {}
-"""Of the topics that this process has written to, so that a micro-batch costs one request."""
+"""Partition counts of the topics that this process has written to, so that a micro-batch costs one request."""
 
 
 def report(admin: Admin, topic: str, record: BatchRecord) -> None:
@@ -137,7 +137,7 @@ def read_history(
             begin = max(start, end - WINDOW)
             found_here = _between(admin, each, begin, end, write_id.encode(), deadline)
             parsed = filter(None, (parse_record(one.key, one.value) for one in found_here))
-            # Of others' records under this key, however large, not more than these are kept at once.
+            # Keep at most this many records at once: other programs may write large ones under the same key.
             window = deque((record for record in parsed if version in (None, record.version)), maxlen=limit)
             newest.extendleft(reversed(window))
             end = begin
@@ -169,8 +169,8 @@ class HistoryTail:
         self._topic_id = topic.topic_id
         parsed_ms = 0
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
-            # Everybody with Write on the topic takes this memory and time: a burst counts up to WINDOW offsets, ids are short, and
-            # what is not parsed in time is skipped.
+            # Any program with Write on the topic can cost this memory and time. So a reading fetches at most WINDOW offsets, rejects
+            # long ids, and skips what it cannot parse in time.
             begin = max(start, self._next.get(where, 0), end - WINDOW)
             for one in _between(self._admin, where, begin, end, None, deadline):
                 if parsed_ms > TAIL_PARSES_MS:
@@ -203,7 +203,7 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
 def _between(
     admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, deadline: int
 ) -> Iterator[Record]:
-    """Yield the records with a key, or with any, in a range of offsets."""
+    """Yield the records of a range of offsets, with one key or (None) with any."""
     while first < end:
         if admin.client.clock() > deadline:
             raise BrokerUnavailableError(
@@ -214,7 +214,7 @@ def _between(
             break  # Retention removed the range while it was read.
         limits = {"max_bytes": LARGEST_BATCH_BYTES, "max_records": LARGEST_BATCH_RECORDS}
         for header, batch in read_each_batch(fetched.records or b"", **limits):
-            # Also here: one Fetch returns thousands of batches that are small in the log and large in memory.
+            # Checked per batch: one Fetch returns thousands of batches that are small in the log and large in memory.
             if admin.client.clock() > deadline:
                 break
             first = max(first, header.last_offset + 1)

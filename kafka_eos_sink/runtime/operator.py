@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
@@ -37,7 +37,7 @@ from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LEADER_MS = 10_000
-"""For how long repair waits for a leader before it continues without."""
+"""How long repair waits for a leader before it continues without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Recovered:
     finished_now   the query ids whose decision this run finished
     ended          the transactions that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    left_open      open transactions under ids that a decision names whose outcome cannot be proven
+    left_open      transactions left open, because an unproven decision names their ids
     """
 
     decisions: tuple[SettledDecision, ...]
@@ -133,7 +133,7 @@ def producers_on(
 ) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
     """Describe the producers of partitions and of whole topics, if they exist.
 
-    A silent leader, or a topic without the Read permission, does not stop the query of the others.
+    A leader that does not respond, or a topic without the Read permission, does not stop the query of the others.
 
     Returns:
         The producers, the partitions that did not respond, and the topics without the Read permission.
@@ -227,7 +227,7 @@ def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
 
 
 def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
-    """Return what ``recover`` finds; raises WriteRefusedError as ``recover``, and changes nothing."""
+    """Return what ``recover`` finds, without a change; raise the WriteRefusedError of ``recover``."""
     return preview(settings, partial(take_over, _take_over(settings, abort_unknown)))
 
 
@@ -290,14 +290,14 @@ def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
 
 
 def resolve_request(
-    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Answer, allow_duplicates: bool
+    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Resolution, allow_duplicates: bool
 ) -> ResolveRequest:
     """Build the operator's resolution of one version."""
     return ResolveRequest(
         write_id=settings.write_id,
         query_id=query_id,
         version=version,
-        answer=resolution,
+        resolution=resolution,
         allow_duplicates=allow_duplicates,
         nonce=uuid.uuid4().hex,
         limits=settings.limits,
@@ -305,7 +305,7 @@ def resolve_request(
 
 
 def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
-    """Return what ``resolve`` finds; raises what it raises before it changes anything."""
+    """Return what ``resolve`` finds, without a change; raise its errors before the first change."""
     return preview(settings, partial(resolve, request))
 
 

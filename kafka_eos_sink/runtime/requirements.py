@@ -70,7 +70,7 @@ def missing_apis(versions: BrokerVersions, apis: Iterable[type[Request[Any]]]) -
 
 
 def require_apis(admin: Admin, deadline: int) -> None:
-    """Require the APIs of a write, so that none is missed after the rows are written.
+    """Require the APIs of a write before it writes rows.
 
     Raises:
         MissingApiError: MISSING_API with all of them.
@@ -119,7 +119,7 @@ def number(settings: Mapping[str, str], name: str) -> int | None:
     """Return a numeric setting, None if the cluster does not show it.
 
     Raises:
-        ProtocolError: It is no number.
+        ProtocolError: The value is not a number.
     """
     if name not in settings:
         return None

@@ -92,7 +92,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Args:
-        plan: None if no task's message brought it to this process.
+        plan: None if no task returned a message.
 
     Returns:
         The plan for `sweep`; None if a newer driver has taken over.

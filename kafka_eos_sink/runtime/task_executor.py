@@ -41,9 +41,9 @@ class TaskExecutor(Executor):
         }
 
     def write(self, attempt: steps.Procedure[TaskMessage]) -> TaskMessage:
-        """Run a task attempt and hand its transaction over to the driver if the attempt prepared one.
+        """Run a task attempt; prepare its transaction, which only the driver may end then.
 
-        The hand-over follows the procedure's last step. Until then the attempt may still abort its own transaction.
+        `Producer.prepare` follows the procedure's last step. Until then the attempt may still abort its own transaction.
         """
         message = self.run(attempt)
         if message.prepared is None:
@@ -57,7 +57,7 @@ class TaskExecutor(Executor):
         )
 
     def close(self) -> None:
-        """Close the producer, which gives up its requests in flight."""
+        """Close the producer, which abandons its requests in flight."""
         if self._producer is not None:
             self._producer.close()
 

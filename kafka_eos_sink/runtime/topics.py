@@ -78,10 +78,10 @@ def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) ->
 
 
 def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, deadline: int) -> None:
-    """Require that the dead letter topic takes every letter, as far as the cluster shows its settings.
+    """Require that the dead letter topic accepts every letter, as far as the cluster shows its settings.
 
     Raises:
-        ConfigurationError: DEAD_LETTER_TOPIC with the command that mends it.
+        ConfigurationError: DEAD_LETTER_TOPIC with the command that fixes it.
     """
     try:
         configs = admin.describe_configs("topic", topic, (POLICY, MAX_BYTES), deadline)
@@ -118,7 +118,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         deadline: Absolute ms of the client's clock.
 
     Raises:
-        ConfigurationError: COMMIT_LOG_TOPIC with the command that mends it.
+        ConfigurationError: COMMIT_LOG_TOPIC with the command that fixes it.
     """
     if data_topic in (topic, DEFAULT_TOPIC):
         raise ConfigurationError(
@@ -158,7 +158,7 @@ def create_commit_log(
         try:
             return admin.create_topic(topic, LOG_PARTITIONS, factor, configs, deadline, validate_only=validate_only)
         except TopicSettingsError as error:
-            # The command must not repeat settings that the cluster has rejected.
+            # The command must not contain settings that the cluster has rejected.
             rejected, brokers = error, 0
         except (AuthorizationError, BrokerRefusedError) as error:
             rejected = error

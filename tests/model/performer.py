@@ -298,10 +298,10 @@ def answer_of(
             return steps.Appended(error=answer[0], offset=answers[0][1])
         case steps.EndTransactions():
             return tuple(
-                steps.EndResult(error=None, unanswered=True)
+                steps.EndResult(error=None, has_lost_response=True)
                 if one is None
                 else steps.EndResult(
-                    error=one[0], producer_id=one[1], producer_epoch=one[2], unanswered=one[-1] == UNANSWERED
+                    error=one[0], producer_id=one[1], producer_epoch=one[2], has_lost_response=one[-1] == UNANSWERED
                 )
                 for one in answers
             )

@@ -143,7 +143,7 @@ def test_repair_writes_only_the_marker_that_was_omitted(version: int) -> None:
 COMMITTED = "case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:"
 CARELESS = {
     "the commit log is not read for an id that the coordinator has reused": (
-        ("case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:", "case CoordinatorVerdict.GONE_ON, _:"),
+        ("case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:", "case CoordinatorVerdict.NO_LONGER_KNOWN, _:"),
     ),
     "an aborted transaction is taken for a committed one": (
         (COMMITTED, "case CoordinatorVerdict.COMMITTED | CoordinatorVerdict.ABORTED, _:"),

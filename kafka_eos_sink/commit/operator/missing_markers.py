@@ -182,7 +182,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
     if start < part.first_offset or producer.producer_epoch != identity.producer_epoch:
         # This transaction has joined an older one whose marker is missing, or a later one has joined this one.
         other = f"the leader holds a transaction open from offset {start} with epoch {producer.producer_epoch}"
-        return finding(Verdict.UNPROVEN, f"{other}, which is not this one alone")
+        return finding(Verdict.UNPROVEN, f"{other}, which contains another transaction too")
     described = evidence.described.get(identity.transactional_id)
     witness = evidence.witnesses.get(identity, Outcome.OPEN)
     match verdict_on(described, identity), witness:
@@ -191,7 +191,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
         case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
             reason = "decided, and its coordinator reports exactly this transaction as CompleteCommit"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
-        case CoordinatorVerdict.GONE_ON, Outcome.COMMITTED:
+        case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:
             reason = "decided, and its marker in the commit log is COMMIT"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
     known = f"its coordinator reports {_state_of(described)}, and the commit log proves: {witness.value}"

@@ -57,7 +57,7 @@ from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
 
-Answer = Literal["committed", "rewrite"]
+Resolution = Literal["committed", "rewrite"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class ResolveRequest:
     write_id: str
     query_id: str | None
     version: int
-    answer: Answer
+    resolution: Resolution
     nonce: str
     allow_duplicates: bool = False
     limits: SettleLimits = field(default_factory=SettleLimits)
@@ -129,13 +129,13 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         schema="" if same is None else same.schema,
         offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
-        resolution=request.answer,
+        resolution=request.resolution,
     )
     yield Reached("resolve.before_decision")
     yield from _record(decision, request)
     yield Reached("resolve.decided")
-    if request.answer == "committed":
-        # A void version gets no done record: the next run would take it for finished.
+    if request.resolution == "committed":
+        # A void version gets no done record, which would mean that the version is finished.
         now: int = yield Now()
         yield Append((done_record(decision, now),))
     yield from end_open(opened, _unfinished_ids(view))
@@ -169,19 +169,19 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     newest = None if query.newest is None else query.newest.decision
     if newest is not None and newest.version == request.version:
         return query, newest
-    if request.answer == "committed" and (newest is None or _may_continue_above(newest, query, request)):
+    if request.resolution == "committed" and (newest is None or _may_continue_above(newest, query, request)):
         return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
-        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.answer}: "
+        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.resolution}: "
         + _what_is_there(query, newest, request, known),
     )
 
 
 def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
     """Whether versions between the newest and the requested one may count as written."""
-    # After COMMIT_LOG_LOST. No run would finish an unfinished newest version any more. Batch writes may skip versions anyway. A request
-    # without the query id is probably a typing error, by which a stream would skip a batch.
+    # A stream needs this after COMMIT_LOG_LOST; batch writes may skip versions anyway. The newest version must be done, because no later
+    # run would finish it. A request without the query id is probably a typing error: the stream would skip a batch.
     return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
 
 
@@ -220,7 +220,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
     """End the superseded decision's open transactions by exact identity (I11); return the ids."""
-    commit = request.answer == "committed"  # I1: the marker of the decision that names them was read
+    commit = request.resolution == "committed"  # I1: the marker of the decision that names them was read
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
@@ -365,7 +365,7 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     return TransactionAbortedError(
         "NOT_RESOLVED",
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
-        "look with kafka-eos status, and run the command again if it is not",
+        "run kafka-eos status, and run this command again if it is not resolved",
     )
 
 

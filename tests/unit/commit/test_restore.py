@@ -754,7 +754,7 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
 
 
 def resolve_it(cluster: Cluster) -> None:
-    request = ResolveRequest(write_id="w", query_id="batch", version=1, answer="rewrite", nonce="answer")
+    request = ResolveRequest(write_id="w", query_id="batch", version=1, resolution="rewrite", nonce="answer")
     cluster.run(resolve(request, 2))
 
 

@@ -1,4 +1,4 @@
-"""The operator's answer, driven by a small scripted world: one commit log partition and the coordinators' states."""
+"""The operator's resolution, driven by a small scripted world: one commit log partition and the coordinators' states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import decision_records, done_record, parse_key, part_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.operator.resolve import Answer, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
@@ -171,13 +171,13 @@ class World:
         return steps.EndResult(error=self.end_error)
 
     def resolve(
-        self, answer: Answer, version: int = 3, query_id: str | None = None, *, allow_duplicates: bool = False
+        self, resolution: Resolution, version: int = 3, query_id: str | None = None, *, allow_duplicates: bool = False
     ) -> Resolved:
         request = ResolveRequest(
             write_id=W,
             query_id=query_id,
             version=version,
-            answer=answer,
+            resolution=resolution,
             nonce="operator",
             allow_duplicates=allow_duplicates,
             limits=SettleLimits(deadline_ms=20),
@@ -366,7 +366,7 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query_id", "given", "answer", "why"),
+    ("query_id", "given", "resolution", "why"),
     [
         (STREAM, STREAM, "rewrite", r"newest is version 3, finished \(docs"),
         (STREAM, None, "committed", r"newest is version 3, finished; .*add --query-id 5f1c \(docs"),
@@ -375,11 +375,11 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
     ids=["rewrite", "without the query id", "a batch write"],
 )
 def test_invalid_version_above_finished_is_rejected_before_fence(
-    query_id: str, given: str | None, answer: Answer, why: str
+    query_id: str, given: str | None, resolution: Resolution, why: str
 ) -> None:
     world = finished(query_id)
     with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
-        world.resolve(answer, 4, given)
+        world.resolve(resolution, 4, given)
     assert not world.fenced
 
 
@@ -422,7 +422,7 @@ def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "version", "query_id", "code"),
+    ("resolution", "version", "query_id", "code"),
     [
         ("committed", 4, None, "NOTHING_TO_RESOLVE.*newest is version 3, decided and not finished"),
         ("committed", 2, Q, "NOTHING_TO_RESOLVE"),
@@ -430,12 +430,12 @@ def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
     ],
 )
 def test_unknown_version_is_rejected_before_the_fence(
-    answer: Answer, version: int, query_id: str | None, code: str
+    resolution: Resolution, version: int, query_id: str | None, code: str
 ) -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     with pytest.raises(WriteRefusedError, match=code):
-        world.resolve(answer, version, query_id)
+        world.resolve(resolution, version, query_id)
     assert not world.fenced
 
 
@@ -511,12 +511,12 @@ def test_aborted_decision_does_not_block_the_start_version() -> None:
     assert (newest.version, newest.resolution) == (6, "committed")
 
 
-@pytest.mark.parametrize(("answer", "query_id"), [("rewrite", Q), ("committed", None)])
-def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(answer: Answer, query_id: str | None) -> None:
+@pytest.mark.parametrize(("resolution", "query_id"), [("rewrite", Q), ("committed", None)])
+def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolution, query_id: str | None) -> None:
     """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
     world = World()
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
-        world.resolve(answer, 3, query_id)
+        world.resolve(resolution, 3, query_id)
     assert world.entries == []
     assert not world.fenced
 
@@ -673,12 +673,12 @@ def test_only_transactions_ended_by_resolve_are_reported() -> None:
     assert world.resolve("committed").ended == (second.identity.transactional_id,)
 
 
-@pytest.mark.parametrize("answer", ["committed", "rewrite"])
-def test_empty_log_with_open_transactions_is_the_wrong_log(answer: Answer) -> None:
+@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
+def test_empty_log_with_open_transactions_is_the_wrong_log(resolution: Resolution) -> None:
     world = World()
     world.open(identity(0, 10))
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions.*--commit-log-topic"):
-        world.resolve(answer, 3, Q)
+        world.resolve(resolution, 3, Q)
     assert not world.fenced
     assert world.entries == [], "the barrier would pass for a plan's at the next try"
 
