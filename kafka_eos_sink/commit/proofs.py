@@ -71,7 +71,7 @@ def verify_markers(
             return True
         now: int = yield Now()
         is_due = foreign is not None or now > started + MARKERS_WITHIN_MS
-        if visible and is_due and (yield from _are_committed(decision, missing)):
+        if visible and is_due and (yield from _are_committed(decision, missing, coordinators=foreign is None)):
             yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
             return False
         if foreign is not None:
@@ -88,8 +88,15 @@ def verify_markers(
             )
 
 
-def _are_committed(decision: Decision, unmarked: Sequence[PreparedTransaction]) -> Procedure[bool]:
-    """Whether the data topics, or the coordinators, show exactly these transactions as committed."""
+def _are_committed(
+    decision: Decision, unmarked: Sequence[PreparedTransaction], *, coordinators: bool
+) -> Procedure[bool]:
+    """Whether the data topics, or the coordinators, show exactly these transactions as committed.
+
+    Args:
+        coordinators: Whether the coordinators' state counts. Below version 2 it does not beside another marker: a late
+            AddPartitionsToTxn can open an aborted transaction again, whose EndTxn then commits nothing.
+    """
     outcomes = yield from outcomes_for_readers(decision, unmarked, [Outcome.OPEN] * len(unmarked))
     unproven = {
         prepared.identity.transactional_id: prepared.identity
@@ -98,6 +105,8 @@ def _are_committed(decision: Decision, unmarked: Sequence[PreparedTransaction]) 
     }
     if not unproven:
         return True
+    if Outcome.ABORTED in outcomes or not coordinators:
+        return False
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(unproven))
     return all(
         verdict_on(described.get(name), identity) is CoordinatorVerdict.COMMITTED for name, identity in unproven.items()
@@ -234,27 +243,26 @@ def outcomes_for_readers(
     """Compare the commit log's outcomes with the data topics, whose markers nothing changes any more.
 
     A marker can be missing in the commit log only (KAFKA-20734). The marker of a later transaction of the id then ends both transactions
-    there, or its InitProducerId makes the coordinator forget the first one. So what all ranges show counts, except for a range that is
-    gone. If they show nothing, or may not be read, the commit log's outcome counts.
+    there, or its InitProducerId makes the coordinator forget the first one. So what the ranges show counts, if all that show an end show
+    the same. If none does, or they may not be read, the commit log's outcome counts.
 
     Args:
         logged: The outcome that the commit log proves of each transaction.
 
     Raises:
-        DecisionPendingError: UNRESOLVED if readers see only some ranges of a transaction that the commit log does not call committed.
+        DecisionPendingError: UNRESOLVED if one range is committed and another aborted. DECIDED_NOT_FINISHED if a leader shows neither an
+            end nor an open transaction yet.
     """
     in_doubt = [each for each, outcome in zip(doubtful, logged, strict=True) if outcome is not Outcome.COMMITTED]
-    look = yield from look_at(written_by(in_doubt))
-    ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
-    if look.untold and look.may_read:
-        # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
-        committed: tuple[bool | None, ...] = yield AreCommitted(look.untold)
-        ends.update(zip(look.untold, committed, strict=True))
+    ends = yield from ends_in_topics(in_doubt)
     outcomes: list[Outcome] = []
     for prepared, outcome in zip(doubtful, logged, strict=True):
         ranges = [] if outcome is Outcome.COMMITTED else [each for each in written_by([prepared]) if each in ends]
-        shown = {ends[each] for each in ranges}
+        shown = {ends[each] for each in ranges} - {None}
+        if True not in shown:
+            yield from _require_open(decision, [each for each in ranges if ends[each] is None])
         if shown == {True}:
+            # If a range has no marker, `verify_visible` waits for it.
             outcomes.append(Outcome.COMMITTED)
         elif True in shown:
             _, part = next(each for each in ranges if ends[each])
@@ -263,13 +271,23 @@ def outcomes_for_readers(
                 f"{part.topic}-{part.partition} shows the records of {prepared.identity.transactional_id} from offset {part.first_offset} "
                 "on as committed, but neither the commit log nor its other partitions show a commit",
             )
-        elif shown == {False}:
-            outcomes.append(Outcome.ABORTED)
         else:
-            if outcome is Outcome.ABORTED:
-                yield from _require_open(decision, [each for each in ranges if ends[each] is None])
-            outcomes.append(outcome)
+            outcomes.append(Outcome.ABORTED if shown else outcome)
     return outcomes
+
+
+def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dict[Written, bool | None]]:
+    """Return how each range of transactions ended: True for committed, False for aborted, None if no marker shows it.
+
+    A range that is gone, or that may not be read, is missing.
+    """
+    look = yield from look_at(written_by(transactions))
+    ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
+    if look.untold and look.may_read:
+        # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
+        committed: tuple[bool | None, ...] = yield AreCommitted(look.untold)
+        ends.update(zip(look.untold, committed, strict=True))
+    return ends
 
 
 def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[None]:
@@ -327,8 +345,7 @@ def look_at(written: Sequence[Written]) -> Procedure[Look]:
 def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> bool:
     """Whether a partition's list of aborted transactions holds this one."""
     return not isinstance(listed, Unseen) and any(
-        producer_id == identity.producer_id and part.first_offset <= first_offset <= part.last_offset
-        for producer_id, first_offset in listed
+        producer_id == identity.producer_id and first_offset <= part.last_offset for producer_id, first_offset in listed
     )
 
 

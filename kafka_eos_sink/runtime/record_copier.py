@@ -98,7 +98,9 @@ class RecordCopier:
                 end = fetched.high_watermark if end is None else end
                 for header, block in fetched.batches:
                     if header.is_control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
-                        found[*where, header.producer_id] = is_commit_marker(header, block)
+                        # The cleaner can remove a marker and leave its batch, which shows no end.
+                        if header.record_count:
+                            found[*where, header.producer_id] = is_commit_marker(header, block)
                         del wanted[header.producer_id]
                 if fetched.next_offset == offset or fetched.next_offset >= end:
                     break

@@ -174,11 +174,11 @@ def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any])
 
     From version 2 on its own end alone bumps its epoch by one. Its marker in the commit log can be omitted (KAFKA-20734), and a later
     transaction's closes the part record then; so its markers in the data partitions and its coordinator count as well. Below version 2,
-    what became of all its rows counts.
+    what became of its rows counts.
     """
     if cluster.version < 2:
-        rows = {kafka.outcomes(cluster, 1 + partition)[first] for _, partition, first, _ in entry["offsets"]}
-        return rows.pop() if len(rows) == 1 and None not in rows else part_outcome(cluster, entry)
+        rows = {kafka.outcomes(cluster, 1 + partition)[first] for _, partition, first, _ in entry["offsets"]} - {None}
+        return rows.pop() if len(rows) == 1 else part_outcome(cluster, entry)
     _, producer_id, epoch = name
     for partition, first in ((LOG, entry["part_offset"]), *((1 + each[1], each[2]) for each in entry["offsets"])):
         for each in cluster.logs[partition][first:]:

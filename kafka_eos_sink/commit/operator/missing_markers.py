@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_o
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.proofs import ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.witnesses import witness_of
@@ -118,6 +119,13 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         yield from read_to_barrier(watching, nonce)
         policy: str | None = yield LogPolicy()
         witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
+        in_doubt = [entry for _, entry in named if witnesses[entry.identity] is not Outcome.COMMITTED]
+        ends = yield from ends_in_topics(in_doubt)
+        for entry in in_doubt:
+            shown = {ends.get(each) for each in written_by([entry])} - {None}
+            if shown == {True}:
+                # Some partition has its marker, so the transaction is committed as a whole.
+                witnesses[entry.identity] = Outcome.COMMITTED
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,
@@ -192,7 +200,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
             reason = "decided, and its coordinator reports exactly this transaction as CompleteCommit"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
         case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:
-            reason = "decided, and its marker in the commit log is COMMIT"
+            reason = "decided, and its marker in another partition is COMMIT"
             return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
     known = f"its coordinator reports {_state_of(described)}, and the commit log proves: {witness.value}"
     return finding(Verdict.UNPROVEN, known)

@@ -9,6 +9,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.proofs import outcomes_for_readers
 from kafka_eos_sink.commit.settle import _sort_results
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
@@ -17,6 +18,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
+from tests.unit.commit.scripted_world import PART, PREPARED, TASK, World
 
 
 def decided(transaction_version: int = 2) -> Decision:
@@ -96,3 +98,23 @@ def test_cleaned_part_is_aborted_without_its_own_commit_marker(
     transaction_version: int, epoch: int, kind: MarkerType, outcome: Outcome
 ) -> None:
     assert witness(transaction_version, epoch, kind) is outcome
+
+
+def test_transaction_that_joined_an_older_one_is_listed_as_aborted() -> None:
+    """Nobody could see that before the decision, because Read was missing. It was granted since."""
+    world = World(
+        AbortedTransactions=lambda step: dict.fromkeys(step.ranges, ((TASK.producer_id, PART.first_offset - 5),))
+    )
+    outcomes = world.run(outcomes_for_readers(decided(), [PREPARED], [Outcome.ABORTED]))
+    assert outcomes == [Outcome.ABORTED]
+
+
+def test_range_behind_a_lagging_high_watermark_is_not_unresolved() -> None:
+    """The leader is new and does not show the marker yet. Nothing has to be decided by a person."""
+    world = World(
+        AbortedTransactions=lambda step: dict.fromkeys(step.ranges, steps.Unseen.HELD),
+        AreCommitted=lambda _: (None,),
+        DescribeProducers=lambda _: {("t", 0): {TASK.producer_id: (1, -1)}},
+    )
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\]"):
+        world.run(outcomes_for_readers(decided(), [PREPARED], [Outcome.OPEN]))

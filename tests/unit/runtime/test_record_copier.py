@@ -510,3 +510,10 @@ def test_memory_is_bounded_however_small_the_own_share() -> None:
         tracemalloc.stop()
     assert copied.written.rows == 60
     assert peak < 6 * Streaming.MEGABYTE, f"{peak / Streaming.MEGABYTE:.1f} MiB"
+
+
+def test_marker_that_the_cleaner_emptied_shows_no_end() -> None:
+    """It was a COMMIT, whose records newer ones of their keys have replaced."""
+    empty = changed(bytearray(emptied(101, 0)), attributes=0x30)
+    cluster = Cluster(batch(100, b"a"), empty)
+    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (None,)

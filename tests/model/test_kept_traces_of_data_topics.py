@@ -1,13 +1,12 @@
-"""Traces on which the protocol still goes wrong."""
+"""Traces on which the data topics showed what the driver did not look at, kept like those of `test_kept_traces.py`."""
 
 from __future__ import annotations
 
 import pytest
 
 from kafka_eos_sink.commit.operator.missing_markers import Verdict
-from kafka_eos_sink.commit.steps import Unseen
 
-from . import performer, repairing
+from . import repairing
 from . import simulated_cluster as kafka
 from .repairing import DATA
 from .scripted import Script, ends
@@ -82,31 +81,6 @@ def test_part_that_one_partition_shows_committed_awaits_repair(version: int, mon
     found.run(1, "plan")
     (finding,) = [each for each in repair(found) if each.where == ("t", 1)]
     assert (found.driver(1).code, finding.verdict) == ("DECIDED_NOT_FINISHED", Verdict.MISSING), finding.reason
-
-
-def test_committed_rows_that_retention_removed_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below version 2, the ABORT of a transaction that a late request has opened again looks like that of a timeout."""
-    found = script(0, drivers=3, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == LOG)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.commit_without_marker(0, TASK, LOG)
-    found.write_markers()
-    assert found.rows == {ROW: 1}, "consumers read it now"
-    found.happens("network", "late")
-    found.happens("cluster", "timeout", TASK)
-    found.write_markers()
-    logs = list(found.cluster.logs)
-    logs[DATA] = tuple(
-        entry._replace(gone=True) if isinstance(entry, kafka.Data) else entry for entry in found.cluster.logs[DATA]
-    )
-    found.state = found.state._replace(cluster=found.world.cluster_number(found.cluster._replace(logs=tuple(logs))))
-    monkeypatch.setattr(performer, "_aborted", lambda cluster, part: Unseen.GONE)
-    found.happens("spark", "restart beside")
-    found.run(1, "plan")
-    assert found.driver(1).code == "UNRESOLVED"
 
 
 def test_aborted_part_is_not_called_committed_by_its_coordinator() -> None:
