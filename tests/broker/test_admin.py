@@ -387,7 +387,7 @@ def test_partitions_with_many_producers_are_described_in_parts(
     where = [(topic, partition) for partition in range(3)]
     # Right after its creation a topic's leader may not know yet that it is; this waits for it.
     admin.list_offsets(where, deadline(admin))
-    for producer_id in range(1 << 40, (1 << 40) + 40):
+    for producer_id in range(1 << 40, (1 << 40) + 80):
         batch = seal(
             encode_rows([(None, b"a", ())], 1),
             producer_id=producer_id,
@@ -402,9 +402,9 @@ def test_partitions_with_many_producers_are_described_in_parts(
         answer = admin.client.call(1, request, deadline_ms=deadline(admin))
         assert {each.error_code for each in answer.responses[0].partition_responses} == {0}
     # In place of a million, which a topic of 100 partitions reaches with 10,000 producers.
-    monkeypatch.setattr("kafka_eos_sink.protocol.schema.MAX_VALUES", 60)
+    monkeypatch.setattr("kafka_eos_sink.protocol.schema.MAX_VALUES", 150)
     found = admin.describe_producers(where, deadline(admin))
-    assert {each: len(producers) for each, producers in found.items()} == dict.fromkeys(where, 40)
+    assert {each: len(producers) for each, producers in found.items()} == dict.fromkeys(where, 80)
 
 
 def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int], int] | int:
