@@ -131,6 +131,7 @@ class _Operation(Generic[K, V]):
     def __init__(self, call: Call[K, V], keys: Iterable[K], retry: Retry) -> None:
         self.call = call
         self.retry = retry
+        self.keys_per_request = call.keys_per_request
         self.outcomes: dict[K, Outcome[V]] = dict.fromkeys(keys, Outcome())
         self.open: dict[K, None] = dict.fromkeys(self.outcomes)
 
@@ -245,9 +246,9 @@ class Requests:
         for key, node_id in self._nodes(operation).items():
             by_node.setdefault(node_id, []).append(key)
         batches = [
-            (node_id, keys[at : at + call.keys_per_request])
+            (node_id, keys[at : at + operation.keys_per_request])
             for node_id, keys in by_node.items()
-            for at in range(0, len(keys), call.keys_per_request)
+            for at in range(0, len(keys), operation.keys_per_request)
         ]
         exact = call.exact_version
         requests = [
@@ -316,6 +317,8 @@ class Requests:
         # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.
         self._forget_keys(operation.call, keys)
         if not isinstance(error, BrokerUnavailableError):
+            # Perhaps it was too large: other programs choose how many producers a partition has. Ask for fewer keys at once.
+            operation.keys_per_request = max(1, min(operation.keys_per_request, len(keys) // 10))
             # Sent, and the response was lost: an earlier response may no longer describe the key.
             for key in keys:
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()

@@ -42,8 +42,8 @@ WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
 LONGEST_ID = 1_000
 """Characters. Kafka allows 32,767, and two such ids in each record of a window take 500 MB."""
-TAIL_PARSES_MS = 5_000
-"""How long one reading of the tail parses. A record can be 200 bytes in the log, 1 MiB in memory, and take 30 ms."""
+TAIL_WITHIN_MS = 15_000
+"""For how long the tail is read. A record of 200 bytes can take 30 ms to parse, and a batch of 1 MB 400 ms to decompress."""
 
 _not_before: dict[tuple[ClientConfig, str], float] = {}
 _partitions: dict[tuple[ClientConfig, str], int] = {}
@@ -141,6 +141,10 @@ def read_history(
             window = deque((record for record in parsed if version in (None, record.version)), maxlen=limit)
             newest.extendleft(reversed(window))
             end = begin
+            if admin.client.clock() > deadline:
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE", f"{each[0]}-{each[1]} could not be read to its start in time; lower --limit"
+                )
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
 
@@ -167,17 +171,13 @@ class HistoryTail:
             self._next.clear()
             self._records.clear()
         self._topic_id = topic.topic_id
-        parsed_ms = 0
+        until = self._admin.client.clock() + TAIL_WITHIN_MS
         for where, (start, end) in _bounds(self._admin, topic, deadline).items():
-            # Any program with Write on the topic can cost this memory and time. So a reading fetches at most WINDOW offsets, rejects
-            # long ids, and skips what it cannot parse in time.
+            # Everybody with Write on the topic takes this memory and time: a burst counts up to WINDOW offsets, ids are short, and
+            # what is not read in time is skipped.
             begin = max(start, self._next.get(where, 0), end - WINDOW)
-            for one in _between(self._admin, where, begin, end, None, deadline):
-                if parsed_ms > TAIL_PARSES_MS:
-                    break
-                began = self._admin.client.clock()
+            for one in _between(self._admin, where, begin, end, None, until):
                 record = parse_record(one.key, one.value, with_ranges=False)
-                parsed_ms += self._admin.client.clock() - began
                 if record is not None and max(len(record.write_id), len(record.query_id)) <= LONGEST_ID:
                     kept = replace(record, user_metadata=None, application_id=None)
                     self._records.appendleft(kept)
@@ -201,22 +201,19 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
 
 
 def _between(
-    admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, deadline: int
+    admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, until: int
 ) -> Iterator[Record]:
-    """Yield the records of a range of offsets, with one key or (None) with any."""
-    while first < end:
-        if admin.client.clock() > deadline:
-            raise BrokerUnavailableError(
-                "REQUEST_DEADLINE", f"{where[0]}-{where[1]} could not be read to its start in time; lower --limit"
-            )
-        fetched = admin.fetch(where, first, deadline, isolation="read_uncommitted")
+    """Yield the records with a key, or with any, in a range of offsets; skip the rest after ``until``."""
+    while first < end and admin.client.clock() <= until:
+        # Longer than until then: the time that others have used up must not look like a silent broker.
+        fetched = admin.fetch(where, first, until + WITHIN_MS, isolation="read_uncommitted")
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             break  # Retention removed the range while it was read.
         limits = {"max_bytes": LARGEST_BATCH_BYTES, "max_records": LARGEST_BATCH_RECORDS}
         for header, batch in read_each_batch(fetched.records or b"", **limits):
-            # Checked per batch: one Fetch returns thousands of batches that are small in the log and large in memory.
-            if admin.client.clock() > deadline:
-                break
+            # Also here: one Fetch returns thousands of batches that are small in the log and large in memory.
+            if admin.client.clock() > until:
+                return
             first = max(first, header.last_offset + 1)
             if isinstance(batch, ProtocolError) or batch.control:
                 continue

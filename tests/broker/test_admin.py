@@ -381,6 +381,32 @@ def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, top
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
+def test_partitions_with_many_producers_are_described_in_parts(
+    admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = [(topic, partition) for partition in range(3)]
+    # Right after its creation a topic's leader may not know yet that it is; this waits for it.
+    admin.list_offsets(where, deadline(admin))
+    for producer_id in range(1 << 40, (1 << 40) + 80):
+        batch = seal(
+            encode_rows([(None, b"a", ())], 1),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=False,
+        )
+        records = b"".join(map(bytes, batch))
+        partitions = tuple(ProduceRequest.Topic.Partition(index=partition, records=records) for _, partition in where)
+        data = (ProduceRequest.Topic(name=topic, partition_data=partitions),)
+        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
+        answer = admin.client.call(1, request, deadline_ms=deadline(admin))
+        assert {each.error_code for each in answer.responses[0].partition_responses} == {0}
+    # In place of a million, which a topic of 100 partitions reaches with 10,000 producers.
+    monkeypatch.setattr("kafka_eos_sink.protocol.schema.MAX_VALUES", 150)
+    found = admin.describe_producers(where, deadline(admin))
+    assert {each: len(producers) for each, producers in found.items()} == dict.fromkeys(where, 80)
+
+
 def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int], int] | int:
     """The group's offsets without those of open transactions (KIP-447), or UNSTABLE_OFFSET_COMMIT."""
     partitions = OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=(0, 1, 2))

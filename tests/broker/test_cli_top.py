@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.cluster_view import ClusterWatch
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
@@ -89,6 +91,22 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert [line.split()[-2:] for line in lines if line.startswith(transactional_id)] == [[given.topic, "0,1"]]
     assert [line.split()[1:] for line in lines if line.startswith(f"{given.topic}-")] == [["1", transactional_id]] * 2
     assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write_id} ")] == [["3", "finished"]]
+
+
+def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers, given = kafka.bootstrap_servers, new_write(kafka)
+    gone = create_topic(servers, partitions=1)
+    producer = open_transaction(servers, f"{given.write_id}.stuck", given.topic or "", (gone, 0), partitions=1)
+    delete_topic(servers, gone)
+    monkeypatch.setattr(console, "TIMEOUT_MS", 10_000)
+    with connected(servers) as admin:
+        began = time.monotonic()
+        found = ClusterWatch(admin, given.commit_log_topic, given.history_topic, given.write_id).look()
+        took_s = time.monotonic() - began
+    producer.abort_transaction(60)
+    assert {each.topic: each.hidden_offsets for each in found.blocked} == {given.topic: 1, gone: None}
+    assert not [line for line in found.not_read if line.startswith("hidden")]
+    assert took_s < 9
 
 
 def test_view_without_a_terminal_is_printed_once(

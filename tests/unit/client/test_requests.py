@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import BrokerVersions, RequestTimedOut
+from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.requests import Call, OnCode, Outcome, Requests, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
@@ -25,6 +26,7 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.schema import decode, encode
 from kafka_eos_sink.runtime import driver_requests
 
 DEADLINE_MS = 5_000
@@ -194,6 +196,25 @@ def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
     ]
     assert sorted(sent) == [(1, 500), (1, 1_000), (2, 500), (2, 1_000)]
     assert len(brokers.requests(m.FindCoordinatorRequest)) == 3
+
+
+def test_responses_with_too_many_values_are_asked_for_in_parts() -> None:
+    def handler(_node: int, request: Any) -> Any:
+        # As many partitions per transaction as another program has added to each of its own.
+        state = described("").transaction_states[0]
+        topics = (m.TransactionState.Topic(topic="t", partitions=tuple(range(1_500))),)
+        states = (replace(state, transactional_id=each, topics=topics) for each in request.transactional_ids)
+        response = m.DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=tuple(states))
+        try:
+            return decode(m.DescribeTransactionsResponse, 0, encode(response, 0))
+        except ProtocolError as unreadable:
+            return ConnectionLost("CONNECTION_LOST", unreadable.message)
+
+    own, brokers = admin(handler)
+    ids = [str(number) for number in range(700)]
+    assert list(own.describe_transactions(ids, DEADLINE_MS)) == ids
+    sent = [len(request.transactional_ids) for _, request, *_ in brokers.requests(m.DescribeTransactionsRequest)]
+    assert sent == [700] + [70] * 10
 
 
 def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:

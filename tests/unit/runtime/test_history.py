@@ -13,9 +13,10 @@ import pytest
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.history import TAIL_PARSES_MS, WINDOW, HistoryTail, read_history
+from kafka_eos_sink.runtime.history import TAIL_WITHIN_MS, WINDOW, HistoryTail, read_history
 
 COUNT, RANGES = 60, 2_000
 LARGE = BatchRecord(
@@ -112,7 +113,7 @@ def test_live_view_keeps_no_ids_that_fill_the_memory(peak: Any) -> None:
 
 
 class Clock(Topic):
-    """A history whose records take 400 ms each to parse."""
+    """A history whose time passes in steps of 400 ms, two for each batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,16 +128,29 @@ class Clock(Topic):
         return dict.fromkeys(where, 0 if timestamp == EARLIEST else self.end)
 
 
-def test_live_view_skips_what_it_cannot_parse_in_time() -> None:
+def test_live_view_skips_what_it_cannot_read_in_time() -> None:
     admin = Clock()
     admin.end = COUNT - 1
     tail = HistoryTail(cast(Any, admin), "history", timeout_ms=10**9)
-    assert len(tail.read()) == TAIL_PARSES_MS // 400 + 1
+    assert len(tail.read()) == TAIL_WITHIN_MS // 800
     # The next reading begins behind the burst.
     admin.end = COUNT
     tail.take_appended()
     tail.read()
     assert [record.version for record in tail.take_appended()] == [COUNT - 1]
+
+
+def test_slow_batches_without_a_record_stop_no_live_view() -> None:
+    """Empty frames of a codec take 400 ms per MB, and the sink's own records come behind them."""
+    admin = Clock()
+    block = replace(encode_rows([(b"w", b"{}", ())], 1_000), compression=Codec.GZIP)
+    header, records = seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
+    slow = [at.to_bytes(8, "big") + bytes(header[8:]) + bytes(records) for at in range(COUNT - 1)]
+    admin.batches[:-1], admin.end = slow, COUNT - 1
+    tail = HistoryTail(cast(Any, admin), "history", timeout_ms=30_000)
+    assert tail.read() == ()
+    admin.end = COUNT
+    assert [record.version for record in tail.read()] == [COUNT - 1]
 
 
 def test_history_of_many_batches_in_a_response_ends_in_time() -> None:
