@@ -42,6 +42,8 @@ class Log:
 
     def __init__(self) -> None:
         self.entries: list[ReadRecord | Marker] = []
+        self.ends: dict[int, bool] = {}
+        """How the transactions ended by data partition, if its readers are blocked by others; without an entry, nothing shows it."""
 
     def add(self, records: Sequence[steps.LogRecord], by: ProducerIdentity | None, ends: bool | None = None) -> int:
         first = len(self.entries)
@@ -122,6 +124,10 @@ class Log:
                     answer = {each: described.get(each) for each in ids}
                 case steps.LogPolicy():
                     answer = "compact"
+                case steps.AbortedTransactions(ranges=ranges):
+                    answer = dict.fromkeys(ranges, steps.Unseen.HELD)
+                case steps.AreCommitted(written=written):
+                    answer = tuple(self.ends.get(part.partition) for _, part in written)
                 case _:
                     raise AssertionError(step)
 
@@ -157,10 +163,23 @@ def test_attempt_is_reported_with_any_newest_decision(newest: str) -> None:
     assert (found.verdict, found.transactional_id, found.version) == (Verdict.UNPROVEN, "w.57.3", None)
 
 
-@pytest.mark.parametrize(("committed", "outcome"), [(True, Outcome.COMMITTED), (None, Outcome.OPEN)])
-def test_commit_log_proves_each_decided_transaction(committed: bool | None, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("committed", "shown", "outcome"),
+    [
+        (True, None, Outcome.COMMITTED),
+        (None, None, Outcome.OPEN),
+        (None, True, Outcome.COMMITTED),
+        (None, False, Outcome.OPEN),
+        (False, True, Outcome.COMMITTED),
+        (False, None, Outcome.ABORTED),
+    ],
+)
+def test_log_or_data_topics_prove_each_decided_transaction(
+    committed: bool | None, shown: bool | None, outcome: Outcome
+) -> None:
     log = Log()
     log.written(3, ("orders", 0), committed)
+    log.ends = {} if shown is None else {0: shown}
     evidence = log.gathered({})
     assert list(evidence.witnesses.values()) == [outcome]
     assert {part.where for part in evidence.parts} == {LOG, ("orders", 0)}
