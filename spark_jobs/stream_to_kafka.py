@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
 import signal
 import sys
 import threading
@@ -205,7 +206,10 @@ class StopOnSignal:
             return
         from pyspark import java_gateway
 
-        java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        gateway: Any = spark.sparkContext._gateway
+        java_gateway.ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        # Py4J's callback server asks no secret of a local user who connects. A call must name an object, by default p0, p1 and so on.
+        gateway.gateway_property.pool.next_id = secrets.randbits(128)
         self._signals = java.sun.misc
         for name in ("TERM", "INT"):
             # A JVM started with -Xrs does not handle signals; then only signals to this process count.

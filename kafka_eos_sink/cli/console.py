@@ -34,6 +34,8 @@ Row = Sequence[str | Text | list[str]]
 
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
+WIDEST = 4_000
+"""Characters. Another program may choose an id of 32,767, and each row of a table is as wide as the longest one."""
 
 STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -186,12 +188,18 @@ def table(
 
 
 def show(table: Table, *, err: bool = False) -> None:
-    """Print a table, in its own width if no column wraps: a narrower terminal wraps its lines, and ids can be copied."""
+    """Print a table, in its own width if no column wraps: a narrower terminal wraps its lines, and ids can be copied.
+
+    A table wider than `WIDEST` folds its cells.
+    """
     out = output_console(stderr=err)
     if all(column.no_wrap for column in table.columns):
         natural = Measurement.get(out, out.options.update_width(2**31), table).maximum
-        # With its height, because a dumb terminal ignores a width alone.
-        out.size = max(out.width, natural), out.height
+        for column in table.columns:
+            column.no_wrap = natural <= WIDEST
+        if natural <= WIDEST:
+            # With its height, because a dumb terminal ignores a width alone.
+            out.size = max(out.width, natural), out.height
     out.print(table)
 
 

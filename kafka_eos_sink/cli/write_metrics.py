@@ -204,7 +204,7 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     """Return the label value of each write id of a view.
 
     Args:
-        before: The values of the view before. A value keeps its place among `WRITE_IDS` while its write is known.
+        before: The values of the view before. A value keeps its place among `WRITE_IDS` while the commit log holds its write.
     """
     found = [line.write.write_id for line in view.writes]
     found += [write_id for state in view.transactions if (write_id := write_id_of(state.transactional_id)) is not None]
@@ -217,7 +217,10 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     kept = [name for name in before if name in known or name.endswith("/*") or not readable]
     # A value that only looks like that of random ids is kept last: no new write may lose its place to it.
     first = [name for name in kept if name in known or not readable]
-    shown = set([name for name in dict.fromkeys([*first, *names.values(), *kept]) if name != THE_REST][:WRITE_IDS])
+    # Every program that may begin a transaction chooses its id. No such id takes the place of a write in the commit log.
+    logged = {names[line.write.write_id] for line in view.writes}
+    ordered = sorted(dict.fromkeys([*first, *names.values(), *kept]), key=lambda name: name not in logged)
+    shown = set([name for name in ordered if name != THE_REST][:WRITE_IDS])
     bounded = {write_id: name if name in shown else THE_REST for write_id, name in names.items()}
     return {**{name: name for name in kept if name in {*shown, THE_REST}}, **bounded}
 

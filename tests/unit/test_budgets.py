@@ -28,12 +28,12 @@ LINES = {
     "embedded": 1_633,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 696,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
-    # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125
-    "cli": 3_102,
+    # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125; ids of others that are long or many: 11
+    "cli": 3_113,
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,596 of
 # them, is to be 3,500.
-ALL_LINES = 28_345
+ALL_LINES = 28_356
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.transactions import duration, transactions_table
 from kafka_eos_sink.protocol.messages import TransactionState
@@ -23,9 +24,9 @@ def state(**given: object) -> TransactionState:
 
 
 def shown(*states: TransactionState, now_ms: int = 1_060_000) -> str:
-    console = Console(width=160, color_system=None)
-    with console.capture() as captured:
-        console.print(transactions_table(states, now_ms))
+    terminal = Console(width=160, color_system=None)
+    with terminal.capture() as captured:
+        terminal.print(transactions_table(states, now_ms))
     return captured.get()
 
 
@@ -48,6 +49,14 @@ def test_ending_transaction_shows_no_time_left_unstarted_no_age() -> None:
         "orders",
         "0,2",
     ]
+
+
+def test_longest_possible_id_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
+    longest, others = "x" * 32_767, [state(transactional_id=f"w.{number}.0") for number in range(100)]
+    console.show(transactions_table([state(transactional_id=longest), *others], 1_060_000))
+    output = capsys.readouterr().out
+    assert output.count("x") == len(longest)
+    assert len(output) < 10 * len(longest)
 
 
 def test_many_partitions_are_counted() -> None:

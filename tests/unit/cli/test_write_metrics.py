@@ -236,6 +236,15 @@ def test_forged_value_of_random_ids_displaces_no_write(monkeypatch: pytest.Monke
     assert write_ids(found) == {"x/*", "w"}
 
 
+def test_transactions_of_strangers_displace_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+    strangers = tuple(transaction(f"{name}.0.0") for name in ("x", "y"))
+    later = view([write()], transactions=strangers)
+    found = after(view(transactions=strangers), later, later)
+    assert write_ids(found) - {""} == {"w", "x", THE_REST}
+    assert value(found, "last_version", write_id="w") is not None
+
+
 def test_blocked_partitions_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_metrics, "BLOCKED_PARTITIONS", 2)
     now = now_ms()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServer, PythonParameters
+from py4j.java_gateway import server_started
+from py4j.protocol import get_command_part
+from pyspark import java_gateway
 
 from kafka_eos_sink.errors import ConfigurationError
-from spark_jobs.stream_to_kafka import arguments, sink_options, source_options
+from spark_jobs.stream_to_kafka import StopOnSignal, arguments, sink_options, source_options
 
 CLUSTER = ("--bootstrap-servers", "a:1", "--checkpoint", "c")
 FILES = ("--files", "in", "--format", "json", "--schema", "a INT")
@@ -132,3 +142,51 @@ def test_csv_files_have_a_header_by_default() -> None:
     assert source_options(given, {}) == {"header": "true", "maxfilespertrigger": "1"}
     assert source_options(arguments((*csv, "--read-option", "header=false")), {}) == {"header": "false"}
     assert source_options(arguments((*CLUSTER, *FILES)), {}) == {}
+
+
+@pytest.fixture
+def gateway() -> Iterator[Any]:
+    """Py4J's real callback server, as PySpark starts it, without a JVM."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    started = threading.Event()
+
+    def on_start(*_: object, **__: object) -> None:
+        started.set()
+
+    server_started.connect(on_start)
+    made = ClientServer(python_parameters=PythonParameters(port=0, daemonize=True, daemonize_connections=True))
+    assert started.wait(10)
+    server_started.disconnect(on_start)
+    yield made
+    made.shutdown_callback_server()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def call(gateway: Any, object_id: str, method: str) -> bytes:
+    """Call a method of a Python object as the JVM does, with the number of SIGTERM."""
+    with socket.create_connection(gateway.get_callback_server().server_socket.getsockname(), 10) as connection:
+        connection.sendall(f"c\n{object_id}\n{method}\ni{signal.SIGTERM.value}\ne\n".encode())
+        return connection.recv(1_000)
+
+
+def test_only_the_jvm_can_stop_a_query(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_gateway, "ensure_callback_server_started", lambda _: None)
+    pool = gateway.gateway_property.pool
+
+    class Signal:
+        def __init__(self, name: str) -> None:
+            pass
+
+        @staticmethod
+        def handle(_: Signal, handler: object) -> None:
+            get_command_part(handler, pool)  # gives the object its id, when it is an argument of a call to the JVM
+
+    jvm = SimpleNamespace(sun=SimpleNamespace(misc=SimpleNamespace(Signal=Signal)))
+    stop = StopOnSignal(SimpleNamespace(_jvm=jvm, sparkContext=SimpleNamespace(_gateway=gateway)))  # type: ignore[arg-type]
+    ids = [each for each, known in pool.dict.items() if known is stop]
+    assert len(ids) == 2  # for TERM and INT
+    assert b"unknown" in call(gateway, "p0", "_request")
+    assert not stop.requested.is_set()
+    call(gateway, ids[0], "_request")
+    assert stop.requested.is_set()
