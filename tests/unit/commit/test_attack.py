@@ -173,3 +173,14 @@ def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
     found = LoggedDecision(decision, 10, world.log_id)
     settled = world.run(settle(found, nonce="barrier", limits=SettleLimits(), recovering=True))
     assert settled.lost == (lost,), world.warnings
+
+
+def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
+    """The transaction is committed. Readers saw its rows in one partition, and retention has removed them. In the other one its marker was
+    missing, as in the commit log, and somebody (or a late AddPartitionsToTxn and its timeout) left an ABORT there. Its coordinator has
+    gone on. Nothing can be copied from the first partition, so the batch would be void, and its rows written again."""
+    gone, aborted = PART, replace(PART, partition=1)
+    both = replace(PREPARED, offsets=(gone, aborted))
+    listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
+    world = World(AbortedTransactions=lambda _: listed)
+    assert world.run(outcomes_for_readers(decided(), [both], [Outcome.OPEN])) == [Outcome.OPEN]
