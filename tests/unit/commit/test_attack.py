@@ -1,0 +1,186 @@
+"""Failing proofs: what the last mends leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kafka_eos_sink.client.topics_admin import FetchedPartition
+from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.commit_log import barrier_key, part_record
+from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
+from kafka_eos_sink.commit.operator.missing_markers import Verdict, gather, judge
+from kafka_eos_sink.commit.proofs import outcomes_for_readers
+from kafka_eos_sink.commit.settle import SettleLimits, settle
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
+from kafka_eos_sink.protocol.record_batch import _HEADER
+from kafka_eos_sink.runtime.data_proofs import DataProofs
+from tests.unit.commit.scripted_world import DRIVER, PART, PREPARED, World
+from tests.unit.commit.test_settle import decided
+from tests.unit.runtime.test_repair import HELD, LOG, Log, ended
+
+MAX_BLOCK_MS = 60_000
+
+
+class NoLeader(Log):
+    """Another partition of the topic has no leader, so the data topics cannot be read in time."""
+
+    def gathered(self, described: Mapping[str, Any]) -> Any:
+        procedure = gather("w", "repair", LOG)
+        answer, failure = None, None
+        while True:
+            try:
+                step = procedure.send(answer) if failure is None else procedure.throw(failure)
+            except StopIteration as stop:
+                return stop.value
+            answer, failure = None, None
+            match step:
+                case steps.ReadLog(offset=offset):
+                    end = len(self.entries)
+                    answer = steps.LogChunk(
+                        entries=tuple(self.entries[offset:]), next_offset=end, log_start_offset=0, end_offset=end
+                    )
+                case steps.Append(records=records):
+                    answer = self.add(records, None)
+                case steps.DescribeTransactions(transactional_ids=ids):
+                    answer = {each: described.get(each) for each in ids}
+                case steps.LogPolicy():
+                    answer = "compact"
+                case _:
+                    failure = BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+
+
+def test_repair_of_other_partitions_needs_no_leader_of_all() -> None:
+    """The coordinator reports the commit, so repair needs no data topic. Before, it repaired what has a leader."""
+    log = NoLeader()
+    log.written(3, ("orders", 0), None)
+    evidence = log.gathered({"w.0.0": ended("CompleteCommit", 7, 10)})
+    open_in_log = replace(HELD, producer_id=10, producer_epoch=6, current_txn_start_offset=0)
+    (found,) = judge(evidence, {LOG: (open_in_log,)})
+    assert found.verdict is Verdict.MISSING
+
+
+class NewTopic:
+    """The topic was deleted and created again; its partition holds these batches: first and last offset, attributes, producer."""
+
+    def __init__(self, *batches: tuple[int, int, int, ProducerIdAndEpoch]) -> None:
+        self.batches = batches
+        self.now = 1_000
+        self.client = self
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][1] + 1 if self.batches else 0
+
+    def clock(self) -> int:
+        return self.now
+
+    def topic(self, name: str, deadline_ms: int) -> object:
+        return object()
+
+    def list_offsets(self, partitions: Sequence[TopicPartition], deadline_ms: int, **_: Any) -> dict[Any, int]:
+        return dict.fromkeys(partitions, self.end)
+
+    def describe_producers(self, partitions: Sequence[TopicPartition], deadline_ms: int) -> dict[Any, Any]:
+        return dict.fromkeys(partitions, ())
+
+    def fetch_each(self, offsets: Mapping[TopicPartition, int], deadline_ms: int, **_: Any) -> dict[Any, Any]:
+        return {where: (None, self.fetched(offset)) for where, offset in offsets.items()}
+
+    def fetched(self, offset: int) -> FetchedPartition:
+        assert offset <= self.end
+        found = next((each for each in self.batches if each[1] >= offset), None)
+        records = b""
+        if found is not None:
+            first, last, attributes, (producer_id, epoch) = found
+            count = last - first + 1
+            records = _HEADER.pack(first, 49, 0, 2, 0, attributes, count - 1, 0, 0, producer_id, epoch, 0, count)
+        return FetchedPartition(
+            partition_index=0,
+            error_code=0,
+            high_watermark=self.end,
+            last_stable_offset=self.end,
+            log_start_offset=0,
+            aborted_transactions=(),
+            preferred_read_replica=-1,
+            records=records,
+        )
+
+
+def outcome_of_lost_part(admin: NewTopic) -> Any:
+    """The commit log proves the abort of a part whose rows began at offset 0; the driver looks again and again."""
+    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
+    outcome: Any = None
+    for _ in range(5):
+        world = World(
+            AbortedTransactions=proofs.aborted_transactions,
+            AreCommitted=lambda step: (None,) * len(step.written),
+            DescribeProducers=proofs.describe_producers,
+            LastStableOffsets=proofs.last_stable_offsets,
+        )
+        try:
+            (outcome,) = world.run(outcomes_for_readers(decided(), [lost], [Outcome.ABORTED]))
+        except KafkaEosError as failure:
+            outcome = failure.code
+        admin.now += 2 * MAX_BLOCK_MS
+    return outcome
+
+
+def test_lost_part_of_an_empty_new_topic_does_not_stick() -> None:
+    """To the partition, offset 0 is its end, not an offset out of range: as before rows that are blocked."""
+    assert outcome_of_lost_part(NewTopic()) in (Outcome.ABORTED, "TOPIC_GONE", "UNKNOWN_TOPIC")
+
+
+def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
+    """The transaction was open when its topic was deleted and created again. Its timeout left an ABORT marker of a producer that the new
+    partition does not know, so no list of aborted transactions holds it. Another program has written since. The commit log proves the
+    abort, so the version has to be void or an error, not finished."""
+    task, driver = PREPARED.identity, DRIVER
+    aborted = (task.producer_id, task.producer_epoch + 1)
+    control_and_transactional = 0x30
+    admin = NewTopic((0, 0, control_and_transactional, aborted), (1, 30, 0, (-1, -1)))
+    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
+    decision = replace(decided(), driver=driver, transactions=(lost,))
+    part = part_record("w", "batch", 0, 0, 0)
+    world = World(
+        DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids),
+        EndTransactions=lambda step: (steps.EndResult(error=ErrorCode.INVALID_TXN_STATE.value),),
+        LogPolicy=lambda _: "compact",
+        AbortedTransactions=proofs.aborted_transactions,
+        DescribeProducers=proofs.describe_producers,
+        LastStableOffsets=proofs.last_stable_offsets,
+        Append=lambda _: 21,
+    )
+    world.log = [
+        steps.ReadRecord(
+            offset=PREPARED.part_offset,
+            producer_id=task.producer_id,
+            producer_epoch=task.producer_epoch,
+            transactional=True,
+            key=part.key,
+            value=part.value,
+        ),
+        steps.Marker(offset=20, producer_id=aborted[0], producer_epoch=aborted[1], type=steps.MarkerType.ABORT),
+        steps.ReadRecord(
+            offset=21, producer_id=-1, producer_epoch=-1, transactional=False, key=barrier_key("w"), value=b"{}"
+        ),
+    ]
+    found = LoggedDecision(decision, 10, world.log_id)
+    settled = world.run(settle(found, nonce="barrier", limits=SettleLimits(), recovering=True))
+    assert settled.lost == (lost,), world.warnings
+
+
+def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
+    """The transaction is committed. Readers saw its rows in one partition, and retention has removed them. In the other one its marker was
+    missing, as in the commit log, and somebody (or a late AddPartitionsToTxn and its timeout) left an ABORT there. Its coordinator has
+    gone on. Nothing can be copied from the first partition, so the batch would be void, and its rows written again."""
+    gone, aborted = PART, replace(PART, partition=1)
+    both = replace(PREPARED, offsets=(gone, aborted))
+    listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
+    world = World(AbortedTransactions=lambda _: listed)
+    assert world.run(outcomes_for_readers(decided(), [both], [Outcome.OPEN])) == [Outcome.OPEN]
