@@ -254,7 +254,7 @@ def outcomes_for_readers(
             end nor an open transaction yet.
     """
     in_doubt = [each for each, outcome in zip(doubtful, logged, strict=True) if outcome is not Outcome.COMMITTED]
-    ends = yield from ends_in_topics(in_doubt)
+    ends = (yield from ends_in_topics(in_doubt)) or {}
     outcomes: list[Outcome] = []
     for prepared, outcome in zip(doubtful, logged, strict=True):
         ranges = [] if outcome is Outcome.COMMITTED else [each for each in written_by([prepared]) if each in ends]
@@ -272,18 +272,22 @@ def outcomes_for_readers(
                 "on as committed, but neither the commit log nor its other partitions show a commit",
             )
         else:
-            outcomes.append(Outcome.ABORTED if shown else outcome)
+            # Of a range that is gone, readers may have seen the rows.
+            is_aborted = bool(shown) and len(ranges) == len(prepared.offsets)
+            outcomes.append(Outcome.ABORTED if is_aborted else outcome)
     return outcomes
 
 
-def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dict[Written, bool | None]]:
+def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dict[Written, bool | None] | None]:
     """Return how each range of transactions ended: True for committed, False for aborted, None if no marker shows it.
 
-    A range that is gone, or that may not be read, is missing.
+    A range that is gone is missing. The result is None if a topic may not be read.
     """
     look = yield from look_at(written_by(transactions))
+    if not look.may_read:
+        return None
     ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
-    if look.untold and look.may_read:
+    if look.untold:
         # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
         committed: tuple[bool | None, ...] = yield AreCommitted(look.untold)
         ends.update(zip(look.untold, committed, strict=True))
@@ -352,23 +356,20 @@ def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> boo
 def verify_no_foreign_abort(
     decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
 ) -> Procedure[None]:
-    """Raise `UNRESOLVED` if a Fetch response lists a committed transaction as aborted.
+    """Raise `UNRESOLVED` if a range of a committed transaction is aborted.
 
-    Operators can write markers by hand (WriteTxnMarkers).
+    Operators can write markers by hand (WriteTxnMarkers). Below version 2, a late AddPartitionsToTxn can open a transaction again in a
+    partition whose marker is missing, and the next InitProducerId or timeout discards the rows there.
     """
-    owners: dict[OffsetRange, PreparedTransaction] = {
-        part: prepared for prepared in committed for part in prepared.offsets
-    }
-    if not owners:
-        return
-    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(tuple(owners))
-    if aborted is None:
+    ends = yield from ends_in_topics(committed)
+    if ends is None:
         yield from _require_complete(decision, committed, deadline)
         return
-    for part, prepared in owners.items():
-        if _lists(aborted[part], prepared.identity, part):
+    for (identity, part), is_committed in ends.items():
+        if is_committed is False:
             raise refusals.unresolved(
                 decision,
-                f"{prepared.identity.transactional_id} is committed at its coordinator, but partition {part.topic}-"
-                f"{part.partition} lists its records from offset {part.first_offset} as aborted; a marker was written by hand",
+                f"{identity.transactional_id} is committed at its coordinator, but {part.topic}-{part.partition} shows its records from "
+                f"offset {part.first_offset} on as aborted: a marker was written by hand, or, below transaction.version 2, the transaction "
+                "was opened again and aborted",
             )

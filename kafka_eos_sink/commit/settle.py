@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kafka_eos_sink.commit import proofs, refusals
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import (
@@ -59,7 +59,7 @@ def settle(
         nonce: For the barrier, if one is needed.
         losers: Open transactions of the batch that the decision does not name. They block readers, for which the proofs wait. So they
             are aborted in the same step.
-        recovering: Also check for markers written by hand.
+        recovering: Also check for markers written by hand. Below version 2 that is checked always.
 
     Raises:
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
@@ -90,13 +90,7 @@ def settle(
                 )
         # Visibility before markers: once proven, it lets `verify_markers` accept a missing marker in the commit log.
         proven = yield from verify_visible(decision, ended, deadline)
-        now: int = yield Now()
-        # Below version 2, a late AddPartitionsToTxn opens a transaction again whose marker is missing. Its timeout then discards the rows,
-        # which takes longer than the usual wait for readers.
-        is_late = now - started >= proofs.HOLDERS_AFTER_MS and any(
-            each.identity.transaction_version < 2 for each in ended
-        )
-        if recovering or is_late:
+        if recovering or any(each.identity.transaction_version < 2 for each in ended):
             yield from verify_no_foreign_abort(decision, ended, deadline)
         marked = yield from verify_markers(decision, ended, deadline, visible=proven)
     except DataTopicGoneError as gone:

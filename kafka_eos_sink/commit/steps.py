@@ -274,12 +274,12 @@ Listed = tuple[tuple[int, int], ...] | Unseen
 class AbortedTransactions:
     """Fetch each range under read_committed. Result: dict from range to `Listed`.
 
-    The result is None if the principal lacks Read on a topic. With ``producer_ids``, one per range, only batches of that producer count:
-    the log cleaner removes an aborted transaction from the list together with its records.
+    The result is None if the principal lacks Read on a topic. Only data batches of the range's producer id count, because the log cleaner
+    removes an aborted transaction from the list together with its records.
     """
 
     ranges: tuple[OffsetRange, ...]
-    producer_ids: tuple[int, ...] | None = None
+    producer_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ CHECK_ENDS_EVERY_MS = 1_000
 
 @dataclass(slots=True)
 class _Search:
-    """Searches one range for the first batch that readers see, of any or of one producer id."""
+    """Searches one range for the first batch of a producer id that readers see."""
 
     part: OffsetRange
-    owner: int | None
+    owner: int
     offset: int
     wait_ms: int = 0
     found: steps.Listed | None = None
@@ -50,7 +50,8 @@ class _Search:
             if self.wait_ms:
                 self.found = steps.Unseen.HELD
             self.wait_ms = TIERED_FETCH_WAIT_MS
-        elif self.owner is None or (first.producer_id == self.owner and first.base_offset <= self.part.last_offset):
+        # The marker of an open transaction can land in a topic that was deleted and created again.
+        elif first.producer_id == self.owner and first.base_offset <= self.part.last_offset and not first.is_control:
             self.found = tuple((each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ())
         else:
             self._continue_at(first.last_offset + 1)
@@ -127,8 +128,9 @@ class DataProofs:
         }
 
     def aborted_transactions(self, step: steps.AbortedTransactions) -> Mapping[OffsetRange, steps.Listed] | None:
-        owners: tuple[int | None, ...] = step.producer_ids or (None,) * len(step.ranges)
-        searches = [_Search(part, owner, part.first_offset) for part, owner in zip(step.ranges, owners, strict=True)]
+        searches = [
+            _Search(part, owner, part.first_offset) for part, owner in zip(step.ranges, step.producer_ids, strict=True)
+        ]
         for topic in sorted({part.topic for part in step.ranges}):
             try:
                 self._search([search for search in searches if search.part.topic == topic])

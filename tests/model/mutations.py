@@ -667,8 +667,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
-            # After a wait, commit would notice that its rows are gone.
-            Edit(settle.settle, "if recovering or is_late:", "if recovering:"),
+            # Otherwise commit notices afterwards that its rows are gone.
+            Edit(
+                settle.settle,
+                "if recovering or any(each.identity.transaction_version < 2 for each in ended):",
+                "if recovering:",
+            ),
         ),
         setting=_small("aborted while it runs", faults=faults(foreign_abort=1), recover_from_every=0, **ONE_ROW),
         caught=("I7",),

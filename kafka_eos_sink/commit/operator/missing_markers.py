@@ -12,6 +12,7 @@ Kafka's own tool (``kafka-transactions.sh abort``) ends it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,10 +20,11 @@ from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_o
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.proofs import ends_in_topics, written_by
+from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.witnesses import witness_of
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 
@@ -120,12 +122,17 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         policy: str | None = yield LogPolicy()
         witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
         in_doubt = [entry for _, entry in named if witnesses[entry.identity] is not Outcome.COMMITTED]
-        ends = yield from ends_in_topics(in_doubt)
+        ends: dict[Written, bool | None] | None = None
+        with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
+            ends = yield from ends_in_topics(in_doubt)
         for entry in in_doubt:
-            shown = {ends.get(each) for each in written_by([entry])} - {None}
+            shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
             if shown == {True}:
                 # Some partition has its marker, so the transaction is committed as a whole.
                 witnesses[entry.identity] = Outcome.COMMITTED
+            elif entry.identity.transaction_version < 2 and (ends is None or False in shown):
+                # Its coordinator may have committed nothing but a partition that a late AddPartitionsToTxn opened again.
+                witnesses[entry.identity] = Outcome.UNRESOLVED
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,

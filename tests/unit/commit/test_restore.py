@@ -237,7 +237,7 @@ class Cluster(World):
 
     def AbortedTransactions(self, step: steps.AbortedTransactions) -> dict[Any, Any]:  # noqa: N802
         lost = {identity.producer_id for identity in self.aborted}
-        ids: Sequence[int] = step.producer_ids or [-1] * len(step.ranges)
+        ids: Sequence[int] = step.producer_ids
         return {
             part: ((producer_id, part.first_offset),) if producer_id in lost else ()
             for part, producer_id in zip(step.ranges, ids, strict=True)
@@ -1035,11 +1035,7 @@ def test_what_data_topics_show_is_the_outcome(logged: str, readers: str, ends: t
     cluster.own = {
         "Now": seconds_pass(cluster),
         "AbortedTransactions": lambda step: {
-            part: ()
-            if part not in ranges
-            else steps.Unseen.HELD
-            if blocked and step.producer_ids
-            else listed[ends[ranges.index(part)]]
+            part: () if part not in ranges else steps.Unseen.HELD if blocked else listed[ends[ranges.index(part)]]
             for part in step.ranges
         },
         "AreCommitted": lambda step: tuple(ends[ranges.index(part)] if blocked else None for _, part in step.written),
