@@ -96,7 +96,8 @@ def _case(item: pytest.Item) -> Case:
 
 
 def _is_wanted(config: pytest.Config, case: Case) -> bool:
-    if case.tier > Tier.of(config.getoption("--tier")) or config.getoption("--lane") not in (None, case.lane):
+    run = Tier.of(config.getoption("--tier"))
+    if case.tier > run or config.getoption("--lane") not in (None, case.lane(run)):
         return False
     if beyond := config.getoption("--beyond"):
         # With more effort a test is another one.

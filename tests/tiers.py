@@ -131,15 +131,13 @@ class Case:
         """The same for a test in every run, and evenly spread."""
         return zlib.crc32(self.nodeid.encode())
 
-    @property
-    def lane(self) -> str:
+    def lane(self, run: Tier) -> str:
+        """Return the lane in a run of a tier."""
         folder = self.path.split("/")[0]
-        # In `make test` Spark's own tests end first, so their lane also takes its faults, and the killed writers, which start an
-        # interpreter each. Beyond it they end last.
-        if (
-            folder == "spark"
-            or self.path == "broker/test_write_deaths.py"
-            or (folder == "faults" and self.tier <= Tier.TEST)
+        # In `make test` Spark's own tests end first, so their lane also takes the faults, and the killed writers, which start an
+        # interpreter each. In larger runs Spark's own tests end last.
+        if folder == "spark" or (
+            run is Tier.TEST and (folder == "faults" or self.path == "broker/test_write_deaths.py")
         ):
             return "spark"
         return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"
