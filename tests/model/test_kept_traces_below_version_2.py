@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,24 @@ from .simulated_cluster import LOG
 from .test_kept_traces import ROW, TASK, script
 
 
+def decided_with_a_late_add(partition: int, **changes: Any) -> Script:
+    """A decided batch before its EndTxn, with a copy of the task's AddPartitionsToTxn for a partition still in the network."""
+    found = script(0, **changes)
+    found.run(0, "plan")
+    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == partition)
+    found.step(0, "task", 0, verb="float")
+    found.run(0, "task", 0)
+    found.run(0, "commit", until=ends(TASK))
+    return found
+
+
 @pytest.mark.parametrize("foreign", [False, True], ids=["readers pass", "others hold readers"])
 def test_committed_part_behind_others_is_not_copied(foreign: bool) -> None:
     """A late request opens a committed transaction again whose marker in the log is missing, and its timeout leaves an ABORT there. While
     readers do not get to the rows, the partition's own marker tells."""
-    found = script(0, drivers=3, foreign=foreign, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == LOG)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(
+        LOG, drivers=3, foreign=foreign, faults=faults(skip_marker=1, float=1, timeout=1, pause=9)
+    )
     found.commit_without_marker(0, TASK, LOG)
     found.write_markers()
     assert ROW in found.committed_rows

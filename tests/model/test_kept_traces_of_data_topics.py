@@ -13,6 +13,7 @@ from .scripted import Script, ends
 from .settings import faults
 from .simulated_cluster import LOG
 from .test_kept_traces import ROW, TASK, repair, script
+from .test_kept_traces_below_version_2 import decided_with_a_late_add
 
 OTHER = DATA + 1
 BOTH = {("row", "q", 0, 0), ("row", "q", 0, 1)}
@@ -20,12 +21,7 @@ BOTH = {("row", "q", 0, 0), ("row", "q", 0, 1)}
 
 def test_rows_discarded_while_commit_waits_are_not_committed() -> None:
     """A late AddPartitionsToTxn opens the committed transaction again, whose marker is missing in the data partition."""
-    found = script(0, drivers=3, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == DATA)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(DATA, drivers=3, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
     found.commit_without_marker(0, TASK, DATA)
     found.write_markers()
     found.happens("network", "late")
@@ -85,12 +81,7 @@ def test_part_that_one_partition_shows_committed_awaits_repair(version: int, mon
 
 def test_aborted_part_is_not_called_committed_by_its_coordinator() -> None:
     """Somebody aborts the decided transaction. A late AddPartitionsToTxn opens it again under its epoch, and EndTxn commits nothing."""
-    found = script(0, drivers=3, faults=faults(foreign_abort=1, float=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == DATA)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(DATA, drivers=3, faults=faults(foreign_abort=1, float=1, pause=9))
     found.happens("somebody", "aborts", TASK)
     found.write_markers()
     found.happens("network", "late")
@@ -113,12 +104,9 @@ def test_rows_aborted_by_hand_behind_blocked_readers_are_not_called_finished() -
 
 def test_rows_discarded_behind_blocked_readers_are_not_committed() -> None:
     """As above, but another program's open transaction blocks the readers."""
-    found = script(0, drivers=3, foreign=True, faults=faults(skip_marker=1, float=1, timeout=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == DATA)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(
+        DATA, drivers=3, foreign=True, faults=faults(skip_marker=1, float=1, timeout=1, pause=9)
+    )
     found.commit_without_marker(0, TASK, DATA)
     found.write_markers()
     found.happens("network", "late")
@@ -130,12 +118,7 @@ def test_rows_discarded_behind_blocked_readers_are_not_committed() -> None:
 
 def test_rows_discarded_within_a_second_are_not_committed() -> None:
     """A late AddPartitionsToTxn opens the committed transaction again. An attempt's InitProducerId aborts it at once."""
-    found = script(0, drivers=3, faults=faults(skip_marker=1, float=1, foreign_init=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == DATA)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(DATA, drivers=3, faults=faults(skip_marker=1, float=1, foreign_init=1, pause=9))
     found.commit_without_marker(0, TASK, DATA)
     found.write_markers()
     found.happens("network", "late")
@@ -148,12 +131,7 @@ def test_rows_discarded_within_a_second_are_not_committed() -> None:
 def test_part_reopened_in_the_log_only_is_not_committed() -> None:
     """Somebody aborts the decided transaction, its ABORT marker is missing in the commit log, and a late AddPartitionsToTxn for the commit
     log opens it again there: the commit log gets a COMMIT marker, and the data partition keeps the ABORT."""
-    found = script(0, drivers=3, faults=faults(foreign_abort=1, float=1, skip_marker=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == LOG)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
+    found = decided_with_a_late_add(LOG, drivers=3, faults=faults(foreign_abort=1, float=1, skip_marker=1, pause=9))
     found.held.add((TASK, LOG))
     found.happens("somebody", "aborts", TASK)
     found.happens("cluster", "skip marker", TASK, LOG)
@@ -168,24 +146,18 @@ def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(monkeyp
     """Somebody aborts the decided transaction. One broker omits its ABORT markers in the commit log and in one data partition. A late
     AddPartitionsToTxn opens the transaction again in the other one, so EndTxn(commit) finds it open, and its coordinator calls it
     committed. The other partition has discarded its rows: a COMMIT marker here shows readers a half of the transaction."""
-    other = OTHER
-    monkeypatch.setitem(repairing.WHERE, other, ("t", 1))
-    found = script(
-        0,
+    monkeypatch.setitem(repairing.WHERE, OTHER, ("t", 1))
+    found = decided_with_a_late_add(
+        DATA,
         drivers=3,
         data_partitions=2,
         rows=lambda driver, batch: ((0, 1),),
         faults=faults(foreign_abort=1, float=1, skip_marker=2, pause=20),
     )
-    found.run(0, "plan")
-    found.run(0, "task", 0, until=lambda request: request[0] == "add" and request[2] == DATA)
-    found.step(0, "task", 0, verb="float")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.held |= {(TASK, LOG), (TASK, other)}
+    found.held |= {(TASK, LOG), (TASK, OTHER)}
     found.happens("somebody", "aborts", TASK)
     found.happens("cluster", "skip marker", TASK, LOG)
-    found.happens("cluster", "skip marker", TASK, other)
+    found.happens("cluster", "skip marker", TASK, OTHER)
     found.held.clear()
     found.write_markers()
     found.happens("network", "late")

@@ -12,7 +12,6 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort, sweep
 from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.prepared_transaction import (
-    Decision,
     Plan,
     PreparedTransaction,
     TaskIdentity,
@@ -22,22 +21,12 @@ from kafka_eos_sink.commit.prepared_transaction import (
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.unit.commit.test_settle import decided
 
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=4, transaction_version=2)
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=2, producer_epoch=0, transaction_version=2)
 PLAN = Plan(
     write_id="w", nonce="n", driver=DRIVER, started_ms=0, transaction_timeout_ms=900_000, log_offset=0, decisions=()
-)
-DECISION = Decision(
-    write_id="w",
-    query_id="q",
-    version=0,
-    nonce="n",
-    driver=DRIVER,
-    topic="t",
-    schema="",
-    offsets_hash=None,
-    transactions=(),
 )
 MESSAGE = TaskMessage(
     plan=PLAN,
@@ -210,7 +199,7 @@ def test_abort_of_paused_driver_leaves_the_newer_one_alone(again: bool) -> None:
     newer = replace(DRIVER, producer_epoch=DRIVER.producer_epoch + 2)
     by = (DRIVER, newer) if again else (DRIVER,)
     for driver in by:
-        (record,) = decision_records(replace(DECISION, driver=driver))
+        (record,) = decision_records(replace(decided(), driver=driver, transactions=()))
         for entry in (
             steps.ReadRecord(
                 offset=len(cluster.log),

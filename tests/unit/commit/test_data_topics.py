@@ -10,10 +10,10 @@ from kafka_eos_sink.client.topics_admin import FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import barrier_key, part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
-from kafka_eos_sink.commit.operator.missing_markers import Verdict, gather, judge
+from kafka_eos_sink.commit.operator.missing_markers import Verdict, judge
 from kafka_eos_sink.commit.proofs import outcomes_for_readers
 from kafka_eos_sink.commit.settle import SettleLimits, settle
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
@@ -25,37 +25,10 @@ from tests.unit.runtime.test_repair import HELD, LOG, Log, ended
 MAX_BLOCK_MS = 60_000
 
 
-class NoLeader(Log):
-    """Another partition of the topic has no leader, so the data topics cannot be read in time."""
-
-    def gathered(self, described: Mapping[str, Any]) -> Any:
-        procedure = gather("w", "repair", LOG)
-        answer, failure = None, None
-        while True:
-            try:
-                step = procedure.send(answer) if failure is None else procedure.throw(failure)
-            except StopIteration as stop:
-                return stop.value
-            answer, failure = None, None
-            match step:
-                case steps.ReadLog(offset=offset):
-                    end = len(self.entries)
-                    answer = steps.LogChunk(
-                        entries=tuple(self.entries[offset:]), next_offset=end, log_start_offset=0, end_offset=end
-                    )
-                case steps.Append(records=records):
-                    answer = self.add(records, None)
-                case steps.DescribeTransactions(transactional_ids=ids):
-                    answer = {each: described.get(each) for each in ids}
-                case steps.LogPolicy():
-                    answer = "compact"
-                case _:
-                    failure = BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
-
-
 def test_repair_of_other_partitions_needs_no_leader_of_all() -> None:
     """The coordinator reports the commit, so repair needs no data topic. Before, it repaired what has a leader."""
-    log = NoLeader()
+    log = Log()
+    log.has_leaders = False
     log.written(3, ("orders", 0), None)
     evidence = log.gathered({"w.0.0": ended("CompleteCommit", 7, 10)})
     open_in_log = replace(HELD, producer_id=10, producer_epoch=6, current_txn_start_offset=0)

@@ -277,7 +277,7 @@ def test_key_that_the_sink_never_writes_is_ignored(key: bytes) -> None:
 def test_keys_of_others_cost_a_reader_no_parsing(
     monkeypatch: pytest.MonkeyPatch, write_id: str | None, key: bytes
 ) -> None:
-    """They compress to a few bytes, so a small log of them held up every plan in its partition for minutes."""
+    """They compress to a few bytes. A small log of them delayed every plan in its partition by minutes."""
 
     def parse(text: bytes) -> None:
         raise AssertionError(f"{len(text)} bytes of another program's were parsed")

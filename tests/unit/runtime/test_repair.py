@@ -17,7 +17,7 @@ from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
-from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.runtime import operator
@@ -44,6 +44,8 @@ class Log:
         self.entries: list[ReadRecord | Marker] = []
         self.ends: dict[int, bool] = {}
         """How the transactions ended by data partition, if its readers are blocked by others; without an entry, nothing shows it."""
+        self.has_leaders = True
+        """Whether every data partition has a leader, without which the data topics cannot be read in time."""
 
     def add(self, records: Sequence[steps.LogRecord], by: ProducerIdentity | None, ends: bool | None = None) -> int:
         first = len(self.entries)
@@ -106,12 +108,14 @@ class Log:
     def gathered(self, described: Mapping[str, TransactionDescription | None]) -> Evidence:
         procedure = gather("w", "repair", LOG)
         answer: Any = None
+        failure: KafkaEosError | None = None
         while True:
             try:
-                step = procedure.send(answer)
+                step = procedure.send(answer) if failure is None else procedure.throw(failure)
             except StopIteration as stop:
                 evidence: Evidence = stop.value
                 return evidence
+            failure = None
             match step:
                 case steps.ReadLog(offset=offset):
                     end = len(self.entries)
@@ -124,6 +128,8 @@ class Log:
                     answer = {each: described.get(each) for each in ids}
                 case steps.LogPolicy():
                     answer = "compact"
+                case steps.AbortedTransactions() if not self.has_leaders:
+                    failure = BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
                 case steps.AbortedTransactions(ranges=ranges):
                     answer = dict.fromkeys(ranges, steps.Unseen.HELD)
                 case steps.AreCommitted(written=written):
