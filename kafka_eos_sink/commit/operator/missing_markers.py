@@ -121,7 +121,12 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         yield from read_to_barrier(watching, nonce)
         policy: str | None = yield LogPolicy()
         witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
-        in_doubt = [entry for _, entry in named if witnesses[entry.identity] is not Outcome.COMMITTED]
+        proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
+        # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and its next end leaves a marker only
+        # there. So no COMMIT marker speaks for the other partitions.
+        in_doubt = [
+            entry for _, entry in named if entry.identity not in proven or entry.identity.transaction_version < 2
+        ]
         ends: dict[Written, bool | None] | None = None
         with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
             ends = yield from ends_in_topics(in_doubt)
@@ -130,8 +135,9 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
             if shown == {True}:
                 # Some partition has its marker, so the transaction is committed as a whole.
                 witnesses[entry.identity] = Outcome.COMMITTED
-            elif entry.identity.transaction_version < 2 and (ends is None or False in shown):
-                # Its coordinator may have committed nothing but a partition that a late AddPartitionsToTxn opened again.
+            elif entry.identity.transaction_version < 2 and (
+                False in shown or (ends is None and entry.identity not in proven)
+            ):
                 witnesses[entry.identity] = Outcome.UNRESOLVED
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
