@@ -95,12 +95,9 @@ class RecordCopier:
             # Other producers append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
-                for header, block in fetched.batches:
-                    ended = {
-                        one
-                        for one in (wanted if header.is_control else ())
-                        if one[0] == header.producer_id and one[1].last_offset < header.base_offset
-                    }
+                for header, block in (each for each in fetched.batches if each[0].is_control):
+                    behind = {one for one in wanted if one[1].last_offset < header.base_offset}
+                    ended = {one for one in behind if one[0] == header.producer_id}
                     # The cleaner can remove a marker and leave its batch, which shows no end.
                     if ended and header.record_count:
                         found |= dict.fromkeys(ended, is_commit_marker(header, block))
