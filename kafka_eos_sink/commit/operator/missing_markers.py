@@ -144,11 +144,11 @@ def _look_at_topics(
         ends = yield from ends_in_topics(in_doubt)
     for entry in in_doubt:
         shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
-        is_hidden = ends is None and entry.identity not in proven
+        is_hidden = ends is None and entry.identity not in proven and entry.identity.transaction_version < 2
         if shown == {True}:
             # Some partition has its marker, so the transaction is committed as a whole.
             witnesses[entry.identity] = Outcome.COMMITTED
-        elif entry.identity.transaction_version < 2 and (is_hidden or False in shown):
+        elif is_hidden or False in shown:
             witnesses[entry.identity] = Outcome.UNRESOLVED
 
 
