@@ -70,7 +70,7 @@ def verify_markers(
         if not missing:
             return True
         now: int = yield Now()
-        is_due = foreign is not None or now > started + MARKERS_WITHIN_MS
+        is_due = foreign is not None or now > min(deadline, started + MARKERS_WITHIN_MS)
         if visible and is_due and (yield from _are_committed(decision, missing, coordinators=foreign is None)):
             yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
             return False
@@ -145,7 +145,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
         looks += 1
         now: int = yield Now()
         # Not in the first round: the coordinator is usually still writing the markers.
-        if looks > 1 and now >= asks_at:
+        if looks > 1 and (now >= asks_at or now > deadline):
             asks_at = now + HOLDERS_AFTER_MS
             hidden, others = yield from _holders(committed, waiting, stable)
             for producer_id in sorted(set(others.values())):
@@ -159,7 +159,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
                 return True
-            if hidden.issuperset(waiting) and now - started > HIDDEN_READERS_MS:
+            if hidden.issuperset(waiting) and now > min(deadline, started + HIDDEN_READERS_MS):
                 yield from _require_complete(decision, committed, deadline)
                 return False
         if now > deadline:

@@ -84,28 +84,28 @@ class RecordCopier:
 
     def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
         """Perform `AreCommitted`: read each partition once, from its first range to its end."""
-        found: dict[tuple[str, int, int], bool] = {}
+        found: dict[tuple[int, OffsetRange], bool] = {}
         for where in {(part.topic, part.partition) for _, part in step.written}:
+            # Decisions of two query ids can name transactions of one producer id.
             wanted = {
-                identity.producer_id: part.last_offset
-                for identity, part in step.written
-                if (part.topic, part.partition) == where
+                (identity.producer_id, part) for identity, part in step.written if (part.topic, part.partition) == where
             }
-            offset = min(wanted.values()) + 1
+            offset = min(part.last_offset for _, part in wanted) + 1
             end: int | None = None
             # Other producers append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
-                for header, block in fetched.batches:
-                    if header.is_control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
-                        # The cleaner can remove a marker and leave its batch, which shows no end.
-                        if header.record_count:
-                            found[*where, header.producer_id] = is_commit_marker(header, block)
-                        del wanted[header.producer_id]
+                for header, block in (each for each in fetched.batches if each[0].is_control):
+                    behind = {one for one in wanted if one[1].last_offset < header.base_offset}
+                    ended = {one for one in behind if one[0] == header.producer_id}
+                    # The cleaner can remove a marker and leave its batch, which shows no end.
+                    if ended and header.record_count:
+                        found |= dict.fromkeys(ended, is_commit_marker(header, block))
+                    wanted -= ended
                 if fetched.next_offset == offset or fetched.next_offset >= end:
                     break
                 offset = fetched.next_offset
-        return tuple(found.get((part.topic, part.partition, identity.producer_id)) for identity, part in step.written)
+        return tuple(found.get((identity.producer_id, part)) for identity, part in step.written)
 
     def _flush(self, opened: Sequence[_OpenCopy]) -> None:
         self._take_turns(opened, lambda unsent: unsent == 0)

@@ -142,13 +142,16 @@ def test_part_reopened_in_the_log_only_is_not_committed() -> None:
     assert found.driver(0).phase != "committed" or ROW in found.committed_rows
 
 
-def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reopened", [LOG, DATA], ids=["commit log", "data"])
+def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(
+    reopened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody aborts the decided transaction. One broker omits its ABORT markers in the commit log and in one data partition. A late
-    AddPartitionsToTxn opens the transaction again in the other one, so EndTxn(commit) finds it open, and its coordinator calls it
-    committed. The other partition has discarded its rows: a COMMIT marker here shows readers a half of the transaction."""
+    AddPartitionsToTxn opens the transaction again in the commit log or in the other data partition, so EndTxn(commit) finds it open, and
+    its coordinator calls it committed. The other data partition has discarded its rows: a COMMIT marker here shows readers a half."""
     monkeypatch.setitem(repairing.WHERE, OTHER, ("t", 1))
     found = decided_with_a_late_add(
-        DATA,
+        reopened,
         drivers=3,
         data_partitions=2,
         rows=lambda driver, batch: ((0, 1),),
@@ -165,3 +168,27 @@ def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(monkeyp
     assert found.driver(0).code == "DECIDED_NOT_FINISHED"
     verdicts = {each.where: each.verdict for each in repair(found)}
     assert verdicts[("t", 1)] is Verdict.UNPROVEN
+
+
+def test_repair_commits_no_half_of_a_part_discarded_after_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One broker omits the COMMIT markers of both data partitions, and the commit log holds one. A late AddPartitionsToTxn opens the
+    transaction again in one data partition, and its timeout discards the rows there."""
+    monkeypatch.setitem(repairing.WHERE, OTHER, ("t", 1))
+    found = decided_with_a_late_add(
+        DATA,
+        drivers=3,
+        data_partitions=2,
+        rows=lambda driver, batch: ((0, 1),),
+        faults=faults(timeout=1, float=1, skip_marker=2, pause=20),
+    )
+    found.held |= {(TASK, DATA), (TASK, OTHER)}
+    found.step(0, "commit")
+    found.happens("cluster", "skip marker", TASK, DATA)
+    found.happens("cluster", "skip marker", TASK, OTHER)
+    found.held.clear()
+    found.write_markers()
+    found.happens("network", "late")
+    found.happens("cluster", "timeout", TASK)
+    found.write_markers()
+    verdicts = {each.where: each.verdict for each in repair(found)}
+    assert verdicts == {("t", 1): Verdict.UNPROVEN}

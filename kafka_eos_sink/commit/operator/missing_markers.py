@@ -19,7 +19,7 @@ from enum import Enum
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
@@ -121,18 +121,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         yield from read_to_barrier(watching, nonce)
         policy: str | None = yield LogPolicy()
         witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
-        in_doubt = [entry for _, entry in named if witnesses[entry.identity] is not Outcome.COMMITTED]
-        ends: dict[Written, bool | None] | None = None
-        with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
-            ends = yield from ends_in_topics(in_doubt)
-        for entry in in_doubt:
-            shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
-            if shown == {True}:
-                # Some partition has its marker, so the transaction is committed as a whole.
-                witnesses[entry.identity] = Outcome.COMMITTED
-            elif entry.identity.transaction_version < 2 and (ends is None or False in shown):
-                # Its coordinator may have committed nothing but a partition that a late AddPartitionsToTxn opened again.
-                witnesses[entry.identity] = Outcome.UNRESOLVED
+        yield from _look_at_topics([entry for _, entry in named], witnesses)
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,
@@ -140,6 +129,27 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         topics=frozenset(topic for decision in decisions for topic in _topics_of(decision)),
         knows_decisions=bool(queries),
     )
+
+
+def _look_at_topics(
+    named: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]
+) -> Procedure[None]:
+    """Replace the witnesses that the data topics contradict."""
+    proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
+    # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and the next end leaves a marker there
+    # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
+    in_doubt = [each for each in named if each.identity not in proven or each.identity.transaction_version < 2]
+    ends: dict[Written, bool | None] | None = None
+    with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
+        ends = yield from ends_in_topics(in_doubt)
+    for entry in in_doubt:
+        shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
+        is_hidden = ends is None and entry.identity not in proven and entry.identity.transaction_version < 2
+        if shown == {True}:
+            # Some partition has its marker, so the transaction is committed as a whole.
+            witnesses[entry.identity] = Outcome.COMMITTED
+        elif is_hidden or False in shown:
+            witnesses[entry.identity] = Outcome.UNRESOLVED
 
 
 def _parts_of(decision: Decision, log: TopicPartition) -> Iterable[DecidedPart]:

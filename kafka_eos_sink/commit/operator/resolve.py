@@ -28,7 +28,7 @@ from kafka_eos_sink.commit.log_reading import (
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
-from kafka_eos_sink.commit.proofs import look_at, written_by
+from kafka_eos_sink.commit.proofs import ends_in_topics, look_at, written_by
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -236,8 +236,12 @@ def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -
             what = f"{left[0].identity.transactional_id} and {len(left) - 1} more transactions could not be ended"
             raise _not_resolved(decision, f"{what}. Run the command again")
     if looks:
-        # The driver that lost the write id may have committed them in the meantime.
-        _require_none(decision, (yield from _committed_among(query, still_open, request)))
+        # The driver that lost the write id may have committed them in the meantime. Below version 2, a late AddPartitionsToTxn may have
+        # opened a committed transaction again, whose marker is missing in the commit log.
+        committed = yield from _committed_among(query, still_open, request)
+        ends = (yield from ends_in_topics(still_open)) or {}
+        seen = {identity for (identity, _), is_committed in ends.items() if is_committed}
+        _require_none(decision, [each for each in still_open if each in committed or each.identity in seen])
     if commit:
         yield from _require_closed(decision, named)
     return tuple(each.identity.transactional_id for each, succeeded in ended.items() if succeeded)

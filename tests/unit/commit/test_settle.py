@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import outcomes_for_readers
-from kafka_eos_sink.commit.settle import _sort_results
+from kafka_eos_sink.commit.settle import SettleLimits, _sort_results, settle
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import DecisionPendingError
@@ -118,3 +119,20 @@ def test_range_behind_a_lagging_high_watermark_is_not_unresolved() -> None:
     )
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\]"):
         world.run(outcomes_for_readers(decided(), [PREPARED], [Outcome.OPEN]))
+
+
+def test_short_delivery_timeout_leaves_time_for_proofs_of_readers() -> None:
+    """The marker is missing in the commit log only. Every run would end before it looks at the data topics."""
+
+    def nothing(step: steps.ReadLog) -> steps.LogChunk:
+        world.now += 500
+        return steps.LogChunk(entries=(), next_offset=step.offset, log_start_offset=0, end_offset=step.offset)
+
+    world = World(
+        AbortedTransactions=lambda step: dict.fromkeys(step.ranges, ()),
+        EndTransactions=lambda _: (EndResult(error=0),),
+        ReadLog=nothing,
+    )
+    found = LoggedDecision(replace(decided(), transactions=(PREPARED,)), 10)
+    settled = world.run(settle(found, nonce="n", limits=SettleLimits(deadline_ms=8_000), recovering=True))
+    assert (settled.lost, settled.proven, settled.marked) == ((), True, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import tracemalloc
 from collections import Counter
@@ -462,6 +463,15 @@ def ended(offset: int, commit: bool, producer_id: int = LOST.producer_id) -> byt
 def test_first_marker_behind_a_range_shows_its_end(behind: list[bytes], is_committed: bool | None) -> None:
     cluster = Cluster(ended(99, True), batch(100, b"a"), *behind)
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
+
+
+def test_two_ranges_of_one_producer_have_ends_of_their_own() -> None:
+    """The newest decisions of two query ids can name transactions of one transactional id."""
+    later = dataclasses.replace(LOST, producer_epoch=4)
+    cluster = Cluster(batch(100, b"a"), ended(101, True), batch(102, b"b", epoch=4), ended(103, False))
+    ranges = ((later, where(102, 102)), (LOST, where(100, 100)))
+    assert cluster.copier.are_committed(AreCommitted(ranges)) == (False, True)
+    assert cluster.copier.are_committed(AreCommitted(ranges[::-1])) == (True, False)
 
 
 def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.MonkeyPatch) -> None:

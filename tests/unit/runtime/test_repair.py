@@ -175,7 +175,7 @@ def test_attempt_is_reported_with_any_newest_decision(newest: str) -> None:
         (True, None, Outcome.COMMITTED),
         (None, None, Outcome.OPEN),
         (None, True, Outcome.COMMITTED),
-        (None, False, Outcome.OPEN),
+        (None, False, Outcome.UNRESOLVED),
         (False, True, Outcome.COMMITTED),
         (False, None, Outcome.ABORTED),
     ],
@@ -190,6 +190,16 @@ def test_log_or_data_topics_prove_each_decided_transaction(
     assert list(evidence.witnesses.values()) == [outcome]
     assert {part.where for part in evidence.parts} == {LOG, ("orders", 0)}
     assert sorted(evidence.described) == [f"w.0.{slot}" for slot in range(8)]
+
+
+def test_no_commit_is_written_beside_a_range_that_was_aborted_by_hand() -> None:
+    """Its coordinator has committed the transaction; its marker in the commit log is missing."""
+    log = Log()
+    log.written(3, ("orders", 0), None)
+    log.ends = {0: False}
+    evidence = log.gathered({"w.0.0": ended("CompleteCommit", 7, 10)})
+    (found,) = judge(evidence, {LOG: (replace(HELD, producer_id=10, producer_epoch=6, current_txn_start_offset=0),)})
+    assert found.verdict is Verdict.UNPROVEN
 
 
 def test_unknown_write_id_gets_no_barrier() -> None:

@@ -293,6 +293,17 @@ def test_rewrite_is_rejected_when_older_driver_commits_meanwhile() -> None:
         world.resolve("rewrite")
 
 
+def test_rewrite_is_rejected_when_readers_see_rows_of_an_open_part() -> None:
+    """Below version 2, a late AddPartitionsToTxn opens a committed transaction again, whose marker is missing in the commit log."""
+    world = World()
+    named = world.prepare(0, 10)
+    named = replace(named, identity=replace(named.identity, transaction_version=0))
+    world.decide(named)
+    world.readable = frozenset(named.offsets)
+    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
+        world.resolve("rewrite")
+
+
 def test_unproven_parts_whose_records_are_gone_may_be_rewritten() -> None:
     world = World()
     named = world.prepare(0, 10)
