@@ -276,18 +276,22 @@ def _batches(data: Buffer) -> Iterator[memoryview]:
         at += _LOG_OVERHEAD + length
 
 
-def first_batch_of(data: Buffer) -> BatchHeader | None:
-    """Read the header of the first batch, or return None if it is incomplete."""
+def headers_of(data: Buffer) -> Iterator[BatchHeader]:
+    """Yield the header of each batch, unchecked, and also of a last batch whose records are incomplete."""
     view = memoryview(data).cast("B")
-    if len(view) <= _MAGIC_AT:
-        return None
-    if view[_MAGIC_AT] != _MAGIC:
-        # A batch before magic 2 has no producer, so only its base offset matters.
-        (offset,) = struct.unpack_from(">q", view)
-        return BatchHeader(offset, 0, -1, view[_MAGIC_AT], 0, 0, 0, -1, -1, -1, -1, -1, 0)
-    if len(view) < BATCH_OVERHEAD:
-        return None
-    return BatchHeader._make(_HEADER.unpack_from(view))
+    at = 0
+    while len(view) - at > _MAGIC_AT:
+        base_offset, length = struct.unpack_from(">qi", view, at)
+        if length <= 0:
+            raise ProtocolError(f"the batch at byte {at} (offset {base_offset}) has the invalid length {length}")
+        if view[at + _MAGIC_AT] != _MAGIC:
+            # A batch before magic 2 has no producer, so only its base offset matters.
+            yield BatchHeader(base_offset, 0, -1, view[at + _MAGIC_AT], 0, 0, 0, -1, -1, -1, -1, -1, 0)
+        elif len(view) - at < BATCH_OVERHEAD:
+            return
+        else:
+            yield BatchHeader._make(_HEADER.unpack_from(view, at))
+        at += _LOG_OVERHEAD + length
 
 
 def _read_header(view: memoryview) -> BatchHeader:

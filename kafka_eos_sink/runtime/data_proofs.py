@@ -14,7 +14,8 @@ from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, MissingApiError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.protocol.record_batch import first_batch_of
+from kafka_eos_sink.protocol.record_batch import headers_of
+from kafka_eos_sink.protocol.record_reader import BatchHeader
 
 T = TypeVar("T")
 
@@ -36,7 +37,14 @@ class _Search:
     wait_ms: int = 0
     found: steps.Listed | None = None
 
-    def read(self, fetched: FetchedPartition, log_start: int, *, is_late: bool) -> None:
+    def read(
+        self, fetched: FetchedPartition, log_start: int, by_owner: Mapping[int, Sequence[_Search]], *, is_late: bool
+    ) -> None:
+        """Read the response to a Fetch from this search's offset.
+
+        Args:
+            by_owner: Producer id to all searches of the partition. They find their batches in this response, too.
+        """
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             # Or the offset lies behind the end of the log.
             self._continue_at(log_start if log_start > self.offset else self.part.last_offset + 1)
@@ -44,17 +52,28 @@ class _Search:
         if fetched.last_stable_offset <= self.offset or is_late:
             self.found = steps.Unseen.HELD
             return
-        first = first_batch_of(fetched.records or b"")
-        if first is None:
+        aborted = [(each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ()]
+        last_offset: int | None = None
+        for header in headers_of(fetched.records or b""):
+            last_offset = header.last_offset
+            # The marker of an open transaction can land in a topic that was deleted and created again.
+            if header.is_control:
+                ended = header.producer_id
+                aborted = [(each, first) for each, first in aborted if each != ended or first > header.base_offset]
+                continue
+            for search in by_owner.get(header.producer_id, ()):
+                if search.found is None and search._holds(header):
+                    search.found = tuple(aborted)
+        if self.found is None and last_offset is not None:
+            self._continue_at(last_offset + 1)
+        elif self.found is None:
             # The cleaner removed all records up to the last stable offset, or they are in tiered storage.
             if self.wait_ms:
                 self.found = steps.Unseen.HELD
             self.wait_ms = TIERED_FETCH_WAIT_MS
-        # The marker of an open transaction can land in a topic that was deleted and created again.
-        elif first.producer_id == self.owner and first.base_offset <= self.part.last_offset and not first.is_control:
-            self.found = tuple((each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ())
-        else:
-            self._continue_at(first.last_offset + 1)
+
+    def _holds(self, header: BatchHeader) -> bool:
+        return self.offset <= header.last_offset and header.base_offset <= self.part.last_offset
 
     def _continue_at(self, offset: int) -> None:
         self.offset, self.wait_ms = offset, 0
@@ -141,11 +160,14 @@ class DataProofs:
         return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}
 
     def _search(self, searches: Sequence[_Search]) -> None:
-        """Search one range of each partition at a time, with one request per leader and round."""
+        """Fetch from one range of each partition at a time, with one request per leader and round."""
         give_up_at = self._clock() + self._timeout_ms
+        by_partition: dict[TopicPartition, dict[int, list[_Search]]] = {}
         waiting: dict[TopicPartition, list[_Search]] = {}
-        for search in searches:
-            waiting.setdefault((search.part.topic, search.part.partition), []).append(search)
+        for search in sorted(searches, key=lambda search: search.offset):
+            where = (search.part.topic, search.part.partition)
+            waiting.setdefault(where, []).append(search)
+            by_partition.setdefault(where, {}).setdefault(search.owner, []).append(search)
         while waiting:
             looks = {where: of_partition[0] for where, of_partition in waiting.items()}
             # With other partitions in the request, one may get no batch at all.
@@ -156,9 +178,9 @@ class DataProofs:
             earliest = partial(self._admin.list_offsets, behind, isolation="read_uncommitted", timestamp=EARLIEST)
             starts = self._query(earliest) if behind else {}
             for where, look in looks.items():
-                look.read(fetched[where], starts.get(where, -1), is_late=self._clock() > give_up_at)
-                if look.found is not None:
-                    waiting[where].remove(look)
+                is_late = self._clock() > give_up_at
+                look.read(fetched[where], starts.get(where, -1), by_partition[where], is_late=is_late)
+                waiting[where] = [search for search in waiting[where] if search.found is None]
             waiting = {where: of_partition for where, of_partition in waiting.items() if of_partition}
 
     def _fetch_batches(

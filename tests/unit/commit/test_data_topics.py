@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kafka_eos_sink.client.topics_admin import FetchedPartition
+from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import barrier_key, part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Verdict, judge
-from kafka_eos_sink.commit.proofs import outcomes_for_readers
+from kafka_eos_sink.commit.proofs import look_at, outcomes_for_readers
 from kafka_eos_sink.commit.settle import SettleLimits, settle
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -152,3 +152,58 @@ def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
     listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
     world = World(AbortedTransactions=lambda _: listed)
     assert world.run(outcomes_for_readers(decided(), [both], [Outcome.OPEN])) == [Outcome.OPEN]
+
+
+class OneResponse(NewTopic):
+    """A partition whose batches all fit into one Fetch response, with the transactions that it lists as aborted."""
+
+    def __init__(self, *batches: tuple[int, int, int, ProducerIdAndEpoch], aborted: Sequence[tuple[int, int]]) -> None:
+        super().__init__(*batches)
+        self.aborted = aborted
+        self.fetches = 0
+
+    def fetched(self, offset: int) -> FetchedPartition:
+        self.fetches += 1
+        rest = [
+            super(OneResponse, self).fetched(first).records or b"" for first, last, *_ in self.batches if last >= offset
+        ]
+        listed = tuple(AbortedTransaction(producer_id=each, first_offset=first) for each, first in self.aborted)
+        return replace(super().fetched(offset), records=b"".join(rest), aborted_transactions=listed)
+
+
+def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
+    """Producer 7 aborted its first transaction and committed the second, producer 8 was aborted between them, and 9 committed."""
+    control, data = 0x30, 0x10
+    admin = OneResponse(
+        (0, 9, data, (7, 0)),
+        (10, 19, data, (9, 0)),
+        (20, 20, control, (7, 0)),
+        (21, 25, data, (8, 0)),
+        (26, 29, data, (7, 1)),
+        (30, 30, control, (7, 1)),
+        (31, 31, control, (9, 0)),
+        (32, 32, control, (8, 0)),
+        aborted=((7, 0), (8, 21)),
+    )
+    ranges = {(0, 9): 7, (10, 19): 9, (21, 25): 8, (26, 29): 7}
+    parts = [replace(PART, first_offset=first, last_offset=last) for first, last in ranges]
+    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    written = [
+        (replace(PREPARED.identity, producer_id=owner), part)
+        for owner, part in zip(ranges.values(), parts, strict=True)
+    ]
+    world = World(AbortedTransactions=proofs.aborted_transactions)
+    look = world.run(look_at(written))
+    assert [part.first_offset for _, part in look.aborted] == [0, 21]
+    assert [part.first_offset for _, part in look.seen] == [10, 26]
+    assert admin.fetches == 1
+
+
+def test_a_range_behind_the_batches_of_others_takes_one_more_fetch() -> None:
+    """The cleaner has removed the first batch of the range, and other programs' batches follow."""
+    admin = OneResponse(*((at, at, 0, (-1, -1)) for at in range(50)), aborted=())
+    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    part = replace(PART, first_offset=3, last_offset=200)
+    found = proofs.aborted_transactions(steps.AbortedTransactions((part,), (7,)))
+    assert found == {part: steps.Unseen.HELD}
+    assert admin.fetches == 2

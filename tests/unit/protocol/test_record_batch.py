@@ -19,7 +19,7 @@ from kafka_eos_sink.protocol.record_batch import (
     RecordBatch,
     RecordsBlock,
     encode_rows,
-    first_batch_of,
+    headers_of,
     read_blocks,
     read_each_batch,
     read_record_batches,
@@ -356,16 +356,19 @@ def test_the_header_of_a_batch_is_read_without_its_records() -> None:
     struct.pack_into(">q", data, 0, 40)
     data[-1] ^= 0xFF  # records that nobody could read
     for cut in (len(data), BATCH_OVERHEAD):
-        found = first_batch_of(bytes(data[:cut]))
-        assert found is not None
+        (found,) = headers_of(bytes(data[:cut]))
         assert (found.base_offset, found.last_offset) == (40, 40 + len(ROWS) - 1)
         assert (found.producer_id, found.producer_epoch) == (4711, 5)
-    assert first_batch_of(bytes(data[: BATCH_OVERHEAD - 1])) is None
-    assert first_batch_of(b"") is None
+        two = headers_of(bytes(data + data[:cut]))
+        assert [each.base_offset for each in two] == [40, 40]
+    assert not list(headers_of(bytes(data[: BATCH_OVERHEAD - 1])))
+    assert not list(headers_of(b""))
     data[16] = 1
-    old = first_batch_of(bytes(data))
-    assert old is not None
+    (old,) = headers_of(bytes(data))
     assert (old.base_offset, old.producer_id) == (40, -1)
+    struct.pack_into(">i", data, 8, -12)
+    with pytest.raises(ProtocolError, match="invalid length"):
+        list(headers_of(bytes(data)))
 
 
 @pytest.mark.parametrize("codec", Codec)
