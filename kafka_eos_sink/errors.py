@@ -9,9 +9,24 @@ from __future__ import annotations
 import re
 
 PEER_CHARACTERS = 500
+_REMEMBERED_CHARACTERS = 10_000
 PAGE = "docs/errors.md"
 """Lists the codes, an anchor each: in a clone, and in the installed package beside this module."""
 _LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
+
+
+class _Shown(dict[int, str]):
+    """Code points and the characters that show them; a list of all characters would take ten times a text's memory."""
+
+    def __missing__(self, code: int) -> str:
+        one = chr(code)
+        shown = one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        if len(self) < _REMEMBERED_CHARACTERS:
+            self[code] = shown
+        return shown
+
+
+_SHOWN = _Shown()
 
 
 def printable(text: str) -> str:
@@ -19,7 +34,7 @@ def printable(text: str) -> str:
 
     Brokers, other clients and the commit log choose the names and texts that messages, warnings and tables show.
     """
-    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return text.translate(_SHOWN)
 
 
 def one_line(text: str) -> str:

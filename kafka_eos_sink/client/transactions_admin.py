@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
@@ -186,17 +186,17 @@ class TransactionsAdmin(Requests):
     ) -> bool:
         """List at all brokers of the snapshot into ``found``; return whether they are complete."""
         api = m.ListTransactionsRequest
-        requests: list[NodeRequest] = []
-        filtered: set[int] = set()
-        for node_id in filter(lambda each: each >= 0, self.client.metadata.brokers):
-            # Only a connected broker's version is known. Without one the client filters, which costs a longer response.
-            if id_pattern is None or (self.client.ready(node_id) and self.client.api_version(node_id, api) >= 2):
-                filtered.add(node_id)
-            pattern = id_pattern if node_id in filtered else None
-            requests.append((node_id, api(state_filters=tuple(states), transactional_id_pattern=pattern), None))
+        newer = api(state_filters=tuple(states), transactional_id_pattern=id_pattern)
+        older = api(state_filters=tuple(states))
+        nodes = [each for each in self.client.metadata.brokers if each >= 0]
+        # With a pattern in exactly the version that has it: the response of a broker that filters holds only our own ids. The client
+        # must not decide by the version of a connection, because the response without a pattern may be too large for every connection.
+        sent = self.client.call_all([(each, newer, 2) for each in nodes], retry.deadline_ms, exact_versions=True)
+        results: dict[int, Any] = dict(zip(nodes, sent, strict=True))
+        old = [each for each, result in results.items() if isinstance(result, BrokerRefusedError)]
+        results |= zip(old, self.client.call_all([(each, older, None) for each in old], retry.deadline_ms), strict=True)
         is_complete = True
-        results = self.client.call_all(requests, retry.deadline_ms)
-        for (node_id, *_), result in zip(requests, results, strict=True):
+        for node_id, result in results.items():
             if isinstance(result, KafkaEosError):
                 retry.on_error(result, node_id)
                 is_complete = False
@@ -209,7 +209,7 @@ class TransactionsAdmin(Requests):
                 continue
             _require_known_states(result, node_id)
             for line in result.transaction_states:
-                if node_id in filtered or re.fullmatch(id_pattern or "", line.transactional_id) is not None:
+                if id_pattern is None or re.fullmatch(id_pattern, line.transactional_id) is not None:
                     found[line.transactional_id] = line
         return is_complete
 

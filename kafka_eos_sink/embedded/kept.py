@@ -36,10 +36,17 @@ class Description:
         (cluster / _DESCRIPTION).write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
 
+def make_private(folder: Path) -> None:
+    """Create the folder, and the missing ones above it, open to their owner alone."""
+    # mkdir(parents=True) gives the mode to the last folder only, and a umask of 002 opens the others to the group.
+    for each in (*reversed(folder.absolute().parents), folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def lock_folder(folder: Path) -> IO[str]:
     """Create the folder and lock it until the returned file is closed."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         found = folder.stat()
         # Another user could put links and a configuration into it.
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

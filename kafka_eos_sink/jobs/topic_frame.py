@@ -47,6 +47,7 @@ _ARROW_SCHEMA = pa.schema(
 )
 _DEADLINE_MS = 60_000
 _ROWS_PER_BATCH = 10_000
+_BYTES_PER_BATCH = 16 << 20
 _INT64_MAX = 2**63 - 1
 
 
@@ -153,24 +154,29 @@ def _read_with_client(
 
 def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
+    size = 0
     for batch in read_committed(admin, (topic, offsets.partition), offsets.first, offsets.last_stable):
-        rows += (
-            {
-                "key": record.key,
-                "value": record.value,
-                "topic": topic,
-                "partition": offsets.partition,
-                "offset": record.offset,
-                "timestamp": max(-_INT64_MAX, min(record.timestamp * 1_000, _INT64_MAX)),
-                "timestampType": int(batch.log_append_time),
-                "headers": [{"key": name, "value": value} for name, value in record.headers],
-            }
-            for record in batch.records
+        for record in batch.records:
             # A broker returns whole batches, so the first and the last one may reach beyond the requested offsets.
-            if offsets.first <= record.offset < offsets.last_stable
-        )
-        if len(rows) >= _ROWS_PER_BATCH:
-            yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)
-            rows = []
+            if not offsets.first <= record.offset < offsets.last_stable:
+                continue
+            rows.append(
+                {
+                    "key": record.key,
+                    "value": record.value,
+                    "topic": topic,
+                    "partition": offsets.partition,
+                    "offset": record.offset,
+                    "timestamp": max(-_INT64_MAX, min(record.timestamp * 1_000, _INT64_MAX)),
+                    "timestampType": int(batch.log_append_time),
+                    "headers": [{"key": name, "value": value} for name, value in record.headers],
+                }
+            )
+            parts = (record.key, record.value, *(part for header in record.headers for part in header))
+            size += sum(len(part) for part in parts if part is not None)
+            # Other programs choose how large records are: 10,000 rows of a megabyte take too much memory.
+            if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
+                yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)
+                rows, size = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)

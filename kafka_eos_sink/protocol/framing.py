@@ -109,7 +109,7 @@ class FrameReader:
             raise ProtocolError(
                 f"frame of {size} bytes, but at most {self.max_frame_bytes} are allowed; the peer sent "
                 f"{bytes(self._received[:16]).hex()}. The peer is not a Kafka broker, or it expects another "
-                "security.protocol on this port"
+                "security.protocol on this port, or its response is larger than this client reads"
             )
         end = SIZE.size + size
         if len(self._received) < end:

@@ -40,6 +40,8 @@ AGAIN_AFTER_S = 60.0
 """Pause after a failure, so that not every micro-batch waits."""
 WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
+KEPT_BYTES = 64 << 20
+"""Encoded records that one reading keeps; with the offsets of many partitions they take ten times this memory."""
 LONGEST_ID = 1_000
 """Characters. Kafka allows 32,767, and two such ids in each record of a window take 500 MB."""
 TAIL_WITHIN_MS = 15_000
@@ -119,7 +121,7 @@ def read_history(
 
     Raises:
         BrokerRefusedError: NO_HISTORY if the topic does not exist.
-        BrokerUnavailableError: REQUEST_DEADLINE if the records are not read in time.
+        BrokerUnavailableError: REQUEST_DEADLINE if the records are not read in time, or are too large to keep.
     """
     deadline = admin.client.clock() + timeout_ms
     topic_found = admin.topic(topic, deadline)
@@ -130,20 +132,28 @@ def read_history(
             "history.topic; name it with --history-topic",
         )
     found: list[BatchRecord] = []
+    kept = 0
     for each, (start, end) in _bounds(admin, topic_found, deadline).items():
         newest: deque[BatchRecord] = deque()
         # From the end, because the topic may hold the batches of a month.
         while end > start and len(newest) < limit:
             begin = max(start, end - WINDOW)
             found_here = _between(admin, each, begin, end, write_id.encode(), deadline)
-            parsed = filter(None, (parse_record(one.key, one.value) for one in found_here))
-            # Keep at most this many records at once: other programs may write large ones under the same key.
-            window = deque((record for record in parsed if version in (None, record.version)), maxlen=limit)
-            newest.extendleft(reversed(window))
+            # Keep at most this many records at once, and this many bytes: other programs may write large ones under the same key.
+            window: deque[tuple[BatchRecord, int]] = deque(maxlen=limit)
+            for one in found_here:
+                record = parse_record(one.key, one.value)
+                if record is not None and version in (None, record.version):
+                    kept += len(one.value or b"") - (window[0][1] if len(window) == limit else 0)
+                    window.append((record, len(one.value or b"")))
+                if kept > KEPT_BYTES:
+                    break
+            newest.extendleft(record for record, _ in reversed(window))
             end = begin
-            if admin.client.clock() > deadline:
+            if kept > KEPT_BYTES or admin.client.clock() > deadline:
+                why = "without more memory" if kept > KEPT_BYTES else "in time"
                 raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE", f"{each[0]}-{each[1]} could not be read to its start in time; lower --limit"
+                    "REQUEST_DEADLINE", f"{each[0]}-{each[1]} could not be read to its start {why}; lower --limit"
                 )
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])

@@ -17,7 +17,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.open_transactions import list_open
+from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
@@ -208,7 +208,9 @@ def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any
         executor.run(_until_fence(procedure(version)))
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
-        opened = [each.transactional_id for each in executor.run(list_open(settings.write_id, version))]
+        # As the procedure does that it shows: a list that no broker can send must not stop the commands that mend.
+        found = executor.run(list_open(settings.write_id, version, LIST_WITHIN_MS))
+        opened = [each.transactional_id for each in found]
         described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
     return Preview(writes=writes_in(view), opened=tuple(each for each in described.values() if each is not None))
 

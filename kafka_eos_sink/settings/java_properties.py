@@ -53,4 +53,5 @@ def _unescape(text: str) -> str:
             return chr(int(found[1], 16))
         return _ESCAPES.get(found[2] or "", found[2] or "")
 
-    return _ESCAPE.sub(character, text)
+    # Two escapes make one character beyond U+FFFF, as in Java.
+    return _ESCAPE.sub(character, text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -79,6 +79,11 @@ def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     """Return the value. The ValueError's text follows the option's name in a message."""
     # The reference resolves before the checks: a value from a file obeys the same rules as one in the program.
     resolved = text if is_resolved else resolve(text)
+    # Of an environment variable whose bytes are not UTF-8, or of an escape in a file: no request could hold it.
+    if not _is_text(resolved):
+        raise ValueError(
+            f" is not text in UTF-8: {_shown_by(row, text)!r}; correct the value, or encode its file or variable in UTF-8"
+        )
     for value, reason in row.refused:
         if resolved.strip().upper() == value:
             raise ValueError(f"={value} is not possible: {reason}")
@@ -90,6 +95,10 @@ def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     if row.contradiction is not None and not row.contradiction.allows(value):
         raise ValueError(f"={_shown_by(row, text)} contradicts exactly-once: {row.contradiction.reason}")
     return value
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 def _shown_by(row: Setting | None, text: str) -> str:

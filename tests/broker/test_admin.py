@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -250,6 +252,29 @@ def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, tra
     assert listed not in admin.list_transactions(deadline_ms=deadline(admin))
     with pytest.raises(BrokerRefusedError, match="Sleeping"):
         admin.list_transactions(states=("Sleeping",), deadline_ms=deadline(admin))
+
+
+@pytest.mark.parametrize("admin", ["kafka"], ids=["tv2"], indirect=True)
+def test_many_ids_of_others_do_not_hide_own_ones(
+    admin: Admin, topic: str, transactional_id: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    transactions = [Transaction(admin, f"others.{transactional_id}.{number}.{'x' * 200}") for number in range(20)]
+    transactions.append(Transaction(admin, transactional_id))
+    for transaction in transactions:
+        transaction.add(topic, 0)
+    monkeypatch.setattr("kafka_eos_sink.client.connection.MAX_LARGE_FRAME_BYTES", 2_000)
+    caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
+    # A new client, which has no connection to a broker whose node id it knows.
+    with NetworkClient(admin.client.config) as client:
+        new = Admin(client)
+        pattern = re.escape(transactional_id)
+        (listed,) = new.list_transactions(id_pattern=pattern, deadline_ms=deadline(new, 5_000))
+        assert listed.transactional_id == transactional_id
+        assert "lost response" not in caplog.text
+        assert new.list_transactions(deadline_ms=deadline(new, 500), partial=True) == ()
+    assert "larger than this client reads; continued without the transactions that it coordinates" in caplog.text
+    monkeypatch.undo()
+    admin.end_transactions([each.end(False) for each in transactions], deadline(admin))
 
 
 @pytest.mark.parametrize("admin", ["kafka"], ids=["tv2"], indirect=True)  # below version 2 other answers are right

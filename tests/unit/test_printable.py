@@ -6,6 +6,7 @@ import logging
 import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from kafka_eos_sink.cli.check import check_table
 from kafka_eos_sink.cli.cluster_check import Finding
 from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.client.metadata import Broker
-from kafka_eos_sink.errors import KafkaEosError, one_sentence
+from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -33,6 +34,17 @@ def test_error_of_hostile_text_is_printable() -> None:
     assert error.message.endswith("\nsecond line")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert not ACTIVE & set(one_sentence(RuntimeError(EVIL)))
+
+
+def test_long_text_takes_a_small_multiple_of_its_memory() -> None:
+    text = "a\xe9\x1b\u6f22" * 250_000
+    tracemalloc.start()
+    try:
+        shown = printable(text)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(text)
+    finally:
+        tracemalloc.stop()
+    assert shown == "a\xe9\N{REPLACEMENT CHARACTER}\u6f22" * 250_000
 
 
 def test_brokers_message_is_one_short_line() -> None:

@@ -52,3 +52,13 @@ def test_lock_follows_no_link_and_truncates_nothing(tmp_path: Path) -> None:
     lock.hardlink_to(victim)
     lock_folder(lock.parent).close()
     assert victim.read_text("utf-8") == "rows"
+
+
+def test_created_parents_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        lock_folder(tmp_path / "one" / "two" / "kept").close()
+    finally:
+        os.umask(before)
+    made = (tmp_path / "one", tmp_path / "one" / "two", tmp_path / "one" / "two" / "kept")
+    assert [folder.stat().st_mode & 0o777 for folder in made] == [0o700] * 3

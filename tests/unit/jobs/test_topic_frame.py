@@ -18,3 +18,13 @@ def test_timestamp_beyond_sparks_range_is_clamped(monkeypatch: pytest.MonkeyPatc
     admin: Any = None
     (found,) = topic_frame._partition_batches(admin, "t", topic_frame.Offsets(0, 0, 1, 1))
     assert found.column("timestamp").cast("int64").to_pylist() == [micros]
+
+
+def test_large_records_are_delivered_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = bytes(6 << 20)
+    block = encode_rows([(None, value, ()), (None, b"", (("h", value),)), (value, None, ()), (None, None, ())], 0)
+    data = b"".join(seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False))
+    monkeypatch.setattr(topic_frame, "read_committed", lambda *_: read_record_batches(data))
+    admin: Any = None
+    found = list(topic_frame._partition_batches(admin, "t", topic_frame.Offsets(0, 0, 4, 4)))
+    assert [batch.column("offset").to_pylist() for batch in found] == [[0, 1, 2], [3]]

@@ -168,3 +168,12 @@ def test_live_view_reads_at_most_a_window_of_a_burst() -> None:
     admin.end, admin.fetched = COUNT + 10 * WINDOW, 0
     tail.read()
     assert len(tail.take_appended()) == admin.fetched == WINDOW
+
+
+def test_reading_ends_when_records_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(replace(LARGE, version=10, finished_ms=10).encoded())
+    monkeypatch.setattr("kafka_eos_sink.runtime.history.KEPT_BYTES", 5 * size)
+    admin = cast(Any, Topic())
+    assert len(read_history(admin, "history", "w", limit=5, timeout_ms=1)) == 5
+    with pytest.raises(BrokerUnavailableError, match="without more memory; lower --limit"):
+        read_history(admin, "history", "w", limit=6, timeout_ms=1)

@@ -23,6 +23,7 @@ from kafka_eos_sink.settings.java_properties import parse_properties
         ("a=b\\\n# not a comment", {"a": "b# not a comment"}),
         ("a\\ b\\=c\\:=d", {"a b=c:": "d"}),
         ("a=\\t\\n\\u00e9\\q\\\\", {"a": "\t\n\u00e9q\\"}),
+        ("a=\\ud83d\\ude00", {"a": "\N{GRINNING FACE}"}),
         ("a=b\\", {"a": "b"}),
         ("a=x\u2028y", {"a": "x\u2028y"}),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,17 @@ def test_a_reference_is_resolved_but_shown_as_it_was_written(monkeypatch: pytest
     assert read(linger__ms="${env:LINGER}").producer.linger_ms == 17
     monkeypatch.delenv("LINGER")
     assert "environment variable LINGER is not set" in problem("linger.ms", "${env:LINGER}")
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "ssl.keystore.password", "sasl.jaas.config", "client.id"])
+def test_value_that_is_not_utf_8_is_named_and_not_shown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "LATIN", "gehe\udcefm")  # as Python reads the bytes of Latin-1
+    problems: list[str] = []
+    given = {"bootstrap.servers": "a:1", name: "${env:LATIN}"}
+    assert read_kafka_properties(given, problems, prefix="kafka.") is None
+    (problem,) = (each for each in problems if "UTF-8" in each)
+    assert problem.startswith(f"kafka.{name} is not text in UTF-8: '${{env:LATIN}}'")
+    assert "gehe" not in "".join(problems)
 
 
 def test_foreign_properties_in_a_client_file_are_skipped(tmp_path: Path) -> None:
