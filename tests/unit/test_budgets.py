@@ -31,9 +31,9 @@ LINES = {
     # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125; ids of others that are long or many: 11
     "cli": 3_113,
 }
-# With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,609 of
+# With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,630 of
 # them, is to be 3,500.
-ALL_LINES = 28_376
+ALL_LINES = 28_397
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -19,7 +19,7 @@ from enum import Enum
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
@@ -122,12 +122,13 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         policy: str | None = yield LogPolicy()
         witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
         in_doubt = [entry for _, entry in named if witnesses[entry.identity] is not Outcome.COMMITTED]
+        own = {entry.identity for decision, entry in named if _is_own(decision, entry, watching, described)}
         ends: dict[Written, bool | None] | None = None
         with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
             ends = yield from ends_in_topics(in_doubt)
         for entry in in_doubt:
             shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
-            if shown == {True}:
+            if shown == {True} and entry.identity in own:
                 # Some partition has its marker, so the transaction is committed as a whole.
                 witnesses[entry.identity] = Outcome.COMMITTED
             elif entry.identity.transaction_version < 2 and (ends is None or False in shown):
@@ -140,6 +141,26 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         topics=frozenset(topic for decision in decisions for topic in _topics_of(decision)),
         knows_decisions=bool(queries),
     )
+
+
+def _is_own(
+    decision: Decision,
+    entry: PreparedTransaction,
+    view: LogView,
+    described: Mapping[str, TransactionDescription | None],
+) -> bool:
+    """Whether the producer is that of the transactional id, by its coordinator or the part record.
+
+    Whoever may Write the commit log can name the producer of another program in a decision of their own. The operator's right to write
+    markers reaches every topic.
+    """
+    identity = entry.identity
+    held = described.get(identity.transactional_id)
+    if held is not None and held.producer_id == identity.producer_id:
+        return True
+    # A leader lets only the owner of a producer id write in its transactions.
+    part = view.query(decision.query_id).part_at(entry.partition, entry.part_offset)
+    return part is not None and part.carrier == (identity.producer_id, identity.producer_epoch)
 
 
 def _parts_of(decision: Decision, log: TopicPartition) -> Iterable[DecidedPart]:
