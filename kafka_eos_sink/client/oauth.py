@@ -139,6 +139,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     user, password = source.client_id, source.client_secret.reveal()
     if source.url_encoded:
         user, password = quote_plus(user), quote_plus(password)
+    basic = base64.b64encode(f"{user}:{password}".encode()).decode()
     form = {"grant_type": "client_credentials"} | ({} if source.scope is None else {"scope": source.scope})
     # Host and port alone: path and query may hold a key of the endpoint.
     where = f"token endpoint https://{urlsplit(source.token_endpoint_url).netloc}"
@@ -147,7 +148,7 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
             source,
             urlencode(form).encode(),
             {
-                "Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode(),
+                "Authorization": f"Basic {basic}",
                 "Accept": "application/json",
                 "Content-Type": "application/x-www-form-urlencoded",
             },
@@ -165,7 +166,9 @@ def _from_endpoint(source: ClientCredentials, tls: TlsConfig, now: float) -> tup
     if status != 200:
         why = " ".join(str(response[name]) for name in ("error", "error_description") if name in response)
         redirected = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
-        detail = sasl.without([source.client_secret], why) if why else "no further detail"
+        # Some endpoints and gateways quote the header that they reject.
+        hidden = [Secret(basic), Secret(password), source.client_secret]
+        detail = sasl.without(hidden, why) if why else "no further detail"
         _fail(f"{where} returned status {status}: {detail}{redirected}")
     token, lifetime_s = response.get("access_token"), response.get("expires_in", 0)
     if not isinstance(token, str):

@@ -43,10 +43,12 @@ def tls_context(config: TlsConfig) -> TlsContext:
         # First one by one: in a list OpenSSL silently ignores unknown names if it knows at least one.
         for names in (*config.cipher_suites, ":".join(config.cipher_suites)):
             try:
-                context.set_ciphers(names)
+                # Anonymous suites need no certificate, null suites do not encrypt. ALL:@SECLEVEL=0 would allow anonymous ones.
+                context.set_ciphers(f"{names}:!aNULL:!eNULL")
             except ssl.SSLError:
                 raise ConfigurationError(
-                    "TLS_SETTINGS", f"ssl.cipher.suites: OpenSSL has no {names}; remove it"
+                    "TLS_SETTINGS",
+                    f"ssl.cipher.suites: OpenSSL has no {names}, or the suite does not authenticate or encrypt; remove it",
                 ) from None
     if config.certificate_chain is not None and config.private_key is not None:
         _load_own_certificate(context, config)

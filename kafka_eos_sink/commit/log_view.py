@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -93,6 +94,8 @@ class LoggedDecision:
 
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
 """The records of one query id, by kind and number. The kind "foreign" holds records of other programs under the sink's keys."""
+_Pieces = dict[tuple[int, str, ProducerIdAndEpoch], str]
+"""The committed pieces of decisions behind their first ones, by number, nonce and carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +118,20 @@ class QueryState:
             WriteRefusedError: COMMIT_LOG_CORRUPT if a piece of it is missing, COMMIT_LOG_FORMAT if a newer version of the sink wrote it.
         """
         records = self._of("decision", 0)
+        pieces = cache(self._pieces)
+        false: set[tuple[str, ProducerIdAndEpoch]] = set()
         for at, first in reversed(list(enumerate(records))):
             if first.outcome is not Outcome.COMMITTED:
                 continue
             if first.value is None:
                 return None
-            if first.decision is None:
-                first.decision = parse_decision(self._body(first, first.value), first.key, first.carrier)
+            # A driver writes one decision by a nonce. Others may write thousands, and each would join the same pieces.
+            signature = str(first.value.get("nonce")), first.carrier
+            if first.decision is None and signature not in false:
+                first.decision = parse_decision(self._body(first, first.value, pieces), first.key, first.carrier)
             if first.decision is not None:
                 return LoggedDecision(first.decision, first.offset, self.log_id)
+            false.add(signature)
             self._records.setdefault(("foreign",), []).append(records.pop(at))
             warn_once(
                 f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
@@ -132,7 +140,16 @@ class QueryState:
             )
         return None
 
-    def _body(self, first: LoggedRecord, value: dict[str, Any]) -> str:
+    def _pieces(self) -> _Pieces:
+        return {
+            (rest[0], record.value["nonce"], record.carrier): record.value["body"]
+            for (kind, *rest), records in self._records.items()
+            if kind == "decision" and rest[0] > 0
+            for record in records
+            if record.value is not None and "body" in record.value and record.outcome is Outcome.COMMITTED
+        }
+
+    def _body(self, first: LoggedRecord, value: dict[str, Any], pieces: Callable[[], _Pieces]) -> str:
         """Join the pieces of a committed decision."""
         if "body" not in value:
             raise WriteRefusedError(
@@ -140,24 +157,18 @@ class QueryState:
                 f"the decision of write id {self.write_id!r} at offset {first.offset} of the commit log has format {value['format']}, "
                 f"this version reads 1 to {FORMAT_VERSION}; upgrade kafka-eos-sink on this driver",
             )
-        pieces: list[str] = [value["body"]]
+        joined: list[str] = [value["body"]]
         for number in range(1, value["count"]):
             # Pieces of an older, longer decision may stand under the same keys. The nonce keeps them apart.
-            matching = [
-                record.value["body"]
-                for record in self._of("decision", number)
-                if record.value is not None
-                and (record.value.get("nonce"), record.carrier) == (value["nonce"], first.carrier)
-                and record.outcome is Outcome.COMMITTED
-            ]
-            if not matching:
+            piece = pieces().get((number, value["nonce"], first.carrier))
+            if piece is None:
                 raise WriteRefusedError(
                     "COMMIT_LOG_CORRUPT",
                     f"piece {number + 1} of {value['count']} of the decision at offset {first.offset} for write id {self.write_id!r} "
                     "is missing from the commit log; somebody deleted it",
                 )
-            pieces.append(matching[-1])
-        return "".join(pieces)
+            joined.append(piece)
+        return "".join(joined)
 
     @property
     def undecided(self) -> Sequence[LoggedRecord]:

@@ -103,7 +103,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
     if query.undecided:
         yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")
         return
-    named = () if decision is None else [prepared.part_offset for prepared in decision.transactions]
+    named = set() if decision is None else {prepared.part_offset for prepared in decision.transactions}
     waiting = Counter(
         part.value["version"]
         for part in query.newest_parts.values()

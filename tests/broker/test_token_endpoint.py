@@ -24,6 +24,7 @@ from kafka_eos_sink.client.security import ClientCredentials, Secret, TlsConfig,
 from kafka_eos_sink.errors import AuthenticationError
 
 SECRET = "hunter2/+&="
+BASIC = base64.b64encode(f"the client:{SECRET}".encode())
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +200,7 @@ def test_token_without_expiry_is_used_once(endpoint: Endpoint, authority: Author
     ("status", "headers", "body", "reason"),
     [
         (400, {}, b'{"error":"invalid_client","error_description":"no hunter2/+&= here"}', "invalid_client no \\[hidden\\]"),
+        (401, {}, b'{"error":"invalid_client","error_description":"Basic %s fails"}' % BASIC, "client Basic \\[hidden\\] fails"),
         (401, {}, b"", "status 401: no further detail"),
         (302, {"Location": "https://evil.example/"}, b"", "redirects are not followed"),
         (307, {"Location": "/elsewhere"}, b"", "redirects are not followed"),
@@ -217,6 +219,7 @@ def test_response_without_token_fails_without_retry(
         tokens(endpoint, authority).current()
     assert error.value.code == "TOKEN_UNAVAILABLE"
     assert SECRET not in str(error.value)
+    assert BASIC.decode() not in str(error.value)
     assert len(endpoint.asked) == 1
 
 

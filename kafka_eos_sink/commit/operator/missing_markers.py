@@ -120,8 +120,10 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         )
         yield from read_to_barrier(watching, nonce)
         policy: str | None = yield LogPolicy()
-        witnesses = {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in named}
-        yield from _look_at_topics([entry for _, entry in named], witnesses)
+        own = [(decision, entry) for decision, entry in named if _is_own(decision, entry, watching, described)]
+        witnesses = {entry.identity: Outcome.UNRESOLVED for _, entry in named}
+        witnesses |= {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in own}
+        yield from _look_at_topics([entry for _, entry in own], witnesses)
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,
@@ -131,14 +133,12 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     )
 
 
-def _look_at_topics(
-    named: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]
-) -> Procedure[None]:
+def _look_at_topics(own: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]) -> Procedure[None]:
     """Replace the witnesses that the data topics contradict."""
     proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
     # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and the next end leaves a marker there
     # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
-    in_doubt = [each for each in named if each.identity not in proven or each.identity.transaction_version < 2]
+    in_doubt = [each for each in own if each.identity not in proven or each.identity.transaction_version < 2]
     ends: dict[Written, bool | None] | None = None
     with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
         ends = yield from ends_in_topics(in_doubt)
@@ -150,6 +150,26 @@ def _look_at_topics(
             witnesses[entry.identity] = Outcome.COMMITTED
         elif is_hidden or False in shown:
             witnesses[entry.identity] = Outcome.UNRESOLVED
+
+
+def _is_own(
+    decision: Decision,
+    entry: PreparedTransaction,
+    view: LogView,
+    described: Mapping[str, TransactionDescription | None],
+) -> bool:
+    """Whether the producer is that of the transactional id, by its coordinator or the part record.
+
+    Whoever may Write the commit log can name the producer of another program in a decision of their own. The operator's right to write
+    markers reaches every topic.
+    """
+    identity = entry.identity
+    held = described.get(identity.transactional_id)
+    if held is not None and held.producer_id == identity.producer_id:
+        return True
+    # A leader lets only the owner of a producer id write in its transactions.
+    part = view.query(decision.query_id).part_at(entry.partition, entry.part_offset)
+    return part is not None and part.carrier == (identity.producer_id, identity.producer_epoch)
 
 
 def _parts_of(decision: Decision, log: TopicPartition) -> Iterable[DecidedPart]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +66,27 @@ def test_unknown_cipher_suite_is_rejected(config: TlsConfig) -> None:
     tls_context(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384",)))
     with pytest.raises(ConfigurationError, match="OpenSSL has no FOO"):
         tls_context(replace(config, cipher_suites=("ECDHE-RSA-AES256-GCM-SHA384", "FOO")))
+
+
+@pytest.mark.parametrize("suites", ["ALL:@SECLEVEL=0", "HIGH:@SECLEVEL=0", "kRSA:aNULL:@SECLEVEL=0"])
+def test_listener_without_certificate_is_rejected(config: TlsConfig, suites: str) -> None:
+    """With an anonymous suite OpenSSL verifies nothing, and everybody on the way could read the password."""
+    listener = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    listener.maximum_version = ssl.TLSVersion.TLSv1_2
+    listener.set_ciphers("aNULL:@SECLEVEL=0")
+    context = tls_context(replace(config, maximum_version="TLSv1.2", cipher_suites=(suites,)))
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor() as thread, ours, theirs:
+        accepted = thread.submit(listener.wrap_socket, theirs, server_side=True)
+        with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+            context.wrap_socket(ours, server_hostname="broker.example").close()
+        assert accepted.exception() is not None
+
+
+@pytest.mark.parametrize("suites", ["aNULL:@SECLEVEL=0", "eNULL:@SECLEVEL=0"])
+def test_suite_without_authentication_or_encryption_fails(config: TlsConfig, suites: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"OpenSSL has no .NULL"):
+        tls_context(replace(config, cipher_suites=(suites,)))
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "x..y", "\ud800.example", "nul\0.example"])

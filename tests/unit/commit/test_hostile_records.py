@@ -191,6 +191,34 @@ def test_forged_decisions_are_ignored_in_one_pass_and_warning(caplog: pytest.Log
     assert len(caplog.records) == 1
 
 
+def test_forged_decisions_in_pieces_are_ignored_in_one_pass() -> None:
+    """A log of 1 MB, whose decisions all named the same pieces, kept `kafka-eos metrics` busy for an hour."""
+    log = Log()
+    genuine = decision()
+    (record,) = decision_records(genuine)
+    log.write(record, DRIVER)
+    numbers = [*range(1, 5_000), *[0] * 5_000]
+    for number in numbers:
+        key = commit_log.decision_key(W, Q, number)
+        log.entries.append(
+            ReadRecord(
+                offset=log.end,
+                producer_id=666,
+                producer_epoch=0,
+                transactional=True,
+                key=key,
+                value=written(record, nonce="n", count=5_000, body="x").value,
+            )
+        )
+    log.entries.append(Marker(offset=log.end, producer_id=666, producer_epoch=1, type=MarkerType.COMMIT))
+    query = log.read().query(Q)
+    began = time.process_time()
+    assert query.newest is not None
+    assert query.newest.decision == genuine
+    assert len(query.foreign) == 5_000
+    assert time.process_time() - began < 20
+
+
 def test_forged_piece_does_not_complete_a_decision() -> None:
     records = decision_records(replace(decision(), schema="s" * 600_000))
     assert len(records) == 2

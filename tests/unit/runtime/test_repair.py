@@ -202,6 +202,36 @@ def test_no_commit_is_written_beside_a_range_that_was_aborted_by_hand() -> None:
     assert found.verdict is Verdict.UNPROVEN
 
 
+@pytest.mark.parametrize("part", ["none", "the forger's own", "without a transaction"])
+def test_repair_commits_no_transaction_of_another_program(part: str) -> None:
+    """A forged decision names a producer of another program, with rows that it has committed and rows that it has not."""
+    log = Log()
+    victim = replace(LOSER, transactional_id="w.0.0")
+    record = part_record("w", "q", 0, 3, 7)
+    log.add([barrier_record("w", "plan")], None)
+    offset = 7 if part == "none" else log.add([record], replace(victim, producer_id=666), True)
+    if part == "without a transaction":
+        # A leader accepts everybody's batches under any producer id, but not in its transactions.
+        signed = ReadRecord(
+            offset=log.add([], None),
+            producer_id=victim.producer_id,
+            producer_epoch=victim.producer_epoch,
+            transactional=False,
+            key=record.key,
+            value=record.value,
+        )
+        log.entries.append(signed)
+        offset = signed.offset
+    ranges = tuple(
+        OffsetRange(topic="payments", partition=index, first_offset=150, last_offset=159) for index in (0, 1)
+    )
+    named = PreparedTransaction(partition=0, identity=victim, part_offset=offset, rows=20, offsets=ranges)
+    log.decide(3, [named])
+    log.ends = {0: True}
+    (found,) = judge(log.gathered({}), {("payments", 1): (HELD,)})
+    assert (found.verdict, found.marker) == (Verdict.UNPROVEN, None)
+
+
 def test_unknown_write_id_gets_no_barrier() -> None:
     log = Log()
     assert not log.gathered({}).knows_decisions
