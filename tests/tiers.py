@@ -332,6 +332,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_batch_security.py", ALL),
     Rule("spark/test_check_connection.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
+    Rule("spark/test_worker_logs.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
     Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
     Rule("spark/test_spark_submit.py", ALL),

@@ -1,5 +1,7 @@
 """Batch, repeat, stream and dead drivers on the Spark of this interpreter, against an embedded Kafka; tools/run-matrix runs it on several.
 
+    python tests/matrix/smoke.py KAFKA_VERSION
+
 Exit status 0: every row was visible once, or Spark 4.0 refused the stream before it wrote anything.
 """
 
@@ -63,9 +65,9 @@ def stream(kafka: EmbeddedKafka, folder: Path) -> None:
     assert sorted(values) == list(range(FILES * LINES))
 
 
-def main() -> None:
+def main(kafka_version: str) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka() as kafka:
+    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(version=kafka_version) as kafka:
         batch(kafka, Path(folder))
         stream(kafka, Path(folder))
         assert_nothing_open(kafka.bootstrap_servers)
@@ -74,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed, wai
 from tests.spark.jobs.connect_client import ROWS
 from tests.spark.killable_job import signal_all
 from tests.spark.test_plan_redaction import SECRETS
+from tests.spark.test_stream_jobs import add_file, await_records, numbers, said
 
 REPOSITORY = Path(__file__).parents[2]
 CLIENT = Path(__file__).parent / "jobs" / "connect_client.py"
@@ -137,6 +139,37 @@ def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKaf
     for topic in topics:
         job("verify_exactly_once", *connection, topic, *files, "--files", f"{tmp_path}/rows")
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_to_the_client_stops_the_query_on_the_server(
+    number: signal.Signals, connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    servers, orders = kafka.bootstrap_servers, tmp_path / "orders"
+    topic = create_topic(servers, partitions=2)
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", str(orders), "--format", "text")
+    job = [
+        *(sys.executable, str(REPOSITORY / "spark_jobs" / "stream_to_kafka.py"), *words),
+        *("--checkpoint", str(tmp_path / "checkpoint"), "--trigger"),
+    ]
+    add_file(orders, "1.json", range(50))
+    with subprocess.Popen(
+        [*job, "processing-time", "100 milliseconds"], env=connect_server, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            await_records(servers, topic, process)
+            process.send_signal(number)
+            stopped = f"stopped by a signal, {orders} to {topic}; run the same command again to continue"
+            assert said(process) == (0, [f"stream_to_kafka: {stopped}"])
+        finally:
+            process.kill()
+    add_file(orders, "2.json", range(50, 100))
+    time.sleep(3)  # a query that still ran would write these rows after 0.1 s
+    assert numbers(servers, topic) == list(range(50))
+    done = run(connect_server, tmp_path, *job[1:], "available-now")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_nothing_open(servers, [topic])
+    assert numbers(servers, topic) == list(range(100))
 
 
 def test_failed_job_on_a_server_prints_one_sentence(

@@ -58,6 +58,22 @@ def test_avro_recipe_writes_the_registrys_format(orders: DataFrame, kafka: Embed
     }
 
 
+def test_protobuf_recipe_writes_the_registrys_format(
+    orders: DataFrame, spark: SparkSession, kafka: EmbeddedKafka
+) -> None:
+    spark.sparkContext.addPyFile(str(Path(__file__).with_name("orders_pb2.py")))  # what --py-files does
+    found = written(run("Protobuf", df=orders)["rows"], kafka)
+
+    def protobuf(number: int) -> bytes:
+        encoded = bytes([0x08, number]) if number else b""  # Protobuf does not write a zero
+        text = b"customer %d" % number
+        return encoded if number == 7 else encoded + bytes([0x12, len(text)]) + text
+
+    assert {key: record.value for key, record in found.items()} == {
+        b"%d" % n: b"\x00\x00\x00\x00\x2a\x00" + protobuf(n) for n in range(100)
+    }
+
+
 def zigzag(number: int) -> bytes:
     """A long of Avro, from 0 on."""
     doubled = 2 * number
