@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin, lease_admin
@@ -52,12 +53,11 @@ def plan(settings: WriteSettings) -> Plan:
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
-    with lease_admin(settings.client) as admin:
-        executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
-        try:
-            return executor.write(write_attempt(plan, settings.batch, task))
-        finally:
-            executor.close()
+    with (
+        lease_admin(settings.client) as admin,
+        closing(TaskExecutor(admin, settings.commit_log, settings.producer, plan, batches)) as executor,
+    ):
+        return executor.write(write_attempt(plan, settings.batch, task))
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
