@@ -19,6 +19,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
 from kafka_eos_sink.protocol.messages import CreateTopicsResponse
 from kafka_eos_sink.runtime.requirements import number
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
 
@@ -44,19 +45,32 @@ TOPIC_RESPONSE_MS = 2_000
 """Time limit of one Metadata request in ms."""
 
 
-def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Require that the topic of all rows exists and is not Kafka's own.
+def require_topics(settings: WriteSettings, admin: Admin) -> None:
+    """Check the topics of a write; create its commit log."""
+    deadline = admin.client.clock() + settings.producer.max_block_ms
+    dead_letter_topic = settings.producer.dead_letter_topic
+    if dead_letter_topic is not None:
+        require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
+    require_topic(settings, admin)
+    ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    if settings.random_write_id:
+        # The plan reads no log, but the commit will. A missing right must show before anything is decided.
+        admin.fetch(settings.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
+
+
+def require_topic(settings: WriteSettings, admin: Admin) -> None:
+    """Require that the topic of all rows exists and is not Kafka's own; dead letters may name other topics.
 
     A topic that was just created may take a moment to appear.
-
-    Args:
-        deadline: Absolute ms of the client's clock.
-        max_block_ms: ``kafka.max.block.ms``, for the messages.
 
     Raises:
         InvalidRowError: UNKNOWN_TOPIC.
         ConfigurationError: INTERNAL_TOPIC.
     """
+    topic, max_block_ms = settings.topic, settings.producer.max_block_ms
+    if topic is None or settings.producer.dead_letter_topic is not None:
+        return
+    deadline = admin.client.clock() + max_block_ms
     warned = False
     while (found := admin.topic(topic, deadline)) is None:
         if not warned:
