@@ -121,9 +121,9 @@ class Executor:
             except Exception as error:
                 # Thrown into the procedure, which may handle it: if an end is in doubt, it reads the log.
                 failure = error
-            self.stopwatch.saw(step, result)
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
+            self.stopwatch.saw(step, result)
 
     @property
     def attempts_ended(self) -> int:

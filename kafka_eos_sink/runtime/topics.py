@@ -37,9 +37,6 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
 """Replication factor and settings of a new commit log, the safest first.
 
 A cluster of one or two brokers rejects the first two, so its default applies (-1). Managed clusters reject most settings."""
-HISTORY = {POLICY: "delete", "retention.ms": str(30 * 24 * 3_600_000)}
-HISTORY_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, HISTORY), (-1, HISTORY), (-1, {}))
-"""Replication factor and settings of a new history topic, as `CREATIONS`."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
 """Time limit of one Metadata request in ms."""
@@ -48,10 +45,10 @@ TOPIC_RESPONSE_MS = 2_000
 def require_topics(settings: WriteSettings, admin: Admin) -> None:
     """Check the topics of a write; create its commit log."""
     deadline = admin.client.clock() + settings.producer.max_block_ms
+    require_topic(settings, admin)
     dead_letter_topic = settings.producer.dead_letter_topic
     if dead_letter_topic is not None:
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
-    require_topic(settings, admin)
     ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
     if settings.random_write_id:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
@@ -117,10 +114,10 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
             f"another dead.letter.topic, or change it: {_alter_command(admin, topic, wanted)}",
         )
     if limit is not None and limit < max_request_size:
+        change = _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
         warn_once(
             f"the dead letter topic {topic!r} has {MAX_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): larger "
-            f"letters lose the value and the headers of their row. Change it: "
-            + _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
+            f"letters lose the value and the headers of their row. Change it: {change}"
         )
 
 
@@ -183,22 +180,6 @@ def create_commit_log(
         f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: "
         + _create_command(admin, topic, brokers),
     )
-
-
-def create_history(admin: Admin, topic: str, deadline: int) -> None:
-    """Create the history topic, with the cluster's defaults if it rejects the settings.
-
-    Raises:
-        TopicSettingsError: The cluster rejects the defaults too.
-        AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
-    """
-    for factor, configs in HISTORY_CREATIONS:
-        try:
-            admin.create_topic(topic, 1, factor, configs, deadline)
-            return
-        except TopicSettingsError:
-            if not configs:
-                raise
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:
