@@ -55,7 +55,7 @@ class FinishedDecisions:
 
 
 def finish_decisions(
-    view: LogView, identity: ProducerIdentity, *, nonce: str, limits: SettleLimits, timeout_ms: int
+    view: LogView, identity: ProducerIdentity, nonce: str, limits: SettleLimits, timeout_ms: int
 ) -> Procedure[FinishedDecisions]:
     """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
@@ -68,9 +68,7 @@ def finish_decisions(
         named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
         is_done = query.is_done(found.decision)
         try:
-            decision, after = yield from _finish(
-                found, is_done, driver, nonce=nonce, limits=limits, timeout_ms=timeout_ms
-            )
+            decision, after = yield from _finish(found, is_done, driver, nonce, limits, timeout_ms)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
@@ -84,13 +82,7 @@ def finish_decisions(
 
 
 def _finish(
-    found: LoggedDecision,
-    is_done: bool,
-    driver: DriverTransaction,
-    *,
-    nonce: str,
-    limits: SettleLimits,
-    timeout_ms: int,
+    found: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, limits: SettleLimits, timeout_ms: int
 ) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
     decision = found.decision
     if is_done or decision.is_void or decision.resolution is not None:

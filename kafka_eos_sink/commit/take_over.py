@@ -124,9 +124,8 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     yield Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, request.nonce)
     yield Reached("plan.read")
-    finished = yield from finish_decisions(
-        view, driver, nonce=request.nonce, limits=request.limits, timeout_ms=request.transaction_timeout_ms
-    )
+    timeout_ms = request.transaction_timeout_ms
+    finished = yield from finish_decisions(view, driver, request.nonce, request.limits, timeout_ms)
     yield Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
@@ -138,7 +137,7 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
         nonce=request.nonce,
         driver=driver,
         started_ms=started,
-        transaction_timeout_ms=request.transaction_timeout_ms,
+        transaction_timeout_ms=timeout_ms,
         log_offset=barrier,
         decisions=tuple(finished.decisions),
         left_open=left_open,
