@@ -20,7 +20,6 @@ from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transa
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
-from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
     NEEDED,
@@ -35,6 +34,7 @@ from kafka_eos_sink.runtime.requirements import (
     way_to_verify,
 )
 from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
+from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
 _UNKNOWN_OPERATIONS = -(2**31)

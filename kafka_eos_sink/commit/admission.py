@@ -23,40 +23,18 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
         WriteRefusedError: The newest decision forbids the batch.
     """
     newest = plan.newest_decision(batch.query_id)
+    if newest is not None and newest.version == batch.version:
+        return _admit_again(plan, batch, newest)
     if newest is None:
         if batch.streaming and batch.version > 0:
             raise refusals.not_the_next_version(plan.write_id, batch, None)
         return None, None
-    if newest.version > batch.version:
-        return _admit_rolled_back(plan, batch, newest)
     if newest.version < batch.version:
         if batch.streaming and newest.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write_id, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise refusals.not_the_next_version(plan.write_id, batch, newest)
         return None, None
-    if newest.status is DecisionStatus.VOID:
-        # None of its rows is visible, so this run may write other rows.
-        return None, None
-    if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
-        raise refusals.second_write(plan.write_id, batch)
-    if newest.resolution is not None:
-        # The operator has checked the rows, so topic, schema and offsets are not compared.
-        return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
-        )
-    return TaskOutcome.ALREADY_COMMITTED, _require_same_batch(plan, batch, newest)
-
-
-def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise the tasks' error in the planner."""
-    admit(plan, batch)
-    yield from ()
-
-
-def _admit_rolled_back(
-    plan: Plan, batch: BatchIdentity, newest: SettledDecision
-) -> tuple[TaskOutcome | None, str | None]:
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
             f"version {batch.version} of write id {plan.write_id!r} is skipped without a check of its rows, because version "
@@ -70,18 +48,34 @@ def _admit_rolled_back(
     raise refusals.checkpoint_rolled_back(plan.write_id, batch, newest)
 
 
-def _require_same_batch(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> str | None:
-    """Require the same batch for the same version; warn if only topic or schema changed."""
+def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
+    """Raise the tasks' error in the planner."""
+    admit(plan, batch)
+    yield from ()
+
+
+def _admit_again(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> tuple[TaskOutcome | None, str | None]:
+    """Admit the version of the newest decision; require that it is the same batch."""
+    if newest.status is DecisionStatus.VOID:
+        # None of its rows is visible, so this run may write other rows.
+        return None, None
+    if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
+        raise refusals.second_write(plan.write_id, batch)
+    if newest.resolution is not None:
+        # The operator has checked the rows, so topic, schema and offsets are not compared.
+        return TaskOutcome.ALREADY_COMMITTED, (
+            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
+        )
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
             raise refusals.different_batch(plan.write_id, batch, newest)
-        return None
+        return TaskOutcome.ALREADY_COMMITTED, None
     if batch.offsets_hash != newest.offsets_hash:
         raise refusals.different_batch(plan.write_id, batch, newest)
     if same_form:
-        return None
-    return (
+        return TaskOutcome.ALREADY_COMMITTED, None
+    return TaskOutcome.ALREADY_COMMITTED, (
         f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on"
     )

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import forget, write_done
-from kafka_eos_sink.commit.decide import DriverTransaction, GroupOffsets, append_decision, check_prepared, decide
+from kafka_eos_sink.commit.decide import (
+    DriverTransaction,
+    GroupOffsets,
+    append_decision,
+    check_prepared,
+    decide,
+    decide_again,
+)
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.open_transactions import open_identities
@@ -19,7 +26,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.restore import decide_again, finish
+from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id

@@ -13,9 +13,9 @@ from uuid import UUID
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.driver import after_end
-from kafka_eos_sink.commit.log_reading import await_outcome
-from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
+from kafka_eos_sink.commit.driver import after_end, described_driver, is_held_by
+from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
     Appended,
@@ -207,6 +207,44 @@ def decide(
     return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)
 
 
+def decide_again(
+    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
+) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+    """Write a committed decision once more.
+
+    With ``proven``, all its entries are marked proven. Both decisions have the same nonce, so one done record counts for both.
+
+    Raises:
+        DecisionPendingError, FencedError: The decision in the log still counts.
+    """
+    decision = found.decision
+    yield from require_free(decision, driver)
+    try:
+        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
+        again = replace(decision, driver=driver.identity, transactions=entries)
+        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
+        after = yield from decide(found, sequence, None, within_ms)
+    except KafkaEosError as failure:
+        raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
+    return found, after
+
+
+def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
+    """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
+    if driver.is_spent:
+        # A late resend of that EndTxn could commit the first pieces of the next decision without the others.
+        raise refusals.pending(
+            decision,
+            "its EndTxn was resent; below transaction.version 2 only a new driver can decide more then",
+        )
+    held = yield from described_driver(driver.identity)
+    if not is_held_by(driver.identity, held):
+        raise refusals.fenced(decision.write_id, "W.driver belongs to it")
+    if held is not None and held.is_open:
+        # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
+        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+
+
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no response" if error is None else ErrorCode.of(error).name
     if error in FENCED_BY_NEWER_OWNER:
@@ -227,3 +265,21 @@ def _await_marker(found: LoggedDecision, error: int | None, within_ms: int) -> P
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", code)
     raise refusals.decision_unknown(decision, "its marker did not appear in the commit log")
+
+
+def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[Outcome]:
+    """Read the log until the decision at an offset has its marker.
+
+    Returns:
+        The decision's outcome; OPEN if its marker did not appear within ``within_ms``.
+    """
+    started: int = yield Now()
+    view = LogView(decision.write_id, next_offset=offset)
+    while True:
+        yield from read_on(view)
+        outcome = view.query(decision.query_id).outcome_at(offset)
+        if outcome is not Outcome.OPEN:
+            return outcome
+        now: int = yield Now()
+        if now - started > within_ms:
+            return outcome

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record
-from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -85,24 +84,6 @@ def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID) -> Proc
     barrier: int = yield Append((barrier_record(view.write_id, nonce, log_id),))
     yield from read_to(view, barrier, log_id)
     return barrier
-
-
-def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[Outcome]:
-    """Read the log until the decision at an offset has its marker.
-
-    Returns:
-        The decision's outcome; OPEN if its marker did not appear within ``within_ms``.
-    """
-    started: int = yield Now()
-    view = LogView(decision.write_id, next_offset=offset)
-    while True:
-        yield from read_on(view)
-        outcome = view.query(decision.query_id).outcome_at(offset)
-        if outcome is not Outcome.OPEN:
-            return outcome
-        now: int = yield Now()
-        if now - started > within_ms:
-            return outcome
 
 
 def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:

@@ -1,4 +1,4 @@
-"""Finish a decision; copy the records of aborted transactions from the log.
+"""Finish decisions; copy the records of aborted transactions from the log.
 
 A coordinator aborts a decided transaction if the timeout passes before its EndTxn, or if a person or an older driver aborts it. The
 records stay in the log. The decision names their offsets and their producer. The driver appends them again, in one new transaction per
@@ -8,14 +8,26 @@ lost one. A second decision names the committed transactions and the copies. If 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import part_record
-from kafka_eos_sink.commit.decide import DriverTransaction, append_decision, check_prepared, decide
-from kafka_eos_sink.commit.driver import described_driver, is_held_by
-from kafka_eos_sink.commit.log_view import LoggedDecision
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction, plan_nonce
+from kafka_eos_sink.commit.commit_log import part_record, write_done
+from kafka_eos_sink.commit.decide import (
+    DriverTransaction,
+    append_decision,
+    check_prepared,
+    decide,
+    decide_again,
+    require_free,
+)
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.prepared_transaction import (
+    Decision,
+    DecisionStatus,
+    PreparedTransaction,
+    SettledDecision,
+    plan_nonce,
+)
 from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
@@ -27,6 +39,79 @@ MOST_COPIES = 4
 """Most rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
 COPIED = -1
 """Stands for the task attempt id in the part record of a copy."""
+
+
+@dataclass(slots=True)
+class FinishedDecisions:
+    """The result of finishing all decisions of a write id.
+
+    ``unproven`` holds the transactional ids of decisions that are not proven finished. ``copied`` is True if W.driver wrote a decision.
+    """
+
+    decisions: list[SettledDecision] = field(default_factory=list)
+    unproven: set[str] = field(default_factory=set)
+    failures: list[KafkaEosError] = field(default_factory=list)
+    copied: bool = False
+
+
+def finish_decisions(
+    view: LogView, identity: ProducerIdentity, nonce: str, limits: SettleLimits, timeout_ms: int
+) -> Procedure[FinishedDecisions]:
+    """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
+    # One decision that cannot be settled must not keep the transactions of the others open.
+    finished = FinishedDecisions()
+    driver = DriverTransaction(identity, 0)
+    for query in view.queries("decision"):
+        found = query.newest
+        if found is None:
+            continue
+        named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
+        is_done = query.is_done(found.decision)
+        try:
+            decision, after = yield from _finish(found, is_done, driver, nonce, limits, timeout_ms)
+        except KafkaEosError as failure:
+            finished.failures.append(failure)
+            finished.unproven |= set() if is_done else named
+            continue
+        finished.copied = finished.copied or after != driver
+        driver = after
+        finished.decisions.append(decision)
+        if not decision.proven and not is_done:
+            finished.unproven |= named
+    return finished
+
+
+def _finish(
+    found: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, limits: SettleLimits, timeout_ms: int
+) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
+    decision = found.decision
+    if is_done or decision.is_void or decision.resolution is not None:
+        is_void = not is_done and decision.resolution != "committed"
+        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
+    settled, driver = yield from finish(
+        found, driver, nonce=nonce, limits=limits, timeout_ms=timeout_ms, recovering=True
+    )
+    decision = settled.found.decision
+    if settled.lost:
+        return _settled(decision, DecisionStatus.VOID), driver
+    if settled.proven:
+        yield from write_done(decision)
+    return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
+
+
+def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) -> SettledDecision:
+    return SettledDecision(
+        query_id=decision.query_id,
+        version=decision.version,
+        nonce=decision.nonce,
+        status=status,
+        topic=decision.topic,
+        schema=decision.schema,
+        offsets_hash=decision.offsets_hash,
+        resolution=decision.resolution,
+        proven=proven,
+        foreach_call=decision.foreach_call,
+    )
 
 
 def finish(
@@ -86,44 +171,6 @@ def finish(
     )
 
 
-def decide_again(
-    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
-) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Write a committed decision once more.
-
-    With ``proven``, all its entries are marked proven. Both decisions have the same nonce, so one done record counts for both.
-
-    Raises:
-        DecisionPendingError, FencedError: The decision in the log still counts.
-    """
-    decision = found.decision
-    yield from _require_free(decision, driver)
-    try:
-        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
-        again = replace(decision, driver=driver.identity, transactions=entries)
-        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
-        after = yield from decide(found, sequence, None, within_ms)
-    except KafkaEosError as failure:
-        raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
-    return found, after
-
-
-def _require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
-    """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
-    if driver.is_spent:
-        # A late resend of that EndTxn could commit the first pieces of the next decision without the others.
-        raise refusals.pending(
-            decision,
-            "its EndTxn was resent; below transaction.version 2 only a new driver can decide more then",
-        )
-    held = yield from described_driver(driver.identity)
-    if not is_held_by(driver.identity, held):
-        raise refusals.fenced(decision.write_id, "W.driver belongs to it")
-    if held is not None and held.is_open:
-        # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
-        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
-
-
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, limits: SettleLimits
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
@@ -137,7 +184,7 @@ def _restore(
     yield Reached("restore.initialised")
     # A newer driver may have committed a transaction under one of these ids. If a broker omitted its marker (KAFKA-20734), the copy
     # would join it, and the copy's ABORT would discard committed rows. So check W.driver before the first record.
-    yield from _require_free(decision, driver)
+    yield from require_free(decision, driver)
     try:
         results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)

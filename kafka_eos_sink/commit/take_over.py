@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import barrier_record, write_done
-from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.commit_log import barrier_record
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, SettledDecision
-from kafka_eos_sink.commit.restore import finish
+from kafka_eos_sink.commit.prepared_transaction import Plan
+from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
@@ -74,7 +72,15 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
     yield Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
     barrier: int = yield Append((barrier_record(request.write_id, request.nonce),))
-    return _plan(request, driver, started, barrier, ())
+    return Plan(
+        write_id=request.write_id,
+        nonce=request.nonce,
+        driver=driver,
+        started_ms=started,
+        transaction_timeout_ms=request.transaction_timeout_ms,
+        log_offset=barrier,
+        decisions=(),
+    )
 
 
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
@@ -118,90 +124,24 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     yield Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, request.nonce)
     yield Reached("plan.read")
-    finished = yield from _finish_decisions(view, request, driver)
+    timeout_ms = request.transaction_timeout_ms
+    finished = yield from finish_decisions(view, driver, request.nonce, request.limits, timeout_ms)
     yield Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
     left_open = yield from end_open(dict.fromkeys((*opened, *request.handed_over)), finished.unproven)
     if finished.failures:
         raise finished.failures[0]
-    plan = _plan(request, driver, started, barrier, tuple(finished.decisions))
-    return replace(plan, left_open=left_open, log_id=view.topic_id)
-
-
-@dataclass(slots=True)
-class _Finished:
-    """The result of finishing all decisions of a write id.
-
-    ``unproven`` holds the transactional ids of decisions that are not proven finished. ``copied`` is True if W.driver wrote a decision.
-    """
-
-    decisions: list[SettledDecision] = field(default_factory=list)
-    unproven: set[str] = field(default_factory=set)
-    failures: list[KafkaEosError] = field(default_factory=list)
-    copied: bool = False
-
-
-def _finish_decisions(view: LogView, request: TakeOver, identity: ProducerIdentity) -> Procedure[_Finished]:
-    """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
-    # One decision that cannot be settled must not keep the transactions of the others open.
-    finished = _Finished()
-    driver = DriverTransaction(identity, 0)
-    for query in view.queries("decision"):
-        found = query.newest
-        if found is None:
-            continue
-        named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
-        is_done = query.is_done(found.decision)
-        try:
-            decision, after = yield from _finish(found, is_done, request, driver)
-        except KafkaEosError as failure:
-            finished.failures.append(failure)
-            finished.unproven |= set() if is_done else named
-            continue
-        finished.copied = finished.copied or after != driver
-        driver = after
-        finished.decisions.append(decision)
-        if not decision.proven and not is_done:
-            finished.unproven |= named
-    return finished
-
-
-def _finish(
-    found: LoggedDecision, is_done: bool, request: TakeOver, driver: DriverTransaction
-) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
-    decision = found.decision
-    if is_done or decision.is_void or decision.resolution is not None:
-        is_void = not is_done and decision.resolution != "committed"
-        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
-    settled, driver = yield from finish(
-        found,
-        driver,
+    return Plan(
+        write_id=write_id,
         nonce=request.nonce,
-        limits=request.limits,
-        timeout_ms=request.transaction_timeout_ms,
-        recovering=True,
-    )
-    decision = settled.found.decision
-    if settled.lost:
-        return _settled(decision, DecisionStatus.VOID), driver
-    if settled.proven:
-        yield from write_done(decision)
-    return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
-
-
-def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) -> SettledDecision:
-    return SettledDecision(
-        query_id=decision.query_id,
-        version=decision.version,
-        nonce=decision.nonce,
-        status=status,
-        topic=decision.topic,
-        schema=decision.schema,
-        offsets_hash=decision.offsets_hash,
-        resolution=decision.resolution,
-        proven=proven,
-        foreach_call=decision.foreach_call,
+        driver=driver,
+        started_ms=started,
+        transaction_timeout_ms=timeout_ms,
+        log_offset=barrier,
+        decisions=tuple(finished.decisions),
+        left_open=left_open,
+        log_id=view.topic_id,
     )
 
 
@@ -212,21 +152,3 @@ def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:
     """
     done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
     return plan.nonce in done and (yield from still_holds(plan.driver))
-
-
-def _plan(
-    request: TakeOver,
-    driver: ProducerIdentity,
-    started_ms: int,
-    log_offset: int,
-    decisions: tuple[SettledDecision, ...],
-) -> Plan:
-    return Plan(
-        write_id=request.write_id,
-        nonce=request.nonce,
-        driver=driver,
-        started_ms=started_ms,
-        transaction_timeout_ms=request.transaction_timeout_ms,
-        log_offset=log_offset,
-        decisions=decisions,
-    )

@@ -22,8 +22,8 @@ class RowsWritten:
     written_bytes: int = 0
 
 
-def write_task(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
-    """Run one task attempt with the idempotent producer.
+def write_rows(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
+    """Write the rows of one task attempt with the idempotent producer.
 
     A task that Spark retries writes its rows again.
     """

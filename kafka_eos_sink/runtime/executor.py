@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
@@ -121,9 +121,9 @@ class Executor:
             except Exception as error:
                 # Thrown into the procedure, which may handle it: if an end is in doubt, it reads the log.
                 failure = error
-            self.stopwatch.saw(step, result)
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
+            self.stopwatch.saw(step, result)
 
     @property
     def attempts_ended(self) -> int:
@@ -270,21 +270,14 @@ class Executor:
             raise refusal(ProduceRequest, appended.error, f"Produce of commit log {where}")
         return appended.offset
 
-    def _fetch_log(self, offset: int, wait_ms: int, max_bytes: int = 4 << 20) -> tuple[UUID, FetchedPartition]:
-        return self.admin.fetch_each(
-            {self.where: offset},
+    def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
+        topic_id, fetched = self.admin.fetch_each(
+            {self.where: step.offset},
             self._deadline,
             isolation="read_uncommitted",
-            max_wait_ms=wait_ms,
-            max_bytes=max_bytes,
+            max_wait_ms=LOG_FETCH_WAIT_MS if step.wait else 0,
+            max_bytes=4 << 20,
         )[self.where]
-
-    def require_readable_log(self) -> None:
-        """Raise `AuthorizationError` if Read on the commit log is missing."""
-        self._fetch_log(0, 0, max_bytes=1)
-
-    def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:
-        topic_id, fetched = self._fetch_log(step.offset, LOG_FETCH_WAIT_MS if step.wait else 0)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._skip_to_log_start(step.offset, fetched.high_watermark, topic_id)
         entries: list[ReadRecord | Marker] = []

@@ -22,8 +22,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.operator import OperatorSettings, Preview, connected_to_log, preview
-from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.step_log import code_name
+from kafka_eos_sink.runtime.write_settings import take_over_request
 
 
 def preview_forget(settings: OperatorSettings) -> Preview:

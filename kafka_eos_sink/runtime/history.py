@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
@@ -18,7 +18,13 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import (
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    ProtocolError,
+    TopicSettingsError,
+)
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -30,7 +36,7 @@ from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.step_log import code_name
-from kafka_eos_sink.runtime.topics import create_history
+from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +48,9 @@ WINDOW = 2_000
 """Offsets that a reader takes at a time, from the end of a partition to its start."""
 KEPT_BYTES = 64 << 20
 """Encoded records that one reading keeps; with the offsets of many partitions they take ten times this memory."""
+SETTINGS = {POLICY: "delete", "retention.ms": str(30 * 24 * 3_600_000)}
+_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, SETTINGS), (-1, SETTINGS), (-1, {}))
+"""Replication factor and settings of a new history topic, as `topics.CREATIONS`."""
 LONGEST_ID = 1_000
 """Characters. Kafka allows 32,767, and two such ids in each record of a window take 500 MB."""
 TAIL_WITHIN_MS = 15_000
@@ -98,7 +107,7 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
     if not count:
         found = admin.topic(topic, deadline)
         if found is None:
-            create_history(admin, topic, deadline)
+            _create(admin, topic, deadline)
         count = 1 if found is None else len(found.partitions)
     key = record.write_id.encode()
     where = topic, (murmur2_bytes(key) & 0x7FFFFFFF) % count
@@ -108,6 +117,22 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
         _partitions[place] = count
         return None
     return code_name(appended.error)
+
+
+def _create(admin: Admin, topic: str, deadline: int) -> None:
+    """Create the history topic, with the cluster's defaults if it rejects the settings.
+
+    Raises:
+        TopicSettingsError: The cluster rejects the defaults too.
+        AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
+    """
+    for factor, configs in _CREATIONS:
+        try:
+            admin.create_topic(topic, 1, factor, configs, deadline)
+            return
+        except TopicSettingsError:
+            if not configs:
+                raise
 
 
 def read_history(

@@ -32,9 +32,8 @@ from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.planning import take_over_request
 from kafka_eos_sink.runtime.topics import ensure_commit_log
-from kafka_eos_sink.runtime.write_settings import log_partition_of
+from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
 
 LEADER_MS = 10_000
 """How long repair waits for a leader before it continues without it."""

@@ -19,6 +19,7 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
+from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings
 
 T = TypeVar("T")
 
@@ -67,6 +68,15 @@ def missing_apis(versions: BrokerVersions, apis: Iterable[type[Request[Any]]]) -
                 f"{name} {api.VERSIONS[0]} to {api.VERSIONS[-1]} (offered: {versions.offered(api)}) to {use}"
             )
     return "; ".join(missing)
+
+
+def require_brokers(settings: WriteSettings, admin: Admin) -> int:
+    """Require the brokers' APIs and settings; return the tasks' transaction timeout in ms."""
+    deadline = admin.client.clock() + settings.producer.max_block_ms
+    require_apis(admin, deadline)
+    found = broker_settings(admin, deadline)
+    require_verified_appends(admin, found, deadline)
+    return transaction_timeout(settings, found)
 
 
 def require_apis(admin: Admin, deadline: int) -> None:
@@ -182,3 +192,28 @@ def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
         f"upgrade brokers before Kafka 3.6, which do not have it, or switch it on: kafka-configs.sh --bootstrap-server "
         f"{admin.client.config.bootstrap_servers_text} --entity-type brokers --entity-default --alter --add-config {VERIFICATION}=true"
     )
+
+
+def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> int:
+    """Return the configured transaction.timeout.ms, else the broker's maximum.
+
+    It is at most 15 minutes if none is configured, or if the write id is random.
+    """
+    configured = settings.producer.transaction_timeout_ms
+    maximum = number(found, MAX_TIMEOUT)
+    if configured is None and maximum is None:
+        warn_once(
+            f"the brokers' {MAX_TIMEOUT} may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
+            f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
+            "or set kafka.transaction.timeout.ms"
+        )
+    if configured is not None:
+        if maximum is not None and configured > maximum:
+            raise ConfigurationError(
+                "INVALID_TRANSACTION_TIMEOUT",
+                f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
+                f"{MAX_TIMEOUT} on the brokers",
+            )
+        # No later run uses a random id. Only the timeout ends its open transaction, so the sink keeps the timeout short.
+        return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
+    return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

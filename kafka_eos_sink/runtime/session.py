@@ -10,9 +10,10 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
-from kafka_eos_sink.client.admin import Admin, lease_admin
+from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
@@ -22,15 +23,16 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.planning import DEFAULT_TRANSACTION_TIMEOUT_MS, take_over_request
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
-from kafka_eos_sink.runtime.write_settings import WriteSettings
+from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings, take_over_request
 
 log = logging.getLogger(__name__)
 
 
-def _executor(settings: WriteSettings, admin: Admin) -> Executor:
-    return Executor(admin, settings.commit_log, settings.producer)
+@contextmanager
+def _leased_executor(settings: WriteSettings) -> Iterator[Executor]:
+    with lease_admin(settings.client) as admin:
+        yield Executor(admin, settings.commit_log, settings.producer)
 
 
 def plan(settings: WriteSettings) -> Plan:
@@ -43,8 +45,7 @@ def plan(settings: WriteSettings) -> Plan:
         BrokerUnavailableError, AuthorizationError, DecisionPendingError, ConfigurationError.
     """
     began = time.perf_counter()
-    with lease_admin(settings.client) as admin:
-        executor = _executor(settings, admin)
+    with _leased_executor(settings) as executor:
         found = planning.plan(settings, executor)
     took = time.perf_counter() - began
     return replace(found, plan_ms=round(took * 1000), attempts_ended=executor.attempts_ended)
@@ -52,12 +53,11 @@ def plan(settings: WriteSettings) -> Plan:
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
-    with lease_admin(settings.client) as admin:
-        executor = TaskExecutor(admin, settings.commit_log, config=settings.producer, plan=plan, batches=batches)
-        try:
-            return executor.write(write_attempt(plan, settings.batch, task))
-        finally:
-            executor.close()
+    with (
+        lease_admin(settings.client) as admin,
+        closing(TaskExecutor(admin, settings.commit_log, settings.producer, plan, batches)) as executor,
+    ):
+        return executor.write(write_attempt(plan, settings.batch, task))
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
@@ -70,8 +70,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         group_offsets=settings.group_offsets,
         limits=settings.limits,
     )
-    with lease_admin(settings.client) as admin:
-        executor = _executor(settings, admin)
+    with _leased_executor(settings) as executor:
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
@@ -84,7 +83,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
             )
             return None
         found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
-        history.report(admin, settings.history_topic, replace(found, user_metadata=settings.user_metadata))
+        history.report(executor.admin, settings.history_topic, replace(found, user_metadata=settings.user_metadata))
         return decision
 
 
@@ -97,13 +96,12 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
     Returns:
         The plan for `sweep`; None if a newer driver has taken over.
     """
-    with lease_admin(settings.client) as admin:
-        deadline = admin.client.clock() + settings.producer.max_block_ms
-        version = admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
+    with _leased_executor(settings) as executor:
+        deadline = executor.client.clock() + settings.producer.max_block_ms
+        version = executor.admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         view = LogView(settings.write_id)
         request = replace(take_over_request(settings.write_id, settings.limits, timeout_ms), view=view)
-        executor = _executor(settings, admin)
         found = executor.run(aborting.abort(request, plan, messages, version))
         history.report_recovered(executor, settings.history_topic, view)
         return found
@@ -111,5 +109,5 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
     """Abort late transactions of losing or killed attempts; return their number."""
-    with lease_admin(settings.client) as admin:
-        return _executor(settings, admin).run(aborting.sweep(plan, decision))
+    with _leased_executor(settings) as executor:
+        return executor.run(aborting.sweep(plan, decision))

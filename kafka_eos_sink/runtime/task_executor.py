@@ -25,7 +25,7 @@ class TaskExecutor(Executor):
     """Performs the steps of `write_attempt` for one task attempt."""
 
     def __init__(
-        self, admin: Admin, where: TopicPartition, *, config: ProducerConfig, plan: Plan, batches: Iterator[Rows]
+        self, admin: Admin, where: TopicPartition, config: ProducerConfig, plan: Plan, batches: Iterator[Rows]
     ) -> None:
         super().__init__(admin, where, config)
         self._transaction_timeout_ms = plan.transaction_timeout_ms

@@ -19,6 +19,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
 from kafka_eos_sink.protocol.messages import CreateTopicsResponse
 from kafka_eos_sink.runtime.requirements import number
+from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,27 +37,37 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
 """Replication factor and settings of a new commit log, the safest first.
 
 A cluster of one or two brokers rejects the first two, so its default applies (-1). Managed clusters reject most settings."""
-HISTORY = {POLICY: "delete", "retention.ms": str(30 * 24 * 3_600_000)}
-HISTORY_CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = ((REPLICATION_FACTOR, HISTORY), (-1, HISTORY), (-1, {}))
-"""Replication factor and settings of a new history topic, as `CREATIONS`."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
 """Time limit of one Metadata request in ms."""
 
 
-def require_topic(admin: Admin, topic: str, deadline: int, max_block_ms: int) -> None:
-    """Require that the topic of all rows exists and is not Kafka's own.
+def require_topics(settings: WriteSettings, admin: Admin) -> None:
+    """Check the topics of a write; create its commit log."""
+    deadline = admin.client.clock() + settings.producer.max_block_ms
+    require_topic(settings, admin)
+    dead_letter_topic = settings.producer.dead_letter_topic
+    if dead_letter_topic is not None:
+        require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
+    ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
+    if settings.random_write_id:
+        # The plan reads no log, but the commit will. A missing right must show before anything is decided.
+        admin.fetch(settings.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
+
+
+def require_topic(settings: WriteSettings, admin: Admin) -> None:
+    """Require that the topic of all rows exists and is not Kafka's own; dead letters may name other topics.
 
     A topic that was just created may take a moment to appear.
-
-    Args:
-        deadline: Absolute ms of the client's clock.
-        max_block_ms: ``kafka.max.block.ms``, for the messages.
 
     Raises:
         InvalidRowError: UNKNOWN_TOPIC.
         ConfigurationError: INTERNAL_TOPIC.
     """
+    topic, max_block_ms = settings.topic, settings.producer.max_block_ms
+    if topic is None or settings.producer.dead_letter_topic is not None:
+        return
+    deadline = admin.client.clock() + max_block_ms
     warned = False
     while (found := admin.topic(topic, deadline)) is None:
         if not warned:
@@ -103,10 +114,10 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
             f"another dead.letter.topic, or change it: {_alter_command(admin, topic, wanted)}",
         )
     if limit is not None and limit < max_request_size:
+        change = _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
         warn_once(
             f"the dead letter topic {topic!r} has {MAX_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): larger "
-            f"letters lose the value and the headers of their row. Change it: "
-            + _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
+            f"letters lose the value and the headers of their row. Change it: {change}"
         )
 
 
@@ -169,22 +180,6 @@ def create_commit_log(
         f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: "
         + _create_command(admin, topic, brokers),
     )
-
-
-def create_history(admin: Admin, topic: str, deadline: int) -> None:
-    """Create the history topic, with the cluster's defaults if it rejects the settings.
-
-    Raises:
-        TopicSettingsError: The cluster rejects the defaults too.
-        AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
-    """
-    for factor, configs in HISTORY_CREATIONS:
-        try:
-            admin.create_topic(topic, 1, factor, configs, deadline)
-            return
-        except TopicSettingsError:
-            if not configs:
-                raise
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +11,13 @@ from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.prepared_transaction import BatchIdentity
 from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+
+DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
+"""Largest default timeout: enough for a driver restart, and brokers rarely allow more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +75,11 @@ class WriteSettings:
 def log_partition_of(write_id: str) -> int:
     """Return the partition of the commit log that holds all records of a write id."""
     return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
+
+
+def take_over_request(
+    write_id: str, limits: SettleLimits, transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+) -> TakeOver:
+    return TakeOver(
+        write_id=write_id, nonce=uuid.uuid4().hex, transaction_timeout_ms=transaction_timeout_ms, limits=limits
+    )

@@ -75,12 +75,13 @@ class WrittenColumns:
     """The written columns and their types; the order of the DataFrame does not matter."""
     ignored: tuple[str, ...]
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+    def to_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
         """Yield the rows of the batches in order, without Python code per row; skip empty batches."""
         for batch in batches:
-            yield from map(self.to_rows, self._pieces(batch))
+            for piece in self._pieces(batch):
+                yield self._converted(piece)
 
-    def to_rows(self, batch: pa.RecordBatch) -> Rows:
+    def _converted(self, batch: pa.RecordBatch) -> Rows:
         """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary."""
 
         def column(index: int | None) -> pa.Array | None:

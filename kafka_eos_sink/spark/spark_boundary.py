@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kafka_eos_sink.commit.prepared_transaction import TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -50,17 +52,13 @@ class SinkMessage(WriterCommitMessage):
     message: TaskMessage | RowsWritten
 
 
-def current_task() -> tuple[TaskContext, TaskIdentity]:
-    """Return the Spark task that runs in this process."""
+def task_context() -> TaskContext:
+    """Return the context of the Spark task that runs in this process."""
     # None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:
         raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
-    return context, TaskIdentity(
-        partition=context.partitionId(),
-        attempt_number=context.attemptNumber(),
-        task_attempt_id=context.taskAttemptId(),
-    )
+    return context
 
 
 def checked(
@@ -94,8 +92,24 @@ def rows_written(messages: Sequence[WriterCommitMessage | None]) -> list[RowsWri
     return [each for each in found if isinstance(each, RowsWritten)]
 
 
-def task_message(message: TaskMessage, context: TaskContext) -> SinkMessage:
-    """Return the message with the application's id, which only tasks know."""
+def run_task(
+    context: TaskContext,
+    settings: WriteSettings,
+    plan: Plan | None,
+    columns: WrittenColumns,
+    batches: Iterator[pa.RecordBatch],
+) -> SinkMessage:
+    """Write the rows of one task attempt; at-least-once has no plan."""
+    rows = columns.to_rows(batches)
+    if plan is None:
+        return SinkMessage(at_least_once.write_rows(settings, rows))
+    task = TaskIdentity(
+        partition=context.partitionId(),
+        attempt_number=context.attemptNumber(),
+        task_attempt_id=context.taskAttemptId(),
+    )
+    message = session.write_task(settings, plan, task, rows)
+    # Only tasks know the application's id.
     return SinkMessage(dataclasses.replace(message, application_id=context.getLocalProperty("spark.app.id")))
 
 
@@ -118,6 +132,8 @@ class SinkWriter:
     """
 
     _streaming: ClassVar[bool]
+    _plan: Plan | None = None
+    """The planner sets it for exactly-once only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         found, self._columns = checked(options, schema, streaming=self._streaming)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import TaskMessage
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
@@ -28,16 +28,15 @@ from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
-    current_task,
     planning,
     rows_written,
-    task_message,
+    run_task,
+    task_context,
     unwrapped,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 _Found = TypeVar("_Found")
 
@@ -56,13 +55,9 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     """Write the micro-batches of one streaming query; errors of construction: ``SinkWriter``."""
 
     _streaming = True
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._planned = False
-        self._plan: Plan | None = None
-        self._offsets: tuple[int, str] | None = None
-        """Batch id and SHA-256 of the source offsets at planning; None if they cannot be read."""
+    _planned = False
+    _offsets: tuple[int, str] | None = None
+    """Batch id and SHA-256 of the source offsets at planning; None if they cannot be read."""
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
@@ -79,7 +74,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared."""
-        context, task = current_task()
+        context = task_context()
         if context.getLocalProperty("__is_continuous_processing") == "true":
             raise ConfigurationError("CONTINUOUS_TRIGGER", CONTINUOUS)
         options = self._checked_options()
@@ -89,15 +84,12 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if query_id is None or batch is None:
             raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
         version = int(batch)
-        rows = self._columns.rows(iterator)
         # The planner took the newest entry of the checkpoint, and only the task knows which batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
         settings = self._settings(
             options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
         )
-        if self._plan is None:
-            return SinkMessage(at_least_once.write_task(settings, rows))
-        return task_message(session.write_task(settings, self._plan, task, rows), context)
+        return run_task(context, settings, self._plan, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit``."""

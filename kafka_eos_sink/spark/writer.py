@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import at_least_once, session
@@ -24,17 +23,16 @@ from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
-    current_task,
     planning,
     rows_written,
-    task_message,
+    run_task,
+    task_context,
     unwrapped,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
-    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +44,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
     """Write one DataFrame; see ``SinkWriter`` for the errors of the constructor."""
 
     _streaming = False
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._unique: str | None = None
-        self._plan: Plan | None = None
+    _unique: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         if self._unique is None:
@@ -71,12 +65,9 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         An attempt without rows opens no transaction; at-least-once needs none.
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
-        context, task = current_task()
+        context = task_context()
         settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
-        rows = self._columns.rows(iterator)
-        if self._plan is None:
-            return SinkMessage(at_least_once.write_task(settings, rows))
-        return task_message(session.write_task(settings, self._plan, task, rows), context)
+        return run_task(context, settings, self._plan, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide the batch and commit its transactions.

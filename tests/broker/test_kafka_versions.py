@@ -97,7 +97,7 @@ def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKa
 def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
     rows = iter([rows_of(topic, 0), rows_of(topic, 1)])
-    assert at_least_once.write_task(write_settings(other_kafka, topic), rows).rows == 2 * ROWS
+    assert at_least_once.write_rows(write_settings(other_kafka, topic), rows).rows == 2 * ROWS
     assert_every_row_once(other_kafka, topic)
 
 

@@ -368,7 +368,7 @@ def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedK
 def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
     def write_as(user: str) -> None:
         topic = f"data-{user}"
-        at_least_once.write_task(settings_of(guarded, user), iter([rows_of(topic, 0), rows_of(topic, 1)]))
+        at_least_once.write_rows(settings_of(guarded, user), iter([rows_of(topic, 0), rows_of(topic, 1)]))
 
     write_as("topic-write")
     assert_every_row_once(guarded, "topic-write")

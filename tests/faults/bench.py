@@ -254,4 +254,4 @@ def write_tasks(settings: session.WriteSettings, plan: session.Plan) -> list[ses
 def write_at_least_once(settings: session.WriteSettings) -> None:
     """All rows in one task without a transaction."""
     rows = iter([numbered(settings.topic or "", 0, ROWS), numbered(settings.topic or "", ROWS, ROWS)])
-    at_least_once.write_task(settings, rows)
+    at_least_once.write_rows(settings, rows)

@@ -697,7 +697,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(Edit(take_over_module._finish_decisions, "if not decision.proven and not is_done:", "if True:"),),
+        edits=(Edit(restore.finish_decisions, "if not decision.proven and not is_done:", "if True:"),),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
@@ -710,7 +710,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             GOES_ON,
             STAYS_OPEN,
             Edit(
-                take_over_module._finish_decisions,
+                restore.finish_decisions,
                 "{prepared.identity.transactional_id for prepared in found.decision.transactions}",
                 "{prepared.identity for prepared in found.decision.transactions}",
             ),
@@ -779,7 +779,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="copies in an epoch whose EndTxn has no response",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
-        edits=(Edit(restore._require_free, "    if driver.is_spent:", "    if False:"),),
+        edits=(Edit(decide.require_free, "    if driver.is_spent:", "    if False:"),),
         setting=_small(
             "a decision in pieces", piece_bytes=400, faults=faults(timeout=1, float=1), recover_from_every=0, **ONE_ROW
         ),

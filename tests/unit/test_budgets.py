@@ -35,7 +35,7 @@ LINES = {
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,630 of
 # them, is to be 3,500.
-ALL_LINES = 28_495
+ALL_LINES = 28_475
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

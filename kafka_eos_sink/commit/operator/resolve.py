@@ -17,9 +17,9 @@ from typing import Literal
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
+from kafka_eos_sink.commit.decide import await_outcome
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.log_reading import (
-    await_outcome,
     read_to_barrier,
     read_to_end,
     require_own_log,

@@ -11,8 +11,7 @@ from kafka_eos_sink.cli import cluster_check
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.errors import AuthenticationError, ProtocolError
 from kafka_eos_sink.protocol.messages import ApiVersionsResponse
-from kafka_eos_sink.runtime.planning import transaction_timeout
-from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT
+from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, transaction_timeout
 
 LINE = "x\nexecutor db7, process 1: ok"
 

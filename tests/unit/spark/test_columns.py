@@ -177,7 +177,7 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
         ],
         names=["other", "key", "value", "topic", "partition", "headers", "timestamp"],
     ).slice(1)
-    (rows,) = columns.rows([batch])
+    (rows,) = columns.to_rows([batch])
     assert rows.num_rows == 3
     assert rows.topic.to_pylist() == ["t", "u", None]
     assert rows.topic.type == pa.string()
@@ -219,7 +219,7 @@ def test_headers_of_every_type_become_the_same(
     kind = nested(text)
     given = pairs if pa.types.is_map(kind) else [p and [{"key": k, "value": v} for k, v in p] for p in pairs]
     batch = pa.record_batch([pa.array(["v"] * 5), pa.array(given, kind)], names=["value", "headers"]).slice(1)
-    (rows,) = columns.rows([batch])
+    (rows,) = columns.to_rows([batch])
     assert rows.columns.headers is not None
     assert rows.columns.headers.to_pylist() == [
         [{"key": "k", "value": b"v"}, {"key": "ключ", "value": None}],
@@ -232,7 +232,7 @@ def test_headers_of_every_type_become_the_same(
 def test_the_option_topic_goes_before_the_column() -> None:
     columns = written_columns(schema("topic string; value string"), "orders")
     batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
-    (rows,) = columns.rows([batch])
+    (rows,) = columns.to_rows([batch])
     assert rows.topic == "orders"
     assert rows.partition is None
     assert rows.columns.key is None
@@ -244,4 +244,4 @@ def test_batches_without_rows_are_skipped() -> None:
     columns = written_columns(schema("value string"), "orders")
     empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
     full = pa.record_batch([pa.array(["v"])], names=["value"])
-    assert [rows.num_rows for rows in columns.rows(iter([empty, full, empty, full]))] == [1, 1]
+    assert [rows.num_rows for rows in columns.to_rows(iter([empty, full, empty, full]))] == [1, 1]

@@ -47,7 +47,7 @@ def test_write_outside_a_task_is_an_error() -> None:
 
 
 def test_write_of_a_writer_that_was_never_planned_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "current_task", lambda: (None, None))
+    monkeypatch.setattr(writer_module, "task_context", lambda: None)
     writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
     with pytest.raises(KafkaEosError, match=r"NOT_PLANNED\]"):
         writer.write(iter(()))
