@@ -156,16 +156,16 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
 
 
 def test_rows_that_come_after_the_delivery_timeout_are_written(
-    kafka: EmbeddedKafka, started: Any, client: NetworkClient
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     """Most batches wait behind the first one of their partition, and nobody sends them while Spark computes the next rows."""
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     producer = started(delivery_timeout_ms=1_500, linger_ms=0, batch_size=1_000, compression="none")
     producer.write(rows(topic, 0, 1_000))
     time.sleep(2)
     producer.write(rows(topic, 1_000, 1_000))
     commit(client, producer)
-    assert_exactly_once_in_order(kafka, topic, 2_000)
+    assert_exactly_once_in_order(any_kafka, topic, 2_000)
 
 
 def test_acknowledged_offsets_match_the_log(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
