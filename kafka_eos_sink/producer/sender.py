@@ -311,9 +311,10 @@ class Sender:
         batch.base_offset = base_offset
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
-        first, last, count = self.acknowledged.get(key, Acknowledged(-1, -1, 0))
-        if count == 0:
-            first = base_offset
+        first, last, count = self.acknowledged.get(key, Acknowledged(base_offset, -1, 0))
+        # The first batch went alone, so its records are no longer in the log.
+        if self._transactions.transactional and count and 0 <= base_offset <= first:
+            self.fail(produce_errors.records_lost_error(batch, base_offset))
         last = max(last, base_offset + batch.record_count - 1) if base_offset >= 0 else -1
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors and self.failure is None:

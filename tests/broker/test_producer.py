@@ -36,6 +36,7 @@ from kafka_testing import (
     READERS,
     assert_nothing_open,
     create_topic,
+    delete_topic,
     read_committed,
     read_uncommitted,
     unique_topic,
@@ -166,6 +167,19 @@ def test_rows_that_come_after_the_delivery_timeout_are_written(
     producer.write(rows(topic, 1_000, 1_000))
     commit(client, producer)
     assert_exactly_once_in_order(any_kafka, topic, 2_000)
+
+
+def test_a_topic_created_again_in_a_transaction_fails_its_attempt(any_kafka: EmbeddedKafka, started: Any) -> None:
+    """A leader without state of a producer accepts any sequence below transaction version 2."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started()
+    producer.write(rows(topic, 0, 10))
+    producer.flush()
+    delete_topic(any_kafka.bootstrap_servers, topic)
+    create_topic(any_kafka.bootstrap_servers, topic, partitions=1)
+    with pytest.raises(TransactionAbortedError):
+        write_all(producer, [rows(topic, 10, 10)])
+    producer.abort(producer._client.clock() + DEADLINE_MS)
 
 
 def test_acknowledged_offsets_match_the_log(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
