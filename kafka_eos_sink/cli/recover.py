@@ -87,8 +87,12 @@ def _show(write_id: str, done: Recovered) -> None:
     if done.ended or done.left_open:
         console.echo("")
         console.show(ended_table(done))
-    else:
+    elif not done.unlisted:
         console.echo("No transaction of it was open.")
+    if done.unlisted:
+        console.echo(
+            f"More transactions of it may be open ({done.unlisted}). Run recover again when all brokers respond."
+        )
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
@@ -167,4 +171,5 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     names = ("transactional_id", "producer_id", "producer_epoch")
     left_open = [console.fields(identity, *names) for identity in done.left_open]
     aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
-    return {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended, "left_open": left_open}
+    found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended, "left_open": left_open}
+    return found | {"unlisted": done.unlisted or None}

@@ -36,6 +36,8 @@ class EndTransaction:
 class TransactionsAdmin(Requests):
     """The half of `Admin` that is about transactions."""
 
+    unlisted = ""
+    """Why the last list of transactions lacks those of a broker; empty if it is complete."""
     _features_known_at: int | None = None
 
     def transaction_version(self, deadline_ms: int) -> int:
@@ -159,6 +161,7 @@ class TransactionsAdmin(Requests):
         Raises:
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
+        self.unlisted = ""
         retry = Retry(self.client, _LIST, deadline_ms)
         # The request for metadata may hang at the very broker that does not list.
         metadata_by = (self.client.clock() + deadline_ms) // 2 if partial else deadline_ms
@@ -174,6 +177,7 @@ class TransactionsAdmin(Requests):
             except BrokerUnavailableError as timeout:
                 if not partial:
                     raise
+                self.unlisted = timeout.message
                 warn_once(f"{timeout.message}; continued without the transactions that it coordinates", about=_LIST)
                 return tuple(found.values())
 

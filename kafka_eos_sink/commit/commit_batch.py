@@ -97,8 +97,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
-        what = str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
-        raise refusals.pending(decision, what) from failure
+        raise refusals.pending(decision, refusals.text_of(failure)) from failure
 
 
 def _finish(

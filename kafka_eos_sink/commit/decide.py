@@ -191,15 +191,18 @@ def decide(
             f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
             f"the commit log took too long; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
         )
-    ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+    try:
+        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+    except Exception as failure:  # for example a rejected login after a lost response
+        raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
     (ended,) = ends
     # Only the log proves the end: after a lost response, a newer driver fences the resend of an EndTxn that has committed.
     try:
         yield from _await_marker(found, ended.error, within_ms)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
-    except KafkaEosError as failure:
-        raise refusals.decision_unknown(decision, str(failure)) from failure
+    except Exception as failure:
+        raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
     if driver.transaction_version < 2:
         return DriverTransaction(driver, sequence, ended.has_lost_response)
     if ended.producer_id < 0:

@@ -11,6 +11,7 @@ from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
+    KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
@@ -205,6 +206,10 @@ def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedE
         f"{version_of(decision.version, decision.write_id)} could not be decided ({code} for {what}); nothing of it is visible, run "
         "it again",
     )
+
+
+def text_of(failure: Exception) -> str:
+    return str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
 
 
 def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:

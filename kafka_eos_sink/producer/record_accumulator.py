@@ -188,6 +188,18 @@ class RecordAccumulator:
         queue.done(batch)
         self._released(queue, batch)
 
+    def expired(self, closed_by: int) -> ProducerBatch | None:
+        """Return a batch that was closed by then and is neither acknowledged nor in flight, where its response may still arrive."""
+        # Only a partition's oldest batch expires.
+        found = (queue.oldest for queue in self.active.values())
+        return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
+
+    def excuse(self, away_ms: int, now: int) -> None:
+        """Omit from the age of all batches the time in which the producer was away and could not deliver them."""
+        for queue in self.active.values():
+            for batch in itertools.chain(queue.unacknowledged, queue.fresh):
+                batch.created_ms = min(now, batch.created_ms + away_ms)
+
     def split(self, batch: ProducerBatch) -> bool:
         """Split a batch that is too large for its topic; return False for a single record.
 

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
 """From this version on, Produce adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
+AWAY_MS: Final = 1_000
+"""Without a turn for longer, the producer was away: Spark was computing rows."""
 WAIT_MS: Final = 100
 """Longest turn of a waiting caller, which checks its deadline between turns."""
 IDLE_WAIT_MS: Final = 50
@@ -309,9 +311,10 @@ class Sender:
         batch.base_offset = base_offset
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
-        first, last, count = self.acknowledged.get(key, Acknowledged(-1, -1, 0))
-        if count == 0:
-            first = base_offset
+        first, last, count = self.acknowledged.get(key, Acknowledged(base_offset, -1, 0))
+        # The first batch went alone, so its records are no longer in the log.
+        if self._transactions.transactional and count and 0 <= base_offset <= first:
+            self.fail(produce_errors.records_lost_error(batch, base_offset))
         last = max(last, base_offset + batch.record_count - 1) if base_offset >= 0 else -1
         self.acknowledged[key] = Acknowledged(first, last, count + batch.record_count)
         if self._interceptors and self.failure is None:
@@ -391,16 +394,12 @@ class Sender:
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
             return
+        if now - self._next_expiry > AWAY_MS:
+            self._accumulator.excuse(now - self._next_expiry, now)
         self._next_expiry = now + EXPIRY_CHECK_MS
-        for queue in self._accumulator.active.values():
-            # Only a partition's oldest batch expires, and never in flight: its response may still arrive.
-            oldest = queue.oldest
-            if oldest is None or oldest.in_flight:
-                continue
-            age, limit = now - oldest.created_ms, self._config.delivery_timeout_ms
-            if age >= limit:
-                self._fail_undelivered(oldest, f"{age} ms (delivery.timeout.ms {limit})")
-                return
+        limit = self._config.delivery_timeout_ms
+        if (oldest := self._accumulator.expired(now - limit)) is not None:
+            self._fail_undelivered(oldest, f"{now - oldest.created_ms} ms (delivery.timeout.ms {limit})")
 
     def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
         self.tainted |= batch.in_doubt

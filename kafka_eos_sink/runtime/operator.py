@@ -94,6 +94,7 @@ class Recovered:
     ended          the transactions that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
     left_open      transactions left open, because an unproven decision names their ids
+    unlisted       why the list of open transactions lacks those of a broker; empty if it is complete
     """
 
     decisions: tuple[SettledDecision, ...]
@@ -101,11 +102,12 @@ class Recovered:
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
     left_open: tuple[ProducerIdentity, ...] = ()
+    unlisted: str = ""
 
     @property
     def all_ended(self) -> bool:
-        """Whether every transaction that was found open is known to have ended."""
-        return not self.left_open and all(each.is_over for each in self.ended)
+        """Whether every open transaction was found and is known to have ended."""
+        return not self.left_open and not self.unlisted and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +244,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         DecisionPendingError: A decision can be neither finished nor proven void.
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
-    with connected_to_log(settings) as (_, executor, version):
+    with connected_to_log(settings) as (admin, executor, version):
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
@@ -262,6 +264,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
             left_open=tuple(identity for identity in plan.left_open if _carrier(identity) not in over),
+            unlisted=admin.unlisted,
         )
 
 

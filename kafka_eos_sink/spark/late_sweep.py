@@ -49,6 +49,11 @@ def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, 
             del _superseded[plan.write_id]
 
     # A daemon: it must not keep the commit process alive. The next plan or the timeout then aborts the rest.
-    threading.Thread(target=run, name="kafka-eos sweep", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="kafka-eos sweep", daemon=True).start()
+    except RuntimeError as error:
+        # No more threads are allowed here. The batch is committed, so that must not fail it.
+        log.warning("kafka-eos: no sweep for open transactions of %r: %s", plan.write_id, error)
+        return
     if at_once:
         swept.wait(AT_ONCE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from kafka_testing import (
     READERS,
     assert_nothing_open,
     create_topic,
+    delete_topic,
     read_committed,
     read_uncommitted,
     unique_topic,
@@ -152,6 +154,32 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     for reader in READERS:
         assert_exactly_once_in_order(any_kafka, topic, 30_000, reader)
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+
+
+def test_rows_that_come_after_the_delivery_timeout_are_written(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    """Most batches wait behind the first one of their partition, and nobody sends them while Spark computes the next rows."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started(delivery_timeout_ms=1_500, linger_ms=0, batch_size=1_000, compression="none")
+    producer.write(rows(topic, 0, 1_000))
+    time.sleep(2)
+    producer.write(rows(topic, 1_000, 1_000))
+    commit(client, producer)
+    assert_exactly_once_in_order(any_kafka, topic, 2_000)
+
+
+def test_a_topic_created_again_in_a_transaction_fails_its_attempt(any_kafka: EmbeddedKafka, started: Any) -> None:
+    """A leader without state of a producer accepts any sequence below transaction version 2."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    producer = started()
+    producer.write(rows(topic, 0, 10))
+    producer.flush()
+    delete_topic(any_kafka.bootstrap_servers, topic)
+    create_topic(any_kafka.bootstrap_servers, topic, partitions=1)
+    with pytest.raises(TransactionAbortedError):
+        write_all(producer, [rows(topic, 10, 10)])
+    producer.abort(producer._client.clock() + DEADLINE_MS)
 
 
 def test_acknowledged_offsets_match_the_log(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from dead_writes import die_at
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import take_over
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.protocol import messages as m
@@ -23,7 +25,7 @@ from kafka_eos_sink.runtime import session
 from kafka_testing import open_transaction
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
-from .fault_proxy import AnswerAfter, Change, Rule
+from .fault_proxy import Answer, AnswerAfter, Change, Rule
 
 STATES = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence", "Dead", "HeldByTheMoon")
 """The last one no Kafka has today."""
@@ -177,4 +179,34 @@ def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Ben
     of_its_own_end = state in ("PrepareCommit", "PrepareAbort")
     assert (m.ListTransactionsRequest in {seen.api for seen in bench.proxy.requests}) == (not of_its_own_end)
     assert sorted(number for partition in bench.read(topic) for number in partition) == sorted(2 * list(range(20)))
+    bench.assert_nothing_open(topic)
+
+
+def test_recover_says_so_if_a_broker_lists_no_transactions(
+    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = bench_of(2)
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    write_whole(settings)
+    later = replace(settings, version=settings.version + 1)
+    write_tasks(later, session.plan(later))
+    recover = [
+        "recover",
+        "--yes",
+        "--bootstrap-servers",
+        bench.proxy.bootstrap_servers,
+        "--write-id",
+        settings.write_id,
+    ]
+    monkeypatch.setattr(take_over, "LIST_WITHIN_MS", 300)
+    loading = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    bench.proxy.inject(Rule(m.ListTransactionsRequest, loading, count=None))
+    assert main(recover) == 1
+    said = capsys.readouterr().out
+    assert "More transactions of it may be open (ListTransactions did not succeed" in said
+    assert "No transaction of it was open" not in said
+    bench.proxy.inject()
+    assert main(recover) == 0
+    assert "More transactions" not in capsys.readouterr().out
     bench.assert_nothing_open(topic)

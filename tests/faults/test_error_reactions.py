@@ -26,7 +26,7 @@ from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secr
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import task
 from kafka_eos_sink.commit.steps import CommitGroupOffsets
-from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
+from kafka_eos_sink.errors import AuthenticationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
@@ -34,10 +34,11 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.reactions import reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
+from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
 from kafka_testing import unique_topic
 
-from .bench import Bench, numbered, write_at_least_once, write_whole
+from .bench import Bench, numbered, write_at_least_once, write_tasks, write_whole
 from .design_table import ASKS, BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, Asks, codes_of
 from .error_responses import metadata_with_code, refused_records
 from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseRequest, LoseResponse, Reply, Rule, Seen
@@ -920,6 +921,34 @@ def test_rejected_principal_is_not_retried(
     assert password not in str(raised.value)
     asked = [m.ApiVersionsRequest, m.SaslHandshakeRequest, m.SaslAuthenticateRequest]
     assert [seen.api for seen in bench.proxy.requests] == asked[: asked.index(api) + 1]
+
+
+def test_login_rejected_at_the_decisions_end_says_that_it_may_be_decided(bench_of: Callable[[int], Bench]) -> None:
+    """The broker has decided, its response is lost, and the next connection is not let in."""
+    bench = bench_of(2)
+    credentials = PasswordCredentials(username="alice", password=Secret("expires now"))
+    security = SecurityConfig(protocol="SASL_PLAINTEXT", sasl=SaslConfig(mechanism="PLAIN", credentials=credentials))
+    topic = bench.topic()
+    settings = bench.write_settings(topic, client={"security": security})
+
+    def login(_: Any) -> m.SaslAuthenticateResponse:
+        is_decided = any(seen.api is m.EndTxnRequest for seen in bench.proxy.requests)
+        code = ErrorCode.SASL_AUTHENTICATION_FAILED if is_decided else ErrorCode.NONE
+        return m.SaslAuthenticateResponse(error_code=code, error_message=None, auth_bytes=b"")
+
+    taken = Reply(lambda request: m.SaslHandshakeResponse(error_code=0, mechanisms=(request.mechanism,)))
+    bench.proxy.inject(
+        Rule(m.SaslHandshakeRequest, taken, count=None),
+        Rule(m.SaslAuthenticateRequest, Reply(login), count=None),
+        Rule(m.EndTxnRequest, LoseResponse()),
+    )
+    plan = session.plan(settings)
+    messages = write_tasks(settings, plan)
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*SASL_AUTHENTICATION_FAILED"):
+        session.commit(settings, plan, messages)
+    session.plan(replace(settings, client=bench.client_config()))
+    bench.assert_exactly_once(topic)
+    bench.assert_nothing_open(topic)
 
 
 def test_unchecked_topic_is_logged_as_warning(

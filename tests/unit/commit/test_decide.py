@@ -22,6 +22,7 @@ from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
+    AuthenticationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     DecisionPendingError,
@@ -61,6 +62,18 @@ def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*Do not write them again"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
+
+
+@pytest.mark.parametrize("failure", [AuthenticationError("SASL_AUTHENTICATION_FAILED", "expired"), MemoryError("full")])
+@pytest.mark.parametrize("step", ["EndTransactions", "ReadLog"])
+def test_any_error_at_decisions_end_raises_decision_unknown(step: str, failure: Exception) -> None:
+    """A broker may reject the login of a new connection after the response to EndTxn was lost."""
+
+    def fail(_: Any) -> Any:
+        raise failure
+
+    with pytest.raises(DecisionPendingError, match=rf"DECISION_UNKNOWN\].*{failure.args[0]}"):
+        World(**{step: fail}).run(commit(REQUEST, [MESSAGE]))
 
 
 def test_decision_in_a_log_without_its_parts_is_not_committed() -> None:

@@ -100,7 +100,7 @@ def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer
     for expected in before:
         assert len(b.client.sent) == 1
         assert b.client.bytes_of() == expected
-        b.client.answer(answer())
+        b.client.answer(answer(base_offset=b.client.sequences_of()[0][1]))
         b.turn(ms=1_000)
     assert b.accumulator.idle
     assert b.sender.failure is None
@@ -277,7 +277,7 @@ def test_too_large_batch_is_split_and_keeps_its_sequences(bench: Any, answer: An
         b.turn(ms=1_000)
         assert len(b.client.sent) == 1
         seen.append(b.client.sequences_of()[0])
-        b.client.answer(answer())
+        b.client.answer(answer(base_offset=seen[-1][1]))
     b.turn()
     assert seen == [(3, 1, 4), (3, 5, 5), (3, 10, 3)]
     assert b.sender.failure is None
@@ -312,7 +312,7 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     b.turn(ms=1_000)
     assert [rejected.rows.row_numbers.tolist() for rejected in b.sender.rejected] == [[5]]
     assert b.client.sequences_of() == {0: (3, 1, 3)}
-    b.client.answer(answer())
+    b.client.answer(answer(base_offset=1))
     b.turn()
     assert b.sender.failure is None
     assert b.accumulator.used_bytes == 0
@@ -351,7 +351,7 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     for _ in range(2):
         b.turn(ms=1_000)
         seen.append(b.client.sequences_of()[0])
-        b.client.answer(answer())
+        b.client.answer(answer(base_offset=seen[-1][1]))
     b.turn()
     assert seen == [(3, 1, 3), (3, 4, 3)]
     (rejected,) = b.sender.rejected
@@ -386,7 +386,8 @@ def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answe
     b.client.lose()
     b.sender.run_once(0)
     b.client.unready.add(1)
-    b.turn(ms=2_000)
+    for _ in range(10):
+        b.turn(ms=150)
     assert isinstance(b.sender.failure, BrokerUnavailableError)
     assert b.sender.failure.code == "DELIVERY_TIMEOUT"
     assert "gone" in str(b.sender.failure)
@@ -402,6 +403,19 @@ def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
     b.client.answer(answer())
     b.turn()
     assert b.accumulator.idle
+
+
+def test_later_records_at_the_first_offset_prove_that_the_first_are_lost(bench: Any, answer: Any) -> None:
+    """The topic was created again, or its new leader has never had them."""
+    b = bench()
+    b.batch(), b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(base_offset=50))
+    b.turn()
+    b.client.answer(answer(base_offset=50))
+    b.turn()
+    assert isinstance(b.sender.failure, TransactionAbortedError)
+    assert "has lost records of this transaction" in str(b.sender.failure)
 
 
 def test_below_version_two_partition_is_added_before_produce(bench: Any, answer: Any) -> None:
@@ -553,3 +567,16 @@ def test_unreachable_coordinator_is_looked_up_again(bench: Any) -> None:
     b.turn()
     b.turn()
     assert isinstance(b.client.sent[0].request, FindCoordinatorRequest)
+
+
+def test_time_in_which_no_row_came_expires_no_batch(bench: Any, answer: Any) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch(), b.batch(first=10)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.client.now += 5_000  # nobody reads the response meanwhile: Spark computes the next rows
+    b.turn()
+    assert b.sender.failure is None
+    b.client.answer(answer(base_offset=10))
+    b.turn()
+    assert b.accumulator.idle

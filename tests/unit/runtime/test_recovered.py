@@ -157,7 +157,7 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
 
     @contextmanager
     def connected(_: OperatorSettings) -> Iterator[Any]:
-        yield None, executor, 2
+        yield SimpleNamespace(unlisted=""), executor, 2
 
     monkeypatch.setattr(operator, "connected_to_log", connected)
     settings = OperatorSettings(
