@@ -229,7 +229,7 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
         transactions=tuple(
-            copied.get(entry.partition) or replace(entry, proven=settled.proven)
+            copied.get(entry.partition) or replace(entry, proven=entry.proven or settled.proven)
             for entry in (decision.transactions if copies else ())
         ),
     )

@@ -22,9 +22,9 @@ from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gat
 from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
-from kafka_eos_sink.commit.steps import POLL_MS, InitProducerId, Procedure
+from kafka_eos_sink.commit.steps import POLL_MS, Copied, CopyRecords, Gone, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
@@ -37,6 +37,34 @@ from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_re
 
 LEADER_MS = 10_000
 """How long repair waits for a leader before it continues without it."""
+
+
+class _OperatorExecutor(Executor):
+    """Performs the steps with the rights of an operator, who may read topics that the write id's principal may not."""
+
+    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
+        super().__init__(admin, where, config)
+        self._copy = self._performers[CopyRecords]
+        self._performers[CopyRecords] = self._copy_own
+
+    def _copy_own(self, step: CopyRecords) -> tuple[Copied | Gone, ...]:
+        """Copy records, unless a decision names a producer that is not the write's own.
+
+        Whoever may Write the commit log can forge such a decision, and would see rows that another program has aborted.
+        """
+        sources = {copy.source.transactional_id: copy.source for copy in step.copies}
+        held = self.admin.describe_transactions(sources, self._deadline)
+        for transactional_id, source in sources.items():
+            state = held[transactional_id]
+            if state is None or state.producer_id != source.producer_id:
+                raise DecisionPendingError(
+                    "DECIDED_NOT_FINISHED",
+                    f"the coordinator of {transactional_id} does not know producer id {source.producer_id}, whose aborted rows the "
+                    "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was "
+                    "copied. Run the write again under its own user, which copies them",
+                )
+        copied: tuple[Copied | Gone, ...] = self._copy(step)
+        return copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +227,9 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        executor = Executor(admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
+        executor = _OperatorExecutor(
+            admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms)
+        )
         yield admin, executor, admin.transaction_version(deadline)
 
 

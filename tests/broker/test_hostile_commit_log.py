@@ -84,12 +84,12 @@ class HostileProducer:
         step = AppendInTransaction(own, 0, records)
         assert self.executor._performers[AppendInTransaction](step).error == ErrorCode.NONE
 
-    def end(self, own: ProducerIdentity) -> None:
+    def end(self, own: ProducerIdentity, committed: bool = True) -> None:
         ended = EndTransaction(
             transactional_id=own.transactional_id,
             producer_id=own.producer_id,
             producer_epoch=own.producer_epoch,
-            committed=True,
+            committed=committed,
             version=end_txn_version(own),
         )
         (result,) = self.admin.end_transactions([ended], self.deadline)
@@ -231,6 +231,35 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
     assert len(read_committed(servers, topic)) == 4 * ROWS
     assert_nothing_open(servers, [topic], of=given.write_id)
     assert warnings(caplog, "that its driver did not write")
+
+
+def test_recover_copies_no_aborted_rows_of_another_program(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator with all rights recovers a write id under which somebody forged a decision of another program's transaction."""
+    servers, log = any_kafka.bootstrap_servers, unique_topic("log")
+    where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
+    topic, foreign_topic = create_topic(servers), create_topic(servers, partitions=1)
+    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    write_all(given)
+    with NetworkClient(given.client) as client:
+        hostile = HostileProducer(given, client)
+        foreign, forger = hostile.identity(unique_topic("payments-service")), hostile.identity(unique_topic("forger"))
+        hostile.executor = Executor(hostile.admin, (foreign_topic, 0), ProducerConfig())
+        hostile.where = (foreign_topic, 0)
+        hostile.write(foreign, LogRecord(b"key", b"value"))
+        hostile.end(foreign, committed=False)
+        hostile.executor = Executor(hostile.admin, given.commit_log, ProducerConfig())
+        driver = replace(forger, transactional_id=f"{given.write_id}.driver")
+        named = replace(foreign, transactional_id=f"{given.write_id}.0.7")
+        hostile.write(forger, *decision_records(decision_of(given, driver, named, foreign_topic)))
+        hostile.end(forger)
+    assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 1
+    error = capsys.readouterr().err
+    assert "DECIDED_NOT_FINISHED" in error
+    assert "the decision is forged" in error
+    assert read_committed(servers, foreign_topic) == []
+    assert_nothing_open(servers, [topic, foreign_topic], of=given.write_id)
 
 
 def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -423,7 +423,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._decision_of,
-                "copied.get(entry.partition) or replace(entry, proven=settled.proven)\n"
+                "copied.get(entry.partition) or replace(entry, proven=entry.proven or settled.proven)\n"
                 "            for entry in (decision.transactions if copies else ())",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
