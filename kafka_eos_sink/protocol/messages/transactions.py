@@ -48,7 +48,10 @@ class AddPartitionsToTxnResponse:
 
 @request(key=24, versions=range(3, 4))
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    """Add partitions before their first record (transaction versions 0 and 1)."""
+    """Add partitions before their first record (transaction versions 0 and 1).
+
+    Brokers use version 4 and later to verify partitions. Clients must not (KIP-890).
+    """
 
     @struct
     class Topic:
