@@ -51,7 +51,7 @@ class Batcher:
 
     def add(self, group: TopicRows) -> None:
         """Encode the rows of one topic into its partitions' open batches; close full batches."""
-        columns, numbers, sizes = group.rows.columns, group.row_numbers, group.sizes
+        columns, numbers, sizes = group.rows.columns, group.rows.row_numbers, group.sizes
         order, runs = sorted_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:
             numbers, sizes = numbers[order], sizes[order]

@@ -114,7 +114,8 @@ class ProducerBatch:
             headers=headers_array(headers) if any(headers) else None,
             timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
         )
-        return NumberedRows(columns=columns, row_numbers=self.row_numbers)
+        partition = pa.repeat(pa.scalar(self.partition, pa.int32()), len(records))
+        return NumberedRows(topic=self.topic, partition=partition, columns=columns, row_numbers=self.row_numbers)
 
     def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
         """Set producer id, epoch and sequence, and encode the header."""

@@ -14,7 +14,8 @@ from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
-from kafka_eos_sink.producer.record_accumulator import RecordAccumulator, RejectedRows
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
+from kafka_eos_sink.producer.rows import BadRows
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -58,7 +59,7 @@ class Sender:
         self.tainted = False
         """True if a leader may still append the records of an abandoned Produce request."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
-        self.rejected: list[RejectedRows] = []
+        self.rejected: list[BadRows] = []
         self._client = client
         self._config = config
         self._accumulator = accumulator
