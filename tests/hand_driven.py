@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
-from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.client.metadata import Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 
 

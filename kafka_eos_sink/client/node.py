@@ -17,10 +17,11 @@ from kafka_eos_sink.client.connection import (
     PendingRequest,
     RequestTimedOut,
 )
-from kafka_eos_sink.client.metadata import NEVER, Broker
+from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
 from kafka_eos_sink.client.transport import Address, Poller, Transport, canonical_names, resolve_host
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError, ProtocolError
+from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)

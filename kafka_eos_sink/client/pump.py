@@ -12,14 +12,14 @@ from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
 from kafka_eos_sink.client.connection import BrokerVersions, Completion, ConnectionState, PendingRequest
-from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
+from kafka_eos_sink.client.metadata import NEVER, Metadata, MetadataUpdater
 from kafka_eos_sink.client.node import Node, bootstrap_brokers
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.client.transport import Poller
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataResponse
+from kafka_eos_sink.protocol.messages import Broker, MetadataResponse
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
@@ -80,13 +80,9 @@ class Pump:
         self._updater.request_update()
 
     def learn_leader(
-        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
+        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Broker] = ()
     ) -> bool:
-        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one.
-
-        Args:
-            endpoints: The response's ``node_endpoints`` (node_id, host, port, rack).
-        """
+        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one."""
         return self._updater.learn_leader(topic, partition, leader, leader_epoch, endpoints)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
