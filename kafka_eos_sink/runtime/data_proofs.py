@@ -51,7 +51,7 @@ class _Search:
                 self.found = steps.Unseen.HELD
             self.wait_ms = TIERED_FETCH_WAIT_MS
         # The marker of an open transaction can land in a topic that was deleted and created again.
-        elif first.producer_id == self.owner and first.base_offset <= self.part.last_offset and not first.is_control:
+        elif first.producer_id == self.owner and first.base_offset <= self.part.last_offset and not first.control:
             self.found = tuple((each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ())
         else:
             self._continue_at(first.last_offset + 1)

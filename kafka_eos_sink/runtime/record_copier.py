@@ -97,7 +97,7 @@ class RecordCopier:
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
                 for header, block in fetched.batches:
-                    if header.is_control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
+                    if header.control and wanted.get(header.producer_id, header.base_offset) < header.base_offset:
                         # The cleaner can remove a marker and leave its batch, which shows no end.
                         if header.record_count:
                             found[*where, header.producer_id] = is_commit_marker(header, block)
@@ -147,7 +147,7 @@ class RecordCopier:
     ) -> None:
         for header, block in fetched.batches:
             one = wanted.get((header.producer_id, header.producer_epoch))
-            if one is None or header.is_control:
+            if one is None or header.control:
                 continue
             part, each = one
             inside = max(offset, part.first_offset) <= header.base_offset and header.last_offset <= part.last_offset
