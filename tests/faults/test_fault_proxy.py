@@ -256,7 +256,7 @@ def _example(api: Any) -> Any:
                     producer_id=1,
                     producer_epoch=1,
                     transaction_result=True,
-                    topics=(m.WriteTxnMarkersRequest.Marker.Topic(name="t", partition_indexes=(0, 1)),),
+                    topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),),
                     coordinator_epoch=1,
                 ),
             )
@@ -283,7 +283,7 @@ def _example(api: Any) -> Any:
             )
         ),
         m.DescribeProducersRequest: lambda: m.DescribeProducersRequest(
-            topics=(m.DescribeProducersRequest.Topic(name="t", partition_indexes=(0, 1)),)
+            topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),)
         ),
         m.DescribeTransactionsRequest: lambda: describe("a", "b"),
         m.ListTransactionsRequest: m.ListTransactionsRequest,
