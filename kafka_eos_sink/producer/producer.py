@@ -42,7 +42,7 @@ from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
-from kafka_eos_sink.protocol.record_batch import RecordsBlock
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 2 * 1024 * 1024
@@ -77,6 +77,7 @@ class Producer:
         self._client = client
         self._config = config
         self._version_is_known = transaction_version is not None
+        self._wall_clock = wall_clock
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
         self._accumulator = RecordAccumulator(
             batch_size=config.batch_size,
@@ -266,10 +267,7 @@ class Producer:
 
         After ``flush``, ``acknowledged`` has its offset.
         """
-        self._check_writable()
-        with self._all_or_failed():
-            self._client.want_topics([topic])
-            self._batcher.add_record(topic, partition, key, value)
+        self.append_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
 
     def append_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records to the given partition as one batch, without a wait."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import InvalidRowError, peer_text
-from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.protocol.record_columns import RecordColumns, concat_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +102,11 @@ def concat_rows(pieces: Sequence[Rows]) -> Rows:
         topic = name
     else:
         topic = pa.concat_arrays([topic_column(piece) for piece in pieces])
-    partition = None
-    if any(piece.partition is not None for piece in pieces):
-        partition = pa.concat_arrays(
-            [
-                pa.nulls(piece.num_rows, pa.int32()) if piece.partition is None else piece.partition.cast(pa.int32())
-                for piece in pieces
-            ]
-        )
-    columns = RecordColumns.concat([piece.columns for piece in pieces])
-    return Rows(topic=topic, partition=partition, columns=columns)
+    return Rows(
+        topic=topic,
+        partition=concat_columns([(piece.partition, piece.num_rows) for piece in pieces], pa.int32()),
+        columns=RecordColumns.concat([piece.columns for piece in pieces]),
+    )
 
 
 def topic_column(rows: Rows) -> pa.Array:

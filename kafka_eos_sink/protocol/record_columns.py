@@ -94,13 +94,7 @@ class RecordColumns:
             return parts[0]
 
         def joined(name: str, kind: pa.DataType) -> pa.Array | None:
-            columns = [getattr(part, name) for part in parts]
-            if all(column is None for column in columns):
-                return None
-            return pa.concat_arrays(
-                pa.nulls(part.num_rows, kind) if column is None else column
-                for part, column in zip(parts, columns, strict=True)
-            )
+            return concat_columns([(getattr(part, name), part.num_rows) for part in parts], kind)
 
         binary.check_column_bytes("value", sum(binary.data_bytes(part.value) for part in parts))
         binary.check_column_bytes("key", sum(binary.data_bytes(part.key) for part in parts if part.key is not None))
@@ -117,6 +111,13 @@ class RecordColumns:
     def _map(self, change: Any) -> RecordColumns:
         value, key, headers, timestamp = (None if column is None else change(column) for column in self._columns())
         return RecordColumns(value=value, key=key, headers=headers, timestamp=timestamp)
+
+
+def concat_columns(parts: Sequence[tuple[pa.Array | None, int]], kind: pa.DataType) -> pa.Array | None:
+    """Concatenate columns, each with its number of rows. A missing one becomes null, unless all are missing."""
+    if all(column is None for column, _ in parts):
+        return None
+    return pa.concat_arrays(pa.nulls(count, kind) if column is None else column for column, count in parts)
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
