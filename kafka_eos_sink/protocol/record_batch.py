@@ -177,8 +177,7 @@ def read_record_batches(
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or a batch with more than
             ``max_decompressed_bytes`` of records.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         is_read = producers is None or (header.producer_id, header.producer_epoch) in producers
         yield _read_batch(view, header, max_decompressed_bytes, with_records=is_read)
 
@@ -192,8 +191,7 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     Raises:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         records = view[BATCH_OVERHEAD:]
         block = RecordsBlock(
             records=records,
@@ -224,8 +222,7 @@ def read_each_batch(
     Raises:
         ProtocolError: As `read_record_batches`. A control batch always raises, because only brokers write one.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         found: RecordBatch | ProtocolError
         try:
             if len(view) - BATCH_OVERHEAD > max_bytes or header.record_count > max_records:
@@ -238,7 +235,8 @@ def read_each_batch(
         yield header, found
 
 
-def _batches(data: Buffer) -> Iterator[memoryview]:
+def _batches(data: Buffer) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield each complete batch with its header, checked by its CRC."""
     view = memoryview(data).cast("B")
     at = 0
     while len(view) - at > _MAGIC_AT:
@@ -253,8 +251,9 @@ def _batches(data: Buffer) -> Iterator[memoryview]:
         if length > len(view) - at - _LOG_OVERHEAD:
             # Brokers cut a Fetch response at its size limit, so the last batch may be incomplete.
             break
-        yield view[at : at + _LOG_OVERHEAD + length]
-        at += _LOG_OVERHEAD + length
+        batch = view[at : at + _LOG_OVERHEAD + length]
+        yield batch, _read_header(batch)
+        at += len(batch)
 
 
 def first_batch_of(data: Buffer) -> BatchHeader | None:
