@@ -16,6 +16,7 @@ from kafka_eos_sink.client.connection import (
     ConnectionState,
     PendingRequest,
     RequestTimedOut,
+    Versions,
 )
 from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
@@ -171,14 +172,10 @@ class Node:
 
     # moving bytes
 
-    def send(
-        self, request: Request[Any], now: int, timeout_ms: int, max_version: int | None, min_version: int | None
-    ) -> PendingRequest:
+    def send(self, request: Request[Any], now: int, timeout_ms: int, versions: Versions) -> PendingRequest:
         """Put a request in flight and write what the kernel accepts. The next poll reports a broken socket."""
         assert self.connection is not None
-        pending = self.connection.send(
-            request, now=now, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
-        )
+        pending = self.connection.send(request, now=now, timeout_ms=timeout_ms, versions=versions)
         self.last_active_at = now
         self._write()
         return pending

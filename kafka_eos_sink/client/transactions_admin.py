@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions
+from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
@@ -193,7 +193,7 @@ class TransactionsAdmin(Requests):
             if id_pattern is None or (self.client.ready(node_id) and self.client.api_version(node_id, api) >= 2):
                 filtered.add(node_id)
             pattern = id_pattern if node_id in filtered else None
-            requests.append((node_id, api(state_filters=tuple(states), transactional_id_pattern=pattern), None))
+            requests.append((node_id, api(state_filters=tuple(states), transactional_id_pattern=pattern), ANY_VERSION))
         is_complete = True
         results = self.client.call_all(requests, retry.deadline_ms)
         for (node_id, *_), result in zip(requests, results, strict=True):

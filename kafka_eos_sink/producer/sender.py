@@ -132,8 +132,7 @@ class Sender:
     # sending
 
     def _send(self, node: int, request: Request[Any]) -> PendingRequest:
-        lowest, highest = self._transactions.versions(type(request))
-        pending = self._client.send(node, request, max_version=highest, min_version=lowest)
+        pending = self._client.send(node, request, versions=self._transactions.versions(type(request)))
         self._sent.add(pending)
         return pending
 

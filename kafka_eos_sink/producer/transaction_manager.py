@@ -14,7 +14,7 @@ import logging
 from typing import Any, Final
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.client.connection import LostResponse
+from kafka_eos_sink.client.connection import LostResponse, Versions
 from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import INT32_MAX
@@ -249,8 +249,8 @@ class TransactionManager:
             committed=self.state is State.COMMITTING,
         )
 
-    def versions(self, request: type[Request[Any]]) -> tuple[int | None, int | None]:
-        """Return the lowest and the highest API version of a request, None for any."""
+    def versions(self, request: type[Request[Any]]) -> Versions:
+        """Return the bounds of a request's API version."""
         first = FIRST_OF_KIP_890.get(request)
         if first is None or not self.transactional:
             return None, first
