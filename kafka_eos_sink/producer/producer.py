@@ -152,7 +152,14 @@ class Producer:
         """
         self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
-        self._pump_while(lambda: self._transactions.state is State.INITIALIZING, deadline_ms, "InitProducerId")
+        while self._transactions.state is State.INITIALIZING:
+            left = deadline_ms - self._client.clock()
+            if left <= 0:
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE",
+                    f"InitProducerId did not succeed before its deadline; last error: {self._last_obstacle()}",
+                )
+            self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity
 
     def begin(self) -> None:
@@ -352,16 +359,6 @@ class Producer:
                 self._add_letters(reduced_letters(found.take(np.flatnonzero(is_letter))))
             if not is_letter.all():
                 self._dead_letter([found.take(np.flatnonzero(~is_letter))])
-
-    def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
-        while waiting():
-            left = deadline_ms - self._client.clock()
-            if left <= 0:
-                raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE",
-                    f"{what} did not succeed before its deadline; last error: {self._last_obstacle()}",
-                )
-            self._sender.pump(min(left, WAIT_MS))
 
     def _last_obstacle(self) -> str:
         """Describe the coordinator's last error, and any transaction that blocks this id."""
