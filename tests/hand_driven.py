@@ -6,8 +6,9 @@ from collections.abc import Container, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest
-from kafka_eos_sink.client.metadata import Broker, Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest, Versions
+from kafka_eos_sink.client.metadata import Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 
 
@@ -22,7 +23,7 @@ class HandDrivenClient:
         self.updates_asked = 0
         self.leaders_learned: list[tuple[str, int, int, int]] = []
         self.unready: set[int] = set()
-        self.versions: list[tuple[int | None, int | None]] = []
+        self.versions: list[Versions] = []
         self.lead({("t", partition): 1 for partition in range(4)})
 
     def lead(self, leaders: dict[tuple[str, int], int]) -> None:
@@ -75,14 +76,12 @@ class HandDrivenClient:
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
         pass
 
-    def send(
-        self, node_id: int, request: Any, *, max_version: int | None = None, min_version: int | None = None
-    ) -> PendingRequest:
-        self.versions.append((min_version, max_version))
+    def send(self, node_id: int, request: Any, *, versions: Versions) -> PendingRequest:
+        self.versions.append(versions)
         pending = PendingRequest(
             node_id=node_id,
             request=request,
-            version=max_version or 0,
+            version=versions[1] or 0,
             correlation_id=len(self.versions),
             sent_at=self.now,
             expires_at=self.now + 30_000,

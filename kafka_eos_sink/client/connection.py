@@ -63,6 +63,10 @@ API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_
 REAUTHENTICATE_AFTER = (0.85, 0.95)
 """Bounds of the random fraction of its lifetime after which a session is renewed, as in Java."""
 
+Versions = tuple[int | None, int | None]
+"""The lowest and the highest API version of a request, None for any."""
+ANY_VERSION: Versions = (None, None)
+
 Dialogue = Generator[Request[Any], Any, int | None]
 """The client's side of an authentication: yields requests, receives their responses, raises to reject the broker.
 
@@ -159,18 +163,12 @@ class BrokerVersions:
         lowest, highest = self.api_versions.get(request.API_KEY, (0, -1))
         return f"{lowest} to {highest}" if highest >= 0 else "none"
 
-    def negotiate(
-        self,
-        request: type[Request[Any]],
-        broker: str,
-        *,
-        max_version: int | None = None,
-        min_version: int | None = None,
-    ) -> int:
-        """Return the highest version that broker and client share, between ``min_version`` and ``max_version``.
+    def negotiate(self, request: type[Request[Any]], broker: str, versions: Versions = ANY_VERSION) -> int:
+        """Return the highest version that broker and client share.
 
         Args:
             broker: The broker's name for messages.
+            versions: Bounds of the result.
 
         Raises:
             MissingApiError: Broker and client have no version in common.
@@ -185,8 +183,8 @@ class BrokerVersions:
                 f"{broker} does not offer {api} in a version that this client speaks ({first} to {last}, offered: "
                 f"{self.offered(request)}); kafka-eos check shows all that are missing",
             )
-        first = first if min_version is None else max(first, min_version)
-        last = last if max_version is None else min(last, max_version)
+        first = first if versions[0] is None else max(first, versions[0])
+        last = last if versions[1] is None else min(last, versions[1])
         common = min(last, highest)
         if common < max(first, lowest):
             raise BrokerRefusedError(
@@ -232,18 +230,12 @@ class Connection:
         self._send(API_VERSIONS, ApiVersionsRequest.VERSIONS[-1], now, request_timeout_ms)
 
     def send(
-        self,
-        request: Request[Any],
-        *,
-        now: int,
-        timeout_ms: int,
-        max_version: int | None = None,
-        min_version: int | None = None,
+        self, request: Request[Any], *, now: int, timeout_ms: int, versions: Versions = ANY_VERSION
     ) -> PendingRequest:
         """Put a request in flight, in the highest common version; raises as ``BrokerVersions.negotiate``."""
         if self.state is not ConnectionState.READY:
             raise RuntimeError(f"{self._broker} is not ready for requests: {self.state.value}")
-        version = self.versions.negotiate(type(request), self._broker, max_version=max_version, min_version=min_version)
+        version = self.versions.negotiate(type(request), self._broker, versions)
         return self._send(request, version, now, timeout_ms)
 
     def receive_data(self, data: bytes | memoryview, now: int) -> None:

@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.errors import peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse
+from kafka_eos_sink.protocol.messages import Broker, MetadataRequest, MetadataResponse
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -20,21 +19,6 @@ NO_NODE = -1
 
 NEVER = 1 << 62
 """A wait in ms that never ends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """One broker's address; a bootstrap server has a negative id, as in Java."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-    def __str__(self) -> str:
-        name = f"broker {self.node_id}" if self.node_id >= 0 else "bootstrap server"
-        return f"{name} ({peer_text(self.host)}:{self.port})"
-
 
 TopicMetadata = MetadataResponse.Topic
 PartitionMetadata = TopicMetadata.Partition
@@ -95,7 +79,7 @@ class MetadataUpdater:
     def __init__(
         self, bootstrap: Iterable[Broker], *, backoff: ExponentialBackoff, max_age_ms: int, max_idle_ms: int
     ) -> None:
-        self.snapshot = Metadata(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}))
+        self.snapshot = Metadata(brokers=_by_id(bootstrap))
         self.in_progress = False
         self.completed = 0
         """Number of the newest request whose response the updater installed."""
@@ -227,7 +211,7 @@ class MetadataUpdater:
         self._install(
             cluster_id=response.cluster_id,
             controller=response.controller_id,
-            brokers=MappingProxyType({broker.node_id: _broker(broker) for broker in response.brokers}),
+            brokers=_by_id(response.brokers),
             topics=MappingProxyType(topics),
         )
         # `wait_for_metadata` compares this number: an older response may not contain what the caller has observed.
@@ -240,13 +224,13 @@ class MetadataUpdater:
         self._attempts = self._attempts + 1 if self._incomplete else 0
 
     def learn_leader(
-        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
+        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Broker] = ()
     ) -> bool:
         """Install the leader of a Produce or Fetch response (KIP-951) if its epoch is newer than the known one."""
         known = self.snapshot.partition(topic, partition)
         if known is None or leader < 0 or leader_epoch <= known.leader_epoch:
             return False
-        brokers = {**self.snapshot.brokers, **{endpoint.node_id: _broker(endpoint) for endpoint in endpoints}}
+        brokers = _by_id([*self.snapshot.brokers.values(), *endpoints])
         if leader not in brokers:
             # Without an address the client could not connect. The next Metadata response names leader and address.
             return False
@@ -255,18 +239,18 @@ class MetadataUpdater:
         known_topic = self.snapshot.topics[topic]
         partitions = tuple(moved if each is known else each for each in known_topic.partitions)
         topics = {**self.snapshot.topics, topic: replace(known_topic, partitions=partitions)}
-        self._install(brokers=MappingProxyType(brokers), topics=MappingProxyType(topics))
+        self._install(brokers=brokers, topics=MappingProxyType(topics))
         return True
 
     def learn_broker(self, broker: Broker) -> None:
         """Install one broker's address, such as that of a coordinator."""
         known = self.snapshot.brokers.get(broker.node_id)
         if known is None or (known.host, known.port) != (broker.host, broker.port):
-            self._install(brokers=MappingProxyType({**self.snapshot.brokers, broker.node_id: broker}))
+            self._install(brokers=_by_id([*self.snapshot.brokers.values(), broker]))
 
     def rebootstrap(self, bootstrap: Iterable[Broker], now: int) -> None:
         """Start again from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
-        self._install(brokers=MappingProxyType({broker.node_id: broker for broker in bootstrap}), controller=NO_NODE)
+        self._install(brokers=_by_id(bootstrap), controller=NO_NODE)
         self.in_progress = False
         self._update_requested = True
         self._attempts = 0
@@ -289,9 +273,8 @@ def _is_incomplete(topic: TopicMetadata) -> bool:
     return any(ErrorCode.of(code).retriable for code in codes)
 
 
-def _broker(found: Any) -> Broker:
-    """Return the broker of a response's entry (node_id, host, port, rack)."""
-    return Broker(node_id=found.node_id, host=found.host, port=found.port, rack=found.rack)
+def _by_id(brokers: Iterable[Broker]) -> Mapping[int, Broker]:
+    return MappingProxyType({broker.node_id: broker for broker in brokers})
 
 
 def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> TopicMetadata:

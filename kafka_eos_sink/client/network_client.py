@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from kafka_eos_sink.client.connection import ConnectionState, PendingRequest
+from kafka_eos_sink.client.connection import ConnectionState, PendingRequest, Versions
 from kafka_eos_sink.client.pump import Pump
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.schema import Request
@@ -16,8 +16,8 @@ R = TypeVar("R")
 PIPELINE_DEPTH = 64
 """Requests in flight per node: enough to hide the round trip, few enough that the broker sends the last response in time."""
 
-NodeRequest = tuple[int, Request[Any], int | None]
-"""Node id, request, and the highest version to use."""
+NodeRequest = tuple[int, Request[Any], Versions]
+"""Node id, request, and its versions: equal bounds for resends that must be identical."""
 
 
 class NetworkClient(Pump):
@@ -39,26 +39,21 @@ class NetworkClient(Pump):
             LostResponse: The broker may or may not have processed the request.
             BrokerRefusedError: No common version.
         """
-        (result,) = self.call_all([(node_id, request, max_version)], deadline_ms)
+        (result,) = self.call_all([(node_id, request, (None, max_version))], deadline_ms)
         if isinstance(result, KafkaEosError):
             raise result
         response: R = result
         return response
 
-    def call_all(
-        self, requests: Sequence[NodeRequest], deadline_ms: int, *, exact_versions: bool = False
-    ) -> list[Any | KafkaEosError]:
+    def call_all(self, requests: Sequence[NodeRequest], deadline_ms: int) -> list[Any | KafkaEosError]:
         """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
 
         A node that fails at all its addresses fails its requests at once, because the caller may know another node.
 
-        Args:
-            exact_versions: The max version is also the min version, for resends that must be identical.
-
         Returns:
             The responses in the order of the requests. An error of `call` takes the place of its response.
         """
-        return _PipelinedCalls(self, requests, deadline_ms, exact_versions).run()
+        return _PipelinedCalls(self, requests, deadline_ms).run()
 
     def any_node(self, deadline_ms: int) -> int:
         """Return a node that is ready.
@@ -107,16 +102,13 @@ class NetworkClient(Pump):
 class _PipelinedCalls:
     """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
 
-    def __init__(
-        self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int, exact_versions: bool
-    ) -> None:
+    def __init__(self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int) -> None:
         self._client = client
         self._requests = requests
         self._deadline_ms = deadline_ms
-        self._exact_versions = exact_versions
         self._results: list[Any | KafkaEosError] = [None] * len(requests)
         self._queues: dict[int, deque[int]] = {}
-        for position, (node_id, _request, _max_version) in enumerate(requests):
+        for position, (node_id, _request, _versions) in enumerate(requests):
             self._queues.setdefault(node_id, deque()).append(position)
         self._in_flight: dict[PendingRequest, int] = {}
         # Count only failures from now on. The cause of an older failure may have disappeared.
@@ -145,13 +137,10 @@ class _PipelinedCalls:
             queue and client.in_flight(node_id) < PIPELINE_DEPTH and now < self._deadline_ms and client.ready(node_id)
         ):
             position = queue.popleft()
-            _node_id, request, max_version = self._requests[position]
+            _node_id, request, versions = self._requests[position]
             timeout_ms = min(client.config.request_timeout_ms, self._deadline_ms - now)
-            min_version = max_version if self._exact_versions else None
             try:
-                pending = client.send(
-                    node_id, request, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
-                )
+                pending = client.send(node_id, request, timeout_ms=timeout_ms, versions=versions)
             except KafkaEosError as error:
                 self._results[position] = error
             else:

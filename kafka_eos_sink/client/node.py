@@ -16,11 +16,13 @@ from kafka_eos_sink.client.connection import (
     ConnectionState,
     PendingRequest,
     RequestTimedOut,
+    Versions,
 )
-from kafka_eos_sink.client.metadata import NEVER, Broker
+from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
 from kafka_eos_sink.client.transport import Address, Poller, Transport, canonical_names, resolve_host
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError, ProtocolError
+from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
@@ -170,14 +172,10 @@ class Node:
 
     # moving bytes
 
-    def send(
-        self, request: Request[Any], now: int, timeout_ms: int, max_version: int | None, min_version: int | None
-    ) -> PendingRequest:
+    def send(self, request: Request[Any], now: int, timeout_ms: int, versions: Versions) -> PendingRequest:
         """Put a request in flight and write what the kernel accepts. The next poll reports a broken socket."""
         assert self.connection is not None
-        pending = self.connection.send(
-            request, now=now, timeout_ms=timeout_ms, max_version=max_version, min_version=min_version
-        )
+        pending = self.connection.send(request, now=now, timeout_ms=timeout_ms, versions=versions)
         self.last_active_at = now
         self._write()
         return pending

@@ -11,15 +11,22 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
-from kafka_eos_sink.client.connection import BrokerVersions, Completion, ConnectionState, PendingRequest
-from kafka_eos_sink.client.metadata import NEVER, Broker, Metadata, MetadataUpdater
+from kafka_eos_sink.client.connection import (
+    ANY_VERSION,
+    BrokerVersions,
+    Completion,
+    ConnectionState,
+    PendingRequest,
+    Versions,
+)
+from kafka_eos_sink.client.metadata import NEVER, Metadata, MetadataUpdater
 from kafka_eos_sink.client.node import Node, bootstrap_brokers
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.client.transport import Poller
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataResponse
+from kafka_eos_sink.protocol.messages import Broker, MetadataResponse
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
@@ -80,13 +87,9 @@ class Pump:
         self._updater.request_update()
 
     def learn_leader(
-        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Any] = ()
+        self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Broker] = ()
     ) -> bool:
-        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one.
-
-        Args:
-            endpoints: The response's ``node_endpoints`` (node_id, host, port, rack).
-        """
+        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one."""
         return self._updater.learn_leader(topic, partition, leader, leader_epoch, endpoints)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
@@ -149,24 +152,24 @@ class Pump:
         request: Request[Any],
         *,
         timeout_ms: int | None = None,
-        max_version: int | None = None,
-        min_version: int | None = None,
+        versions: Versions = ANY_VERSION,
     ) -> PendingRequest:
-        """Send to a ``ready`` node, in the highest common version between ``min_version`` and ``max_version``.
+        """Send to a ``ready`` node, in the highest common version.
 
         Args:
             timeout_ms: Replaces ``request.timeout.ms`` for this request.
+            versions: Bounds of the API version.
 
         Raises:
             BrokerRefusedError: MISSING_API or NO_COMMON_VERSION.
         """
         timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-        return self._connected(node_id).send(request, self.clock(), timeout, max_version, min_version)
+        return self._connected(node_id).send(request, self.clock(), timeout, versions)
 
-    def api_version(self, node_id: int, request: type[Request[Any]], max_version: int | None = None) -> int:
+    def api_version(self, node_id: int, request: type[Request[Any]], versions: Versions = ANY_VERSION) -> int:
         """Return the version that ``send`` would use for this request class; the node must be connected."""
         broker = str(self._connected(node_id).broker)
-        return self.versions(node_id).negotiate(request, broker, max_version=max_version)
+        return self.versions(node_id).negotiate(request, broker, versions)
 
     def _connected(self, node_id: int) -> Node:
         node = self._nodes.get(node_id)

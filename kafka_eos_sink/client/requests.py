@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
-from kafka_eos_sink.client.connection import api_name
+from kafka_eos_sink.client.connection import Versions, api_name
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
@@ -95,6 +95,12 @@ class Call(Generic[K, V]):
     max_version: int | None = None
     exact_version: Callable[[K], int] | None = None
     blocked_by: Callable[[K], str] | None = None
+
+    def versions(self, key: K) -> Versions:
+        """Return the bounds of the API version for a key's request."""
+        if self.exact_version is None:
+            return None, self.max_version
+        return self.exact_version(key), self.exact_version(key)
 
     def describe(self, keys: Sequence[K]) -> str:
         """Name request and keys, as in "FindCoordinator of group 'g' and 2 more"."""
@@ -250,12 +256,8 @@ class Requests:
             for node_id, keys in by_node.items()
             for at in range(0, len(keys), operation.keys_per_request)
         ]
-        exact = call.exact_version
-        requests = [
-            (node_id, call.request(keys, node_id), call.max_version if exact is None else exact(keys[0]))
-            for node_id, keys in batches
-        ]
-        responses = self.client.call_all(requests, operation.retry.deadline_ms, exact_versions=exact is not None)
+        requests = [(node_id, call.request(keys, node_id), call.versions(keys[0])) for node_id, keys in batches]
+        responses = self.client.call_all(requests, operation.retry.deadline_ms)
         for (node_id, keys), response in zip(batches, responses, strict=True):
             if isinstance(response, KafkaEosError):
                 self._on_error(operation, node_id, keys, response)

@@ -300,7 +300,7 @@ class TopicsAdmin(Requests):
             lambda of_node, _node: m.DescribeProducersRequest(
                 topics=_by_topic(
                     of_node,
-                    lambda name, indexes: m.DescribeProducersRequest.Topic(name=name, partition_indexes=tuple(indexes)),
+                    lambda name, indexes: m.TopicIndexes(name=name, partition_indexes=tuple(indexes)),
                 )
             ),
             _read_partitions(lambda each: each.active_producers),
@@ -318,7 +318,7 @@ class TopicsAdmin(Requests):
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             transaction_result=marker.committed,
-            topics=(m.WriteTxnMarkersRequest.Marker.Topic(name=marker.topic, partition_indexes=(marker.partition,)),),
+            topics=(m.TopicIndexes(name=marker.topic, partition_indexes=(marker.partition,)),),
             coordinator_epoch=marker.coordinator_epoch,
             transaction_version=marker.transaction_version,
         )

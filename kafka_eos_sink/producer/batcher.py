@@ -19,7 +19,7 @@ from kafka_eos_sink.producer.partitioner import load_partitioner, partitions_of,
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.row_checks import TopicRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
-from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
+from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import encode_sections
 
 PUMP_EVERY_BYTES: Final = 128 * 1024
@@ -51,7 +51,7 @@ class Batcher:
 
     def add(self, group: TopicRows) -> None:
         """Encode the rows of one topic into its partitions' open batches; close full batches."""
-        columns, numbers, sizes = group.rows.columns, group.row_numbers, group.sizes
+        columns, numbers, sizes = group.rows.columns, group.rows.row_numbers, group.sizes
         order, runs = sorted_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:
             numbers, sizes = numbers[order], sizes[order]
@@ -76,15 +76,10 @@ class Batcher:
             if queue.open is not None:
                 queue.open.keep_alone()
 
-    def add_record(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> None:
-        """Append one record to its partition, in its own uncompressed batch."""
-        # The caller wrote the open rows of this partition before the record, so they go first.
-        self.close(self._accumulator.queue(topic, partition))
-        self.add_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
-        self._pump()
-
     def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records to their partition as one batch; wait while buffer.memory is full."""
+        # The caller wrote the open rows of this partition before the block, so they go first.
+        self.close(self._accumulator.queue(topic, partition))
         self._await_memory(len(block.records))
         batch = ProducerBatch(
             topic=topic,

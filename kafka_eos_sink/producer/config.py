@@ -7,11 +7,12 @@ the ranges and defaults.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.protocol.compression import LEVELS, Codec
+from kafka_eos_sink.protocol.compression import Codec, check_level
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -100,39 +101,26 @@ class ProducerConfig:
     """Always -1 (all in-sync replicas), which idempotence requires."""
 
     def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        if problems := config_problems(values):
-            raise ConfigurationError("INVALID_CONFIG", "; ".join(problems))
+        if problems := "; ".join(self._problems()):
+            raise ConfigurationError("INVALID_CONFIG", problems)
 
-
-def config_problems(values: dict[str, Any]) -> tuple[str, ...]:
-    """Return one sentence per invalid value of ``ProducerConfig``.
-
-    Args:
-        values: Values by field name. The options reader checks some fields before it builds a config, so others may be missing.
-    """
-    found = [
-        f"{option} must be from {low} to {high}, not {values[name]}"
-        for name, (option, low, high) in RANGES.items()
-        if values.get(name) is not None and not low <= values[name] <= high
-    ]
-    if values.get("acks", -1) != -1:
-        found.append("acks must be all (-1): idempotence needs the acknowledgement of every in-sync replica")
-    name, level = values.get("compression", "none"), values.get("compression_level")
-    if name not in CODEC_NAMES:
-        found.append(f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {name!r}")
-    elif level is not None:
-        allowed = LEVELS.get(Codec[name.upper()])
-        if allowed is None:
-            found.append(f"compression.type {name} has no levels, but level {level} was given")
-        elif level not in allowed:
-            found.append(f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}")
-    partitioner = values.get("partitioner", "default")
-    if partitioner not in ("default", "round-robin") and OBJECT_NAME.fullmatch(partitioner) is None:
-        found.append(f"partitioner must be default, round-robin or package.module:callable, not {partitioner!r}")
-    found += [
-        f"interceptors must be package.module:Class, comma-separated, not {spec!r}"
-        for spec in values.get("interceptors", ())
-        if OBJECT_NAME.fullmatch(spec) is None
-    ]
-    return tuple(found)
+    def _problems(self) -> Iterator[str]:
+        """Yield one sentence per invalid value."""
+        for name, (option, low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                yield f"{option} must be from {low} to {high}, not {value}"
+        if self.acks != -1:
+            yield "acks must be all (-1): idempotence needs the acknowledgement of every in-sync replica"
+        if self.compression not in CODEC_NAMES:
+            yield f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {self.compression!r}"
+        else:
+            try:
+                check_level(Codec.of(self.compression), self.compression_level)
+            except ConfigurationError as error:
+                yield error.message
+        if self.partitioner not in ("default", "round-robin") and OBJECT_NAME.fullmatch(self.partitioner) is None:
+            yield f"partitioner must be default, round-robin or package.module:callable, not {self.partitioner!r}"
+        for spec in self.interceptors:
+            if OBJECT_NAME.fullmatch(spec) is None:
+                yield f"interceptors must be package.module:Class, comma-separated, not {spec!r}"

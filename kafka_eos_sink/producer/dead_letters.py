@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_eos_sink.errors import InvalidRowError, KafkaEosError
+from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.row_checks import BadRows, largest_record
-from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.producer.row_checks import largest_record
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows
 from kafka_eos_sink.protocol.record_columns import RecordColumns, header_bytes, headers_array
 
 ENOUGH_BYTES: Final = 16_384
@@ -53,12 +53,13 @@ def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> Iterator[Num
 
     Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
     """
+    assert config.dead_letter_topic is not None
     for group in bad:
-        for start in range(0, len(group.row_numbers), AT_ONCE):
-            numbers = group.row_numbers[start : start + AT_ONCE]
+        for start in range(0, group.rows.num_rows, AT_ONCE):
+            numbers = group.rows.row_numbers[start : start + AT_ONCE]
             # Python per row is fine here: these are only the rows that Kafka rejects.
             letters = [_letter(group, at, number, config) for at, number in enumerate(numbers.tolist(), start)]
-            yield _numbered(letters, ~numbers)
+            yield _numbered(config.dead_letter_topic, letters, ~numbers)
 
 
 def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Letter:
@@ -68,15 +69,12 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
     # Drop the row's headers with this prefix: a consumer could mistake them for the letter's own headers.
     of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
     of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
-    partition = group.partition
-    if partition is None and group.rows.partition is not None:
-        partition = group.rows.partition[at].as_py()
     reasons = _headers(
         {
             "error": group.code,
             "reason": group.reason,
             "topic": group.topic,
-            "partition": partition,
+            "partition": None if group.rows.partition is None else group.rows.partition[at].as_py(),
             "timestamp": None if columns.timestamp is None else columns.timestamp[at].as_py(),
             "row": number,
         }
@@ -86,27 +84,28 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
     return (key, value, of_row + reasons) if fits else _reduced(key, value, reasons)
 
 
-def reduced_letters(topic: str, rejected: NumberedRows, error: KafkaEosError) -> NumberedRows:
+def reduced_letters(rejected: BadRows) -> NumberedRows:
     """Build letters without the value and headers of the row, after their topic has rejected the whole ones.
 
     Raises:
         InvalidRowError: DEAD_LETTER_TOPIC if the topic has rejected a reduced letter.
     """
-    columns = rejected.columns
+    topic, columns = rejected.topic, rejected.rows.columns
+    assert topic is not None
     letters: list[Letter] = []
-    for at, number in enumerate(rejected.row_numbers.tolist()):
+    for at, number in enumerate(rejected.rows.row_numbers.tolist()):
         reasons = [header for header in header_bytes(columns.headers, at) if header[0].startswith(PREFIX)]
         if reasons[-1][0] == LETTER_REASON:
             raise InvalidRowError(
                 "DEAD_LETTER_TOPIC",
                 f"the dead letter topic {topic} rejected the letter of row {~number} of the task, even without value and headers: "
-                f"{error.message.rstrip('.')}. Give the topic cleanup.policy=delete, a max.message.bytes of at least {ENOUGH_BYTES} and "
+                f"{rejected.reason.rstrip('.')}. Give the topic cleanup.policy=delete, a max.message.bytes of at least {ENOUGH_BYTES} and "
                 "no message.timestamp.before.max.ms or message.timestamp.after.max.ms below an hour, or set another dead.letter.topic",
             )
         key = None if columns.key is None else columns.key[at].as_py()
         key, value, headers = _reduced(key, columns.value[at].as_py(), reasons)
-        letters.append((key, value, [*headers, (LETTER_REASON, _text(f"{error.code}: {error.message}"))]))
-    return _numbered(letters, rejected.row_numbers)
+        letters.append((key, value, [*headers, (LETTER_REASON, _text(f"{rejected.code}: {rejected.reason}"))]))
+    return _numbered(topic, letters, rejected.rows.row_numbers)
 
 
 def _reduced(key: bytes | None, value: bytes | None, reasons: Headers) -> Letter:
@@ -117,12 +116,12 @@ def _reduced(key: bytes | None, value: bytes | None, reasons: Headers) -> Letter
     return key if removed_key is None else None, None, reasons + sizes
 
 
-def _numbered(letters: Sequence[Letter], row_numbers: npt.NDArray[np.int64]) -> NumberedRows:
+def _numbered(topic: str, letters: Sequence[Letter], row_numbers: npt.NDArray[np.int64]) -> NumberedRows:
     keys, values, headers = zip(*letters, strict=True)
     columns = RecordColumns(
         value=pa.array(values, pa.binary()), key=pa.array(keys, pa.binary()), headers=headers_array(headers)
     )
-    return NumberedRows(columns=columns, row_numbers=row_numbers)
+    return NumberedRows(topic=topic, partition=None, columns=columns, row_numbers=row_numbers)
 
 
 def _headers(texts: Mapping[str, object]) -> Headers:

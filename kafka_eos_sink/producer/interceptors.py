@@ -40,9 +40,7 @@ class Interceptors:
     """The chain of configured interceptors, in order."""
 
     def __init__(self, specs: Sequence[str], options: Mapping[str, str]) -> None:
-        self._chain: list[tuple[str, Any]] = []
-        for spec in specs:
-            self._chain.append((spec, _create(spec, options)))
+        self._chain = [(spec, _create(spec, options)) for spec in specs]
         self._with_append_time = {spec for spec, interceptor in self._chain if _accepts_append_time(interceptor)}
 
     def __bool__(self) -> bool:

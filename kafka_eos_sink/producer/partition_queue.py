@@ -114,19 +114,8 @@ class ProducerBatch:
             headers=headers_array(headers) if any(headers) else None,
             timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
         )
-        return NumberedRows(columns=columns, row_numbers=self.row_numbers)
-
-    def sent_as(self, identity: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool) -> None:
-        """Set producer id, epoch and sequence, and encode the header."""
-        self.identity, self.base_sequence = identity, base_sequence
-        header, records = seal(
-            self.block,
-            producer_id=identity[0],
-            producer_epoch=identity[1],
-            base_sequence=base_sequence,
-            transactional=transactional,
-        )
-        self.sealed = bytes(header), memoryview(records)
+        partition = pa.repeat(pa.scalar(self.partition, pa.int32()), len(records))
+        return NumberedRows(topic=self.topic, partition=partition, columns=columns, row_numbers=self.row_numbers)
 
     def unsent(self) -> None:
         """Remove identity and sequence before the batch gets new ones."""
@@ -187,7 +176,15 @@ class PartitionQueue:
                 # A batch gets its sequence only here, because a sequence that is never sent would be a gap.
                 batch.base_sequence = self.next_sequence
                 self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
-            batch.sent_as(self.identity, batch.base_sequence, transactional=transactional)
+            batch.identity = self.identity
+            header, records = seal(
+                batch.block,
+                producer_id=batch.identity[0],
+                producer_epoch=batch.identity[1],
+                base_sequence=batch.base_sequence,
+                transactional=transactional,
+            )
+            batch.sealed = bytes(header), memoryview(records)
         batch.attempts += 1
         batch.in_flight = True
 

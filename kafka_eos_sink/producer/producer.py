@@ -33,8 +33,8 @@ from kafka_eos_sink.producer.dead_letters import dead_letters, reduced_letters
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
-from kafka_eos_sink.producer.row_checks import BadRows, TopicRows, checked_rows
-from kafka_eos_sink.producer.rows import NumberedRows, Rows, concat_rows
+from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
@@ -42,7 +42,7 @@ from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
-from kafka_eos_sink.protocol.record_batch import RecordsBlock
+from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 2 * 1024 * 1024
@@ -77,6 +77,7 @@ class Producer:
         self._client = client
         self._config = config
         self._version_is_known = transaction_version is not None
+        self._wall_clock = wall_clock
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
         self._accumulator = RecordAccumulator(
             batch_size=config.batch_size,
@@ -151,7 +152,14 @@ class Producer:
         """
         self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
-        self._pump_while(lambda: self._transactions.state is State.INITIALIZING, deadline_ms, "InitProducerId")
+        while self._transactions.state is State.INITIALIZING:
+            left = deadline_ms - self._client.clock()
+            if left <= 0:
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE",
+                    f"InitProducerId did not succeed before its deadline; last error: {self._last_obstacle()}",
+                )
+            self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity
 
     def begin(self) -> None:
@@ -266,10 +274,7 @@ class Producer:
 
         After ``flush``, ``acknowledged`` has its offset.
         """
-        self._check_writable()
-        with self._all_or_failed():
-            self._client.want_topics([topic])
-            self._batcher.add_record(topic, partition, key, value)
+        self.append_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
 
     def append_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records to the given partition as one batch, without a wait."""
@@ -322,9 +327,14 @@ class Producer:
         rows = concat_rows(self._slab)
         self._slab.clear()
         self._slab_bytes = 0
-        row_numbers = np.arange(self._rows_seen, self._rows_seen + rows.num_rows)
+        numbered = NumberedRows(
+            topic=rows.topic,
+            partition=rows.partition,
+            columns=rows.columns,
+            row_numbers=np.arange(self._rows_seen, self._rows_seen + rows.num_rows),
+        )
         self._rows_seen += rows.num_rows
-        good, bad = checked_rows(rows, row_numbers, self._topics, self._config)
+        good, bad = checked_rows(numbered, self._topics, self._config)
         for group in good:
             self._batcher.add(group)
         if bad:
@@ -336,35 +346,19 @@ class Producer:
             self._add_letters(letters)
 
     def _add_letters(self, letters: NumberedRows) -> None:
-        name = self._config.dead_letter_topic
-        assert name is not None
-        topic = self._topics.resolve([name])[name]
+        topic = self._topics.resolve([letters.topic])[letters.topic]
         if not isinstance(topic, TopicPartitions):
-            raise topic.error(name)
-        rows = Rows(topic=name, partition=None, columns=letters.columns)
-        sizes = record_sizes(letters.columns)
-        self._batcher.add(TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=letters.row_numbers))
+            raise topic.error(letters.topic)
+        self._batcher.add(TopicRows(topic=topic, rows=letters, sizes=record_sizes(letters.columns)))
 
     def _dead_letter_rejected(self) -> None:
         while self._sender.rejected:
-            topic, partition, found, error = self._sender.rejected.pop(0)
-            is_letter = found.row_numbers < 0
+            found = self._sender.rejected.pop(0)
+            is_letter = found.rows.row_numbers < 0
             if is_letter.any():
-                self._add_letters(reduced_letters(topic, found.take(np.flatnonzero(is_letter)), error))
+                self._add_letters(reduced_letters(found.take(np.flatnonzero(is_letter))))
             if not is_letter.all():
-                found = found.take(np.flatnonzero(~is_letter))
-                rows = Rows(topic=topic, partition=None, columns=found.columns)
-                self._dead_letter([BadRows(error.code, error.message, topic, rows, found.row_numbers, partition)])
-
-    def _pump_while(self, waiting: Callable[[], bool], deadline_ms: int, what: str) -> None:
-        while waiting():
-            left = deadline_ms - self._client.clock()
-            if left <= 0:
-                raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE",
-                    f"{what} did not succeed before its deadline; last error: {self._last_obstacle()}",
-                )
-            self._sender.pump(min(left, WAIT_MS))
+                self._dead_letter([found.take(np.flatnonzero(~is_letter))])
 
     def _last_obstacle(self) -> str:
         """Describe the coordinator's last error, and any transaction that blocks this id."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.partition_queue import OpenBatch, PartitionQueue, ProducerBatch
-from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows
 from kafka_eos_sink.protocol.compression import Codec, compress
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
@@ -24,15 +24,6 @@ class Cut(NamedTuple):
     queue: PartitionQueue
     section: Section
     begins: bool
-
-
-class RejectedRows(NamedTuple):
-    """Rows that a broker rejected, and the reason for their dead letters."""
-
-    topic: str
-    partition: int
-    rows: NumberedRows
-    error: KafkaEosError
 
 
 class RecordAccumulator:
@@ -212,16 +203,16 @@ class RecordAccumulator:
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
         self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
-        self._replace(batch, (rows.slice(0, half), rows.slice(half, batch.record_count)))
+        self._replace(batch, (rows.slice(0, half), rows.slice(half, batch.record_count - half)))
         return True
 
-    def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> RejectedRows:
+    def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> BadRows:
         """Replace a rejected batch by one without ``records``, or by nothing; return their rows."""
         rows = batch.rows()
         rejected = np.isin(np.arange(batch.record_count), records)
         kept = np.flatnonzero(~rejected)
         self._replace(batch, [rows.take(kept)] if len(kept) else [])
-        return RejectedRows(batch.topic, batch.partition, rows.take(np.flatnonzero(rejected)), error)
+        return BadRows(error.code, error.message, rows.take(np.flatnonzero(rejected)))
 
     def _replace(self, batch: ProducerBatch, pieces: Sequence[NumberedRows]) -> None:
         # The parts keep the time of closing, because they must not extend delivery.timeout.ms.

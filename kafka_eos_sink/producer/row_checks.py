@@ -6,16 +6,15 @@ Without a dead letter topic, the first such row fails the task. With one, the ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from kafka_eos_sink.errors import InvalidRowError, peer_text
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import TopicPartitions
-from kafka_eos_sink.producer.rows import Rows, topic_column
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows, topic_column
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
 from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
@@ -25,45 +24,17 @@ NAMES_AT_ONCE = 10_000
 """Topics of one look-up. The response takes up to 280 bytes for each missing one, and must fit into a frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """Rows that Kafka cannot store, all for the same reason."""
-
-    code: str
-    reason: str
-    topic: str | None
-    rows: Rows
-    row_numbers: npt.NDArray[np.int64]
-    partition: int | None = None
-    """The partitioner's choice, for a row that the broker rejected."""
-
-    def error(self) -> InvalidRowError:
-        """Build the error for the first row, without the row's content."""
-        partition = self.partition
-        if partition is None and self.rows.partition is not None:
-            partition = self.rows.partition[0].as_py()
-        where = "no topic" if self.topic is None else f"topic {peer_text(self.topic)}"
-        at = "" if partition is None else f", partition {partition}"
-        more = len(self.row_numbers) - 1
-        return InvalidRowError(
-            self.code,
-            f"row {self.row_numbers[0]} of the task ({where}{at}) {self.reason}"
-            f"{f'; {more} more rows have this error' if more else ''}. Correct the rows, or set dead.letter.topic",
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRows:
-    """Valid rows of one topic, with their encoded bytes and their numbers in the task."""
+    """Valid rows of one topic, with their encoded bytes."""
 
     topic: TopicPartitions
-    rows: Rows
+    rows: NumberedRows
     sizes: npt.NDArray[np.int64]
-    row_numbers: npt.NDArray[np.int64]
 
 
 def checked_rows(
-    rows: Rows, row_numbers: npt.NDArray[np.int64], topics: TopicDirectory, config: ProducerConfig
+    rows: NumberedRows, topics: TopicDirectory, config: ProducerConfig
 ) -> tuple[list[TopicRows], list[BadRows]]:
     """Group rows by topic, and separate the rows that Kafka cannot store.
 
@@ -72,24 +43,23 @@ def checked_rows(
     """
     good: list[TopicRows] = []
     bad: list[BadRows] = []
-    groups = list(_by_topic(rows, row_numbers))
-    names = [name for name, _, _ in groups if name is not None]
+    groups = list(_by_topic(rows))
+    names = [group.topic for group in groups if isinstance(group.topic, str)]
     resolved: dict[str, TopicPartitions | TopicProblem] = {}
     for at in range(0, len(names), NAMES_AT_ONCE):
         resolved |= topics.resolve(names[at : at + NAMES_AT_ONCE])
-    for name, group, numbers in groups:
-        if name is None:
-            bad.append(BadRows("NULL_TOPIC", "has no topic", None, group, numbers))
-            continue
-        topic = resolved[name]
-        if isinstance(topic, TopicProblem):
-            bad.append(BadRows(topic.code, f"cannot be written: the topic {topic.reason}", name, group, numbers))
+    for group in groups:
+        topic = resolved[group.topic] if isinstance(group.topic, str) else None
+        if topic is None:
+            bad.append(BadRows("NULL_TOPIC", "has no topic", group))
+        elif isinstance(topic, TopicProblem):
+            bad.append(BadRows(topic.code, f"cannot be written: the topic {topic.reason}", group))
         else:
-            kept = _check_topic(topic, group, numbers, topics, config, bad)
+            kept = _check_topic(topic, group, topics, config, bad)
             if kept is not None:
                 good.append(kept)
     if bad and config.dead_letter_topic is None:
-        raise min(bad, key=lambda rows: int(rows.row_numbers[0])).error()
+        raise min(bad, key=lambda each: int(each.rows.row_numbers[0])).error()
     return good, bad
 
 
@@ -98,12 +68,7 @@ def largest_record(config: ProducerConfig) -> int:
 
 
 def _check_topic(
-    topic: TopicPartitions,
-    rows: Rows,
-    numbers: npt.NDArray[np.int64],
-    topics: TopicDirectory,
-    config: ProducerConfig,
-    bad: list[BadRows],
+    topic: TopicPartitions, rows: NumberedRows, topics: TopicDirectory, config: ProducerConfig, bad: list[BadRows]
 ) -> TopicRows | None:
     sizes = record_sizes(rows.columns)
     unfit = np.zeros(len(sizes), np.bool_)
@@ -112,7 +77,7 @@ def _check_topic(
         # A row goes to the dead letter topic once, with the first reason.
         which = which & ~unfit
         if which.any():
-            bad.append(BadRows(code, reason, topic.topic, *_picked(rows, numbers, which)))
+            bad.append(BadRows(code, reason, rows.take(np.flatnonzero(which))))
             np.logical_or(unfit, which, out=unfit)
 
     limit = largest_record(config)
@@ -140,16 +105,15 @@ def _check_topic(
         reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
         refuse((given < 0) | (given >= topic.count), "NO_SUCH_PARTITION", reason)
     if not unfit.any():
-        return TopicRows(topic=topic, rows=rows, sizes=sizes, row_numbers=numbers)
+        return TopicRows(topic=topic, rows=rows, sizes=sizes)
     fit = np.flatnonzero(~unfit)
-    if not len(fit):
-        return None
-    return TopicRows(topic=topic, rows=rows.take(fit), sizes=sizes[fit], row_numbers=numbers[fit])
+    return TopicRows(topic=topic, rows=rows.take(fit), sizes=sizes[fit]) if len(fit) else None
 
 
-def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str | None, Rows, npt.NDArray[np.int64]]]:
+def _by_topic(rows: NumberedRows) -> Iterator[NumberedRows]:
+    """Group rows by topic; those without a topic keep their column of nulls."""
     if isinstance(rows.topic, str):
-        yield rows.topic, rows, numbers
+        yield rows
         return
     encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
     # No topic has a name that is not UTF-8, so it is rejected like other invalid names.
@@ -157,19 +121,5 @@ def _by_topic(rows: Rows, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[str 
     names = [None if name is None else name.decode(errors="replace") for name in octets]
     index = encoded.indices.to_numpy(zero_copy_only=False)
     for at, name in enumerate(names):
-        if len(names) == 1:
-            group, of_group = rows, numbers
-        else:
-            picked = np.flatnonzero(index == at)
-            group, of_group = rows.take(picked), numbers[picked]
-        if name is None:
-            yield None, group, of_group
-        else:
-            yield name, Rows(topic=name, partition=group.partition, columns=group.columns), of_group
-
-
-def _picked(
-    rows: Rows, numbers: npt.NDArray[np.int64], which: npt.NDArray[np.bool_]
-) -> tuple[Rows, npt.NDArray[np.int64]]:
-    at = np.flatnonzero(which)
-    return rows.take(at), numbers[at]
+        group = rows if len(names) == 1 else rows.take(np.flatnonzero(index == at))
+        yield group if name is None else replace(group, topic=name)

@@ -14,17 +14,17 @@ from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
 from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
-from kafka_eos_sink.producer.record_accumulator import RecordAccumulator, RejectedRows
+from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
+from kafka_eos_sink.producer.rows import BadRows
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_eos_sink.protocol.reactions import MAY_HAVE_BEEN_APPENDED, RESTARTS_SEQUENCES, Reaction, reaction
+from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
-PRODUCE_WITH_IMPLICIT_PARTITIONS: Final = 12
-"""From this version on, Produce adds its partitions to the transaction (KIP-890)."""
 EXPIRY_CHECK_MS: Final = 100
 AWAY_MS: Final = 1_000
 """Without a turn for longer, the producer was away: Spark was computing rows."""
@@ -61,7 +61,7 @@ class Sender:
         self.tainted = False
         """True if a leader may still append the records of an abandoned Produce request."""
         self.acknowledged: dict[TopicPartition, Acknowledged] = {}
-        self.rejected: list[RejectedRows] = []
+        self.rejected: list[BadRows] = []
         self._client = client
         self._config = config
         self._accumulator = accumulator
@@ -110,31 +110,33 @@ class Sender:
     # the coordinator
 
     def _coordinate(self, now: int) -> None:
-        needed = self._transactions.next_request(now)
-        if needed is None:
+        request = self._transactions.next_request(now)
+        if request is None:
             # No socket announces the end of a backoff, so the next poll must be short.
             self._waiting |= self._coordination is None and self._transactions.next_at > now
             return
-        to_any = needed.to == "any"
-        node = self._client.least_loaded_node() if to_any else self._transactions.coordinator
+        coordinator = self._transactions.coordinator
+        node = self._client.least_loaded_node() if coordinator is None else coordinator
         if node is None or not self._client.ready(node):
             self._waiting = True
             # The coordinator's node has left the cluster and will never be ready: find the new coordinator.
-            if node is not None and not to_any and node not in self._client.metadata.brokers:
+            if coordinator is not None and coordinator not in self._client.metadata.brokers:
                 self._transactions.unreachable()
             return
         try:
-            self._coordination = self._client.send(
-                node, needed.request, max_version=needed.max_version, min_version=needed.min_version
-            )
+            self._coordination = self._send(node, request)
         except KafkaEosError as error:
             self._transactions.fail(error, fatal=True)  # during an abort too: no response will arrive
             self.give_up(error)
             return
-        self._sent.add(self._coordination)
-        self._transactions.sent(needed)
+        self._transactions.sent(request)
 
     # sending
+
+    def _send(self, node: int, request: Request[Any]) -> PendingRequest:
+        pending = self._client.send(node, request, versions=self._transactions.versions(type(request)))
+        self._sent.add(pending)
+        return pending
 
     def _send_batches(self, now: int) -> bool:
         """Send one request to each ready leader; return True if the sender sent any."""
@@ -193,21 +195,13 @@ class Sender:
                 ProduceRequest.Topic(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
             ),
         )
-        lowest: int | None = None
-        highest = PRODUCE_WITH_IMPLICIT_PARTITIONS
-        # The leader derives the transaction's protocol from the version: from 12 on, it adds the partition itself.
-        if transactions.transactional and transactions.implicit_partitions:
-            lowest = PRODUCE_WITH_IMPLICIT_PARTITIONS
-        elif transactions.transactional:
-            highest -= 1
         try:
-            pending = self._client.send(leader, request, max_version=highest, min_version=lowest)
+            pending = self._send(leader, request)
         except KafkaEosError as error:
             for _, batch in batches:
                 batch.in_flight = False
             self.fail(error)
             return
-        self._sent.add(pending)
         self._produces[id(pending)] = pending, [batch for _, batch in batches]
 
     # responses

@@ -14,17 +14,10 @@ import logging
 from typing import Any, Final
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.client.connection import LostResponse
+from kafka_eos_sink.client.connection import LostResponse, Versions
 from kafka_eos_sink.client.requests import Outcome
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import INT32_MAX
-from kafka_eos_sink.producer.coordinator_requests import (
-    CoordinatorRequest,
-    add_partitions_to_txn,
-    end_txn,
-    find_coordinator,
-    init_producer_id,
-)
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -34,13 +27,19 @@ from kafka_eos_sink.protocol.messages import (
     EndTxnResponse,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    ProduceRequest,
 )
 from kafka_eos_sink.protocol.reactions import RETRIES, Reaction, reaction, refusal
+from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 NO_RESPONSE: Final = "no response"
+TRANSACTION: Final = 1
+"""The key type of FindCoordinator for a transactional id."""
+FIRST_OF_KIP_890: Final[dict[type[Request[Any]], int]] = {ProduceRequest: 12, EndTxnRequest: 5}
+"""From these versions on, Produce adds its partitions to the transaction, and EndTxn bumps the epoch and returns the new one."""
 FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS: Final = 20
 """Short as in Java: the last transaction's markers take only milliseconds."""
 _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
@@ -91,7 +90,7 @@ class TransactionManager:
         """True after CONCURRENT_TRANSACTIONS: the id's last transaction is still ending."""
         self._unsettled: set[TopicPartition] = set()
         """The part of ``in_doubt`` that stays in doubt if the coordinator rejects a retry."""
-        self._in_flight: CoordinatorRequest | None = None
+        self._in_flight: Request[Any] | None = None
         self._backoff = backoff
         self._failures = 0
 
@@ -209,30 +208,60 @@ class TransactionManager:
 
     # requests to the coordinator
 
-    def next_request(self, now: int) -> CoordinatorRequest | None:
-        """Return the request to send at clock ms ``now``, if any; at most one is in flight."""
+    def next_request(self, now: int) -> Request[Any] | None:
+        """Return the request to send at clock ms ``now``, if any; at most one is in flight.
+
+        It goes to the coordinator, and to any broker while ``coordinator`` is None.
+        """
         if self._in_flight is not None or now < self.next_at:
             return None
         idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
         if self.state in idle:
             return None
         if self.transactional_id is None:
-            return init_producer_id(None, INT32_MAX)
+            return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX)
         if self.state is State.IN_TRANSACTION and not self.pending:
             return None
         if self.coordinator is None:
-            return find_coordinator(self.transactional_id)
+            return FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=(self.transactional_id,))
         if self.state is State.INITIALIZING:
-            return init_producer_id(self.transactional_id, self.transaction_timeout_ms)
+            return InitProducerIdRequest(
+                transactional_id=self.transactional_id, transaction_timeout_ms=self.transaction_timeout_ms
+            )
         # Before EndTxn, an abort must settle whether partitions in doubt belong to the transaction.
         if self.pending:
-            return add_partitions_to_txn(self.transactional_id, self.identity, self.pending)
-        return end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING, self.implicit_partitions)
+            by_topic: dict[str, list[int]] = {}
+            for topic, partition in sorted(self.pending):
+                by_topic.setdefault(topic, []).append(partition)
+            return AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.producer_epoch,
+                v3_and_below_topics=tuple(
+                    AddPartitionsToTxnRequest.Topic(name=topic, partitions=tuple(indexes))
+                    for topic, indexes in by_topic.items()
+                ),
+            )
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=self.state is State.COMMITTING,
+        )
 
-    def sent(self, request: CoordinatorRequest) -> None:
+    def versions(self, request: type[Request[Any]]) -> Versions:
+        """Return the bounds of a request's API version."""
+        first = FIRST_OF_KIP_890.get(request)
+        if first is None or not self.transactional:
+            return None, first
+        # Leader and coordinator derive the transaction's protocol from the version. It never changes within a transaction:
+        # EndTxn v5 bumps the epoch, and the coordinator fences a retry in v4, which carries the old epoch (KIP-890).
+        return (first, first) if self.implicit_partitions else (None, first - 1)
+
+    def sent(self, request: Request[Any]) -> None:
         """Record that ``request`` is in flight."""
         self._in_flight = request
-        if isinstance(request.request, AddPartitionsToTxnRequest):
+        if isinstance(request, AddPartitionsToTxnRequest):
             self.in_doubt |= self.pending
 
     def unreachable(self) -> None:
@@ -359,7 +388,7 @@ class TransactionManager:
     def _take_in_flight(self) -> Any:
         if self._in_flight is None:
             raise BrokerRefusedError("PROTOCOL", "the coordinator sent a response without a request in flight")
-        request, self._in_flight = self._in_flight.request, None
+        request, self._in_flight = self._in_flight, None
         return request
 
     def _identify(self, producer_id: int, producer_epoch: int) -> None:

@@ -80,16 +80,13 @@ def check_level(codec: Codec, level: int | None) -> None:
     """Raise ``ConfigurationError`` if ``codec`` does not support ``level``."""
     if level is None:
         return
-    name = codec.name.lower()
-    levels = LEVELS.get(codec)
-    if levels is None:
-        raise ConfigurationError("COMPRESSION_LEVEL", f"{name} has no compression levels; remove level {level}")
-    if level not in levels:
-        raise ConfigurationError(
-            "COMPRESSION_LEVEL",
-            f"compression.{name}.level {level} is outside {levels.minimum} to {levels.maximum} "
-            f"(default {levels.default})",
-        )
+    name, allowed = codec.name.lower(), LEVELS.get(codec)
+    if allowed is None:
+        problem = f"compression.type {name} has no levels, but level {level} was given"
+        raise ConfigurationError("COMPRESSION_LEVEL", problem)
+    if level not in allowed:
+        problem = f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
+        raise ConfigurationError("COMPRESSION_LEVEL", problem)
 
 
 def compress(codec: Codec, level: int | None, data: Buffer) -> bytes | memoryview:

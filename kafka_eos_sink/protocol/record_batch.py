@@ -14,7 +14,7 @@ from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
 from kafka_eos_sink.protocol.crc import crc32c
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
-from kafka_eos_sink.protocol.record_reader import BatchHeader, Header, Record, RecordReader
+from kafka_eos_sink.protocol.record_reader import TRANSACTIONAL, BatchHeader, Header, Record, RecordReader
 from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
@@ -33,10 +33,6 @@ _LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21
 _MAX_BATCH_BYTES = 2**31 - 1
-
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +70,7 @@ def seal(
     if block.size_in_bytes - _LOG_OVERHEAD > _MAX_BATCH_BYTES:
         raise ValueError(f"a record batch of {block.size_in_bytes} bytes is larger than 2 GiB; split it")
     after_crc = _AFTER_CRC.pack(
-        block.compression | (_TRANSACTIONAL if transactional else 0),
+        block.compression | (TRANSACTIONAL if transactional else 0),
         block.record_count - 1,
         block.base_timestamp,
         block.max_timestamp,
@@ -131,7 +127,7 @@ def read_own_block(block: RecordsBlock) -> tuple[Record, ...]:
     data = decompress(block.compression, block.records, block.uncompressed_bytes)
     last, count = block.record_count - 1, block.record_count
     header = BatchHeader(0, 0, -1, _MAGIC, 0, 0, last, block.base_timestamp, block.max_timestamp, -1, -1, -1, count)
-    return RecordReader(data, "a batch of this producer", is_own=True).read(header, None, with_headers=True)
+    return RecordReader(data, "a batch of this producer", is_own=True).read(header, with_headers=True)
 
 
 def _append_bytes(out: bytearray, content: bytes | None) -> None:
@@ -155,26 +151,12 @@ class ControlRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordBatch:
+class RecordBatch(BatchHeader):
     """One batch of a log; compaction removes records, but keeps offsets and producer.
 
-    A batch has ``records`` or, if ``control`` is true, ``control_records``. ``base_sequence``, ``producer_id`` and
-    ``producer_epoch`` are -1 without idempotence. Timestamps are in ms. With ``log_append_time``, every record has the
-    broker's timestamp, ``max_timestamp``.
+    A batch has ``records`` or, if ``control`` is true, ``control_records``.
     """
 
-    base_offset: int
-    last_offset: int
-    partition_leader_epoch: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    transactional: bool
-    control: bool
-    compression: Codec
-    log_append_time: bool
-    base_timestamp: int
-    max_timestamp: int
     size_in_bytes: int
     records: tuple[Record, ...] = ()
     control_records: tuple[ControlRecord, ...] = ()
@@ -195,8 +177,7 @@ def read_record_batches(
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or a batch with more than
             ``max_decompressed_bytes`` of records.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         is_read = producers is None or (header.producer_id, header.producer_epoch) in producers
         yield _read_batch(view, header, max_decompressed_bytes, with_records=is_read)
 
@@ -210,13 +191,12 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     Raises:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, or a wrong length.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         records = view[BATCH_OVERHEAD:]
         block = RecordsBlock(
             records=records,
             record_count=header.record_count,
-            compression=_codec_of(header),
+            compression=header.compression,
             base_timestamp=header.base_timestamp,
             max_timestamp=header.max_timestamp,
             uncompressed_bytes=len(records),
@@ -226,10 +206,9 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
 
 def is_commit_marker(header: BatchHeader, block: RecordsBlock) -> bool:
     """Whether a control batch holds a COMMIT marker. Raises as `read_record_batches`."""
-    where = f"the batch at offset {header.base_offset}"
     section = decompress(block.compression, block.records, MAX_MARKER_BYTES)
-    records = RecordReader(section, where).read(header, None, False)
-    return any(_control_record(record, where).type == CONTROL_COMMIT for record in records)
+    records = RecordReader(section, str(header)).read(header, with_headers=False)
+    return any(_control_record(record, header).type == CONTROL_COMMIT for record in records)
 
 
 def read_each_batch(
@@ -243,21 +222,21 @@ def read_each_batch(
     Raises:
         ProtocolError: As `read_record_batches`. A control batch always raises, because only brokers write one.
     """
-    for view in _batches(data):
-        header = _read_header(view)
+    for view, header in _batches(data):
         found: RecordBatch | ProtocolError
         try:
             if len(view) - BATCH_OVERHEAD > max_bytes or header.record_count > max_records:
                 raise ProtocolError(f"{len(view)} bytes with {header.record_count} records are more than the limit")
             found = _read_batch(view, header, max_bytes, with_headers=False)
         except ProtocolError as unreadable:
-            if header.is_control:
+            if header.control:
                 raise
             found = unreadable
         yield header, found
 
 
-def _batches(data: Buffer) -> Iterator[memoryview]:
+def _batches(data: Buffer) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield each complete batch with its header, checked by its CRC."""
     view = memoryview(data).cast("B")
     at = 0
     while len(view) - at > _MAGIC_AT:
@@ -272,8 +251,9 @@ def _batches(data: Buffer) -> Iterator[memoryview]:
         if length > len(view) - at - _LOG_OVERHEAD:
             # Brokers cut a Fetch response at its size limit, so the last batch may be incomplete.
             break
-        yield view[at : at + _LOG_OVERHEAD + length]
-        at += _LOG_OVERHEAD + length
+        batch = view[at : at + _LOG_OVERHEAD + length]
+        yield batch, _read_header(batch)
+        at += len(batch)
 
 
 def headers_of(data: Buffer) -> Iterator[BatchHeader]:
@@ -290,82 +270,59 @@ def headers_of(data: Buffer) -> Iterator[BatchHeader]:
         elif len(view) - at < BATCH_OVERHEAD:
             return
         else:
-            yield BatchHeader._make(_HEADER.unpack_from(view, at))
+            yield BatchHeader(*_HEADER.unpack_from(view, at))
         at += _LOG_OVERHEAD + length
 
 
 def _read_header(view: memoryview) -> BatchHeader:
     """Check one batch by its CRC, and read its header."""
-    header = BatchHeader._make(_HEADER.unpack_from(view))
-    where = f"the batch at offset {header.base_offset}"
+    header = BatchHeader(*_HEADER.unpack_from(view))
     actual = crc32c(view[_ATTRIBUTES_AT:])
     if header.checksum != actual:
         raise ProtocolError(
-            f"{where} is damaged: its CRC-32C is {header.checksum:#010x}, but its bytes have {actual:#010x}"
+            f"{header} is damaged: its CRC-32C is {header.checksum:#010x}, but its bytes have {actual:#010x}"
         )
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
         raise ProtocolError(
-            f"{where} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
+            f"{header} has last offset delta {header.last_offset_delta} and {header.record_count} records; "
             "neither can be negative"
         )
     return header
-
-
-def _codec_of(header: BatchHeader) -> Codec:
-    try:
-        return Codec(header.attributes & _CODEC_MASK)
-    except ValueError:
-        raise ProtocolError(
-            f"the batch at offset {header.base_offset} has the unknown compression codec {header.attributes & _CODEC_MASK}"
-        ) from None
 
 
 def _read_batch(
     view: memoryview, header: BatchHeader, max_bytes: int, *, with_headers: bool = True, with_records: bool = True
 ) -> RecordBatch:
     """Read the records of a batch, at most ``max_bytes`` of them."""
-    where = f"the batch at offset {header.base_offset}"
-    log_append_time = bool(header.attributes & _LOG_APPEND_TIME)
+    codec = header.compression
     records: tuple[Record, ...] = ()
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if with_records and (header.record_count or len(view) > BATCH_OVERHEAD):
-        section = decompress(_codec_of(header), view[BATCH_OVERHEAD:], max_bytes)
-        fixed = header.max_timestamp if log_append_time else None
+        section = decompress(codec, view[BATCH_OVERHEAD:], max_bytes)
         try:
-            records = RecordReader(section, where).read(header, fixed, with_headers)
+            records = RecordReader(section, str(header)).read(header, with_headers=with_headers)
         except MemoryError:
-            raise ProtocolError(f"{where} needs more memory than is free") from None
+            raise ProtocolError(f"{header} needs more memory than is free") from None
     return RecordBatch(
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        partition_leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=bool(header.attributes & _TRANSACTIONAL),
-        control=header.is_control,
-        compression=_codec_of(header),
-        log_append_time=log_append_time,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
+        *_HEADER.unpack_from(view),
         size_in_bytes=len(view),
-        records=() if header.is_control else records,
-        control_records=tuple(_control_record(record, where) for record in records) if header.is_control else (),
+        records=() if header.control else records,
+        control_records=tuple(_control_record(record, header) for record in records) if header.control else (),
     )
 
 
-def _control_record(record: Record, where: str) -> ControlRecord:
+def _control_record(record: Record, batch: BatchHeader) -> ControlRecord:
     """Read a control record (KIP-98)."""
     # The key is (version, type), and the value of a marker is (version, coordinator epoch). Later versions only append
     # fields (Kafka's ``EndTransactionMarker`` relies on this too).
     if record.key is None or len(record.key) < 4:
-        raise ProtocolError(f"{where} has a control record at offset {record.offset} without a type")
+        raise ProtocolError(f"{batch} has a control record at offset {record.offset} without a type")
     version, kind = struct.unpack_from(">hh", record.key)
     if version < 0:
-        raise ProtocolError(f"{where} has a control record of version {version}")
+        raise ProtocolError(f"{batch} has a control record of version {version}")
     if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
         return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=-1)
     if record.value is None or len(record.value) < 6:
-        raise ProtocolError(f"{where} has a marker at offset {record.offset} without a coordinator epoch")
+        raise ProtocolError(f"{batch} has a marker at offset {record.offset} without a coordinator epoch")
     _, coordinator_epoch = struct.unpack_from(">hi", record.value)
     return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=coordinator_epoch)

@@ -94,13 +94,7 @@ class RecordColumns:
             return parts[0]
 
         def joined(name: str, kind: pa.DataType) -> pa.Array | None:
-            columns = [getattr(part, name) for part in parts]
-            if all(column is None for column in columns):
-                return None
-            return pa.concat_arrays(
-                pa.nulls(part.num_rows, kind) if column is None else column
-                for part, column in zip(parts, columns, strict=True)
-            )
+            return concat_columns([(getattr(part, name), part.num_rows) for part in parts], kind)
 
         binary.check_column_bytes("value", sum(binary.data_bytes(part.value) for part in parts))
         binary.check_column_bytes("key", sum(binary.data_bytes(part.key) for part in parts if part.key is not None))
@@ -117,6 +111,13 @@ class RecordColumns:
     def _map(self, change: Any) -> RecordColumns:
         value, key, headers, timestamp = (None if column is None else change(column) for column in self._columns())
         return RecordColumns(value=value, key=key, headers=headers, timestamp=timestamp)
+
+
+def concat_columns(parts: Sequence[tuple[pa.Array | None, int]], kind: pa.DataType) -> pa.Array | None:
+    """Concatenate columns, each with its number of rows. A missing one becomes null, unless all are missing."""
+    if all(column is None for column, _ in parts):
+        return None
+    return pa.concat_arrays(pa.nulls(count, kind) if column is None else column for column, count in parts)
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -293,18 +294,11 @@ def encode_sections(
     if order is not None:
         fields = [field if isinstance(field, int) else field[order] for field in fields]
         sizes = sizes[order]
-    prefix = b""
-    if columns.headers is None:
-        # Join the header count 0 of each record with the length of the next record: one byte string less per record. The
-        # slices below skip the 0 before the first record, and the tail adds the 0 of the last one.
-        fields = fields[:-1]
-        prefix = NO_HEADERS
+    # Join the header count 0 of each record with the length of the next record: one byte string less per record. The
+    # slices below skip the 0 before the first record, and the tail adds the 0 of the last one.
+    prefix = NO_HEADERS if columns.headers is None else b""
     sizes = sizes + (len(_ATTRIBUTES) + varint_sizes(places))
-    offset_suffix = b""
-    if columns.key is None:
-        fields = fields[1:]
-        offset_suffix = NULL_FIELD
-    offsets = sources.varints(places, suffix=offset_suffix)
+    offsets = sources.varints(places, suffix=NULL_FIELD if columns.key is None else b"")
     if deltas is None or not deltas.any():
         sizes += len(_NO_TIMESTAMP_DELTA)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES + _NO_TIMESTAMP_DELTA), offsets]
@@ -344,13 +338,12 @@ def _section_times(
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
     """Return the indices of each row's byte strings, and the bytes per row.
 
-    The order is key length, key, value length, value, number of headers, headers. Without a key column, the length -1
-    replaces the first two. Without a header column, the last is missing.
+    The order is key length, key, value length, value, number of headers, headers. Without a column, its two are missing, but
+    their length -1 or number 0 counts.
     """
     fields: list[Int64Array | int] = []
     sizes = np.zeros(columns.num_rows, np.int64)
     if columns.key is None:
-        fields.append(sources.constant(NULL_FIELD))
         sizes += len(NULL_FIELD)
     for column in (columns.key, columns.value):
         if column is not None:
@@ -358,7 +351,6 @@ def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[I
             fields += (sources.varints(lengths), sources.contents(column, lengths))
             sizes += _field_sizes(lengths)
     if columns.headers is None:
-        fields.append(sources.constant(NO_HEADERS))
         sizes += len(NO_HEADERS)
     else:
         counts = _list_lengths(columns.headers)

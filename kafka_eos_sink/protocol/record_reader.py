@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Buffer
+from kafka_eos_sink.protocol.compression import Buffer, Codec
 
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _MIN_RECORD_BYTES = 7
 MAX_OBJECTS = 4_000_000
@@ -16,8 +18,9 @@ MAX_OBJECTS = 4_000_000
 Header = tuple[str, bytes | None]
 
 
-class BatchHeader(NamedTuple):
-    """The header of a batch; id, epoch and sequence are -1 without idempotence."""
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The header of a batch, in wire order; id, epoch and sequence are -1 without idempotence. Timestamps are in ms."""
 
     base_offset: int
     length: int
@@ -39,8 +42,28 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
     @property
-    def is_control(self) -> bool:
+    def compression(self) -> Codec:
+        """The codec of the records; raises ProtocolError if it is unknown."""
+        try:
+            return Codec(self.attributes & _CODEC_MASK)
+        except ValueError:
+            raise ProtocolError(f"{self} has the unknown compression codec {self.attributes & _CODEC_MASK}") from None
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether every record has the broker's timestamp, ``max_timestamp``."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def control(self) -> bool:
         return bool(self.attributes & _CONTROL)
+
+    def __str__(self) -> str:
+        return f"the batch at offset {self.base_offset}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +94,13 @@ class RecordReader:
         self._unknown_bytes = "surrogateescape" if is_own else "replace"
         self._where = where
 
-    def read(self, header: BatchHeader, fixed_timestamp: int | None, with_headers: bool) -> tuple[Record, ...]:
+    def read(self, header: BatchHeader, *, with_headers: bool) -> tuple[Record, ...]:
         # The count is untrusted: compare it with the number of bytes before the loop.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
             raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
         self._take(header.record_count)
         base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
+        fixed_timestamp = header.max_timestamp if header.log_append_time else None
         records = []
         previous_delta = -1
         for _ in range(header.record_count):

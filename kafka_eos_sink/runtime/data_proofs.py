@@ -57,7 +57,7 @@ class _Search:
         for header in headers_of(fetched.records or b""):
             last_offset = header.last_offset
             # The marker of an open transaction can land in a topic that was deleted and created again.
-            if header.is_control:
+            if header.control:
                 ended = header.producer_id
                 aborted = [(each, first) for each, first in aborted if each != ended or first > header.base_offset]
                 continue

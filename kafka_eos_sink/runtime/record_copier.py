@@ -95,7 +95,7 @@ class RecordCopier:
             # Other producers append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
-                for header, block in (each for each in fetched.batches if each[0].is_control):
+                for header, block in (each for each in fetched.batches if each[0].control):
                     behind = {one for one in wanted if one[1].last_offset < header.base_offset}
                     ended = {one for one in behind if one[0] == header.producer_id}
                     # The cleaner can remove a marker and leave its batch, which shows no end.
@@ -147,7 +147,7 @@ class RecordCopier:
     ) -> None:
         for header, block in fetched.batches:
             one = wanted.get((header.producer_id, header.producer_epoch))
-            if one is None or header.is_control:
+            if one is None or header.control:
                 continue
             part, each = one
             inside = max(offset, part.first_offset) <= header.base_offset and header.last_offset <= part.last_offset

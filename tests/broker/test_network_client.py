@@ -16,7 +16,7 @@ import pytest
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, RequestTimedOut
+from kafka_eos_sink.client.connection import ANY_VERSION, Completion, ConnectionLost, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
@@ -132,17 +132,17 @@ def test_request_larger_than_socket_buffers_arrives_whole(client: NetworkClient)
 
 def test_call_all_returns_responses_in_request_order(client: NetworkClient) -> None:
     node_id = connected_broker(client)
-    results = client.call_all([(node_id, describe(f"{n}"), None) for n in range(500)], deadline(client))
+    results = client.call_all([(node_id, describe(f"{n}"), ANY_VERSION) for n in range(500)], deadline(client))
     assert [result.transaction_states[0].transactional_id for result in results] == [f"{n}" for n in range(500)]
 
 
 def test_exact_version_is_never_replaced(client: NetworkClient) -> None:
     node_id = connected_broker(client)
-    assert client.api_version(node_id, ListTransactionsRequest, 0) == 0
-    (refused,) = client.call_all([(node_id, ListTransactionsRequest(), 7)], deadline(client), exact_versions=True)
+    assert client.api_version(node_id, ListTransactionsRequest, (None, 0)) == 0
+    (refused,) = client.call_all([(node_id, ListTransactionsRequest(), (7, 7))], deadline(client))
     assert isinstance(refused, BrokerRefusedError)
     assert refused.code == "NO_COMMON_VERSION"
-    (taken,) = client.call_all([(node_id, ListTransactionsRequest(), 1)], deadline(client), exact_versions=True)
+    (taken,) = client.call_all([(node_id, ListTransactionsRequest(), (1, 1))], deadline(client))
     assert taken.error_code == 0
 
 
@@ -150,7 +150,7 @@ def test_overdue_response_closes_connection_and_loses_later_ones(client: Network
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("overdue", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
-    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000, max_version=LAST_FETCH_WITH_NAMES)
+    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000, versions=(None, LAST_FETCH_WITH_NAMES))
     behind = client.send(node_id, describe("behind"))
     assert client.poll(0) == ()
     clock.advance(5_000)
@@ -419,7 +419,7 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
         Admin(client).list_offsets([("mortal", 0)], deadline(client))  # until its leader has made the log
         node_id = connected_broker(client)
-        long = client.send(node_id, long_fetch("mortal"), max_version=LAST_FETCH_WITH_NAMES)
+        long = client.send(node_id, long_fetch("mortal"), versions=(None, LAST_FETCH_WITH_NAMES))
         sent = [long, client.send(node_id, describe("behind"))]
         mortal_kafka.kill(mortal_kafka.node_ids[0])
         completions = collect(client, 2)

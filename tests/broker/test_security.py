@@ -22,7 +22,7 @@ from certificates import Authority, Certificate
 from dead_writes import rows_of, tasks, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import Connection, ConnectionLost
+from kafka_eos_sink.client.connection import ANY_VERSION, Connection, ConnectionLost
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
@@ -337,7 +337,7 @@ def test_messages_larger_than_buffers_pass_through_tls(sasl_ssl: EmbeddedKafka, 
         node_id = connected_broker(client)
         until = client.clock() + PATIENCE_MS
         response = client.call(node_id, DescribeTransactionsRequest(transactional_ids=tuple(ids)), deadline_ms=until)
-        small = [(node_id, DescribeTransactionsRequest(transactional_ids=(f"{n}",)), None) for n in range(200)]
+        small = [(node_id, DescribeTransactionsRequest(transactional_ids=(f"{n}",)), ANY_VERSION) for n in range(200)]
         answers = client.call_all(small, until)
     assert sorted(state.transactional_id for state in response.transaction_states) == ids
     assert [answer.transaction_states[0].transactional_id for answer in answers] == [f"{n}" for n in range(200)]
@@ -368,7 +368,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def describe(client: NetworkClient, node_id: int) -> Any:
     until = client.clock() + PATIENCE_MS
-    (answer,) = client.call_all([(node_id, DescribeTransactionsRequest(transactional_ids=("a",)), None)], until)
+    (answer,) = client.call_all([(node_id, DescribeTransactionsRequest(transactional_ids=("a",)), ANY_VERSION)], until)
     return answer
 
 

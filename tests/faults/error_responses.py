@@ -185,10 +185,10 @@ def _txn_offset_commit(request: m.TxnOffsetCommitRequest, _version: int, codes: 
     return m.TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(
-            m.TxnOffsetCommitResponse.Topic(
+            m.TopicErrors(
                 name=topic.name,
                 partitions=tuple(
-                    m.TxnOffsetCommitResponse.Topic.Partition(partition_index=each.partition_index, error_code=codes())
+                    m.TopicErrors.Partition(partition_index=each.partition_index, error_code=codes())
                     for each in topic.partitions
                 ),
             )
@@ -280,10 +280,10 @@ def _write_txn_markers(request: m.WriteTxnMarkersRequest, _version: int, codes: 
             m.WriteTxnMarkersResponse.Marker(
                 producer_id=marker.producer_id,
                 topics=tuple(
-                    m.WriteTxnMarkersResponse.Marker.Topic(
+                    m.TopicErrors(
                         name=topic.name,
                         partitions=tuple(
-                            m.WriteTxnMarkersResponse.Marker.Topic.Partition(partition_index=index, error_code=codes())
+                            m.TopicErrors.Partition(partition_index=index, error_code=codes())
                             for index in topic.partition_indexes
                         ),
                     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.connection import LostResponse, RequestTimedOut
+from kafka_eos_sink.client.connection import ANY_VERSION, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -59,7 +59,7 @@ def client(bench: Bench) -> Iterator[NetworkClient]:
 def ask(client: NetworkClient, request: Any, patience_ms: int = DEADLINE_MS) -> Any:
     """The answer, or how it was lost."""
     node = client.any_node(client.clock() + DEADLINE_MS)
-    return client.call_all([(node, request, None)], client.clock() + patience_ms)[0]
+    return client.call_all([(node, request, ANY_VERSION)], client.clock() + patience_ms)[0]
 
 
 def describe(*transactional_ids: str) -> m.DescribeTransactionsRequest:
@@ -256,7 +256,7 @@ def _example(api: Any) -> Any:
                     producer_id=1,
                     producer_epoch=1,
                     transaction_result=True,
-                    topics=(m.WriteTxnMarkersRequest.Marker.Topic(name="t", partition_indexes=(0, 1)),),
+                    topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),),
                     coordinator_epoch=1,
                 ),
             )
@@ -283,7 +283,7 @@ def _example(api: Any) -> Any:
             )
         ),
         m.DescribeProducersRequest: lambda: m.DescribeProducersRequest(
-            topics=(m.DescribeProducersRequest.Topic(name="t", partition_indexes=(0, 1)),)
+            topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),)
         ),
         m.DescribeTransactionsRequest: lambda: describe("a", "b"),
         m.ListTransactionsRequest: m.ListTransactionsRequest,

@@ -214,7 +214,7 @@ def test_request_goes_to_the_least_loaded_node(three: EmbeddedKafka) -> None:
                 partition = FetchRequest.Topic.Partition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
                 wanted = (FetchRequest.Topic(topic=topic, partitions=(partition,)),)
                 request = FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted)
-                client.send(node, request, max_version=LAST_FETCH_WITH_NAMES)
+                client.send(node, request, versions=(None, LAST_FETCH_WITH_NAMES))
             assert client.least_loaded_node() == idle
             # So it is the one that is asked for metadata.
             version = client.metadata.version

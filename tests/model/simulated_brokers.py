@@ -68,7 +68,7 @@ class SimulatedBrokers(BrokerState):
         return m.MetadataResponse(
             throttle_time_ms=0,
             brokers=tuple(
-                m.MetadataResponse.Broker(node_id=each, host=host, port=port)
+                m.Broker(node_id=each, host=host, port=port)
                 for each, (host, port) in ADDRESSES.items()
                 if each not in self.down
             ),
@@ -209,10 +209,7 @@ class SimulatedBrokers(BrokerState):
                     )
                 )
             topics.append(m.ProduceResponse.Topic(name=topic.name, partition_responses=tuple(answers)))
-        endpoints = tuple(
-            m.ProduceResponse.NodeEndpoint(node_id=each, host=host, port=port)
-            for each, (host, port) in ADDRESSES.items()
-        )
+        endpoints = tuple(m.Broker(node_id=each, host=host, port=port) for each, (host, port) in ADDRESSES.items())
         return m.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints if moved else ())
 
     def _append(self, transactional_id: str, version: int, partition: int, batch: RecordBatch) -> tuple[int, int]:

@@ -15,11 +15,11 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
 from kafka_eos_sink.cli.cluster_check import Finding
 from kafka_eos_sink.cli.status import commits_table
-from kafka_eos_sink.client.metadata import Broker
 from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.runtime.commit_history import CommittedWrite
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from kafka_eos_sink.errors import peer_text
 from kafka_eos_sink.protocol.schema import NEVER_FLEXIBLE, Request, request, struct, tagged, versions
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Bytes, Int8, Int16, Int32, Int64, String, Uuid
 
@@ -12,14 +13,21 @@ UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 
 
 @struct
-class MetadataResponse:
-    @struct
-    class Broker:
-        node_id: Int32
-        host: String  # of the listener that received the request
-        port: Int32
-        rack: String | None = None
+class Broker:
+    """A broker's address, that of the listener which received the request. A bootstrap server has a negative id, as in Java."""
 
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+
+    def __str__(self) -> str:
+        name = f"broker {self.node_id}" if self.node_id >= 0 else "bootstrap server"
+        return f"{name} ({peer_text(self.host)}:{self.port})"
+
+
+@struct
+class MetadataResponse:
     @struct
     class Topic:
         @struct
@@ -66,7 +74,7 @@ class MetadataRequest(Request[MetadataResponse]):
 @struct
 class DescribeClusterResponse:
     @struct
-    class Broker:
+    class Member:
         broker_id: Int32
         host: String
         port: Int32
@@ -79,7 +87,7 @@ class DescribeClusterResponse:
     endpoint_type: Int8 = versions(1, default=1)  # 1 brokers, 2 controllers
     cluster_id: String
     controller_id: Int32 = -1
-    brokers: tuple[Broker, ...]
+    brokers: tuple[Member, ...]
     cluster_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
 
 

@@ -5,6 +5,7 @@ From version 13 on, Fetch has topic ids instead of names (KIP-516). So has Produ
 
 from __future__ import annotations
 
+from kafka_eos_sink.protocol.messages.cluster import Broker
 from kafka_eos_sink.protocol.schema import Request, request, struct, tagged, versions
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Int8, Int16, Int32, Int64, RecordParts, Records, String, Uuid
 
@@ -40,16 +41,9 @@ class ProduceResponse:
         name: String
         partition_responses: tuple[Partition, ...]
 
-    @struct
-    class NodeEndpoint:
-        node_id: Int32
-        host: String
-        port: Int32
-        rack: String | None = None
-
     responses: tuple[Topic, ...]
     throttle_time_ms: Int32 = 0
-    node_endpoints: tuple[NodeEndpoint, ...] = tagged(0, 10, default=())
+    node_endpoints: tuple[Broker, ...] = tagged(0, 10, default=())
 
 
 @request(key=0, versions=range(9, 13))

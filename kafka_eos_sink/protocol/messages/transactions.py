@@ -48,7 +48,10 @@ class AddPartitionsToTxnResponse:
 
 @request(key=24, versions=range(3, 4))
 class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    """Add partitions before their first record (transaction versions 0 and 1)."""
+    """Add partitions before their first record (transaction versions 0 and 1).
+
+    Brokers use version 4 and later to verify partitions. Clients must not (KIP-890).
+    """
 
     @struct
     class Topic:
@@ -78,19 +81,22 @@ class AddOffsetsToTxnRequest(Request[AddOffsetsToTxnResponse]):
 
 
 @struct
-class TxnOffsetCommitResponse:
+class TopicErrors:
+    """The error codes of a topic's partitions."""
+
     @struct
-    class Topic:
-        @struct
-        class Partition:
-            partition_index: Int32
-            error_code: Int16
+    class Partition:
+        partition_index: Int32
+        error_code: Int16
 
-        name: String
-        partitions: tuple[Partition, ...]
+    name: String
+    partitions: tuple[Partition, ...]
 
+
+@struct
+class TxnOffsetCommitResponse:
     throttle_time_ms: Int32
-    topics: tuple[Topic, ...]
+    topics: tuple[TopicErrors, ...]
 
 
 @request(key=28, versions=range(3, 6))
@@ -236,34 +242,27 @@ class DescribeProducersResponse:
     topics: tuple[Topic, ...]
 
 
+@struct
+class TopicIndexes:
+    """Partitions of a topic."""
+
+    name: String
+    partition_indexes: tuple[Int32, ...]
+
+
 @request(key=61, versions=range(1))
 class DescribeProducersRequest(Request[DescribeProducersResponse]):
     """List the producers that leaders know. Requires Read on the topics."""
 
-    @struct
-    class Topic:
-        name: String
-        partition_indexes: tuple[Int32, ...]
-
-    topics: tuple[Topic, ...]
+    topics: tuple[TopicIndexes, ...]
 
 
 @struct
 class WriteTxnMarkersResponse:
     @struct
     class Marker:
-        @struct
-        class Topic:
-            @struct
-            class Partition:
-                partition_index: Int32
-                error_code: Int16
-
-            name: String
-            partitions: tuple[Partition, ...]
-
         producer_id: Int64
-        topics: tuple[Topic, ...]
+        topics: tuple[TopicErrors, ...]
 
     markers: tuple[Marker, ...]
 
@@ -274,15 +273,10 @@ class WriteTxnMarkersRequest(Request[WriteTxnMarkersResponse]):
 
     @struct
     class Marker:
-        @struct
-        class Topic:
-            name: String
-            partition_indexes: tuple[Int32, ...]
-
         producer_id: Int64
         producer_epoch: Int16
         transaction_result: Boolean  # True: COMMIT
-        topics: tuple[Topic, ...]
+        topics: tuple[TopicIndexes, ...]
         coordinator_epoch: Int32
         transaction_version: Int8 = versions(2, default=0, ignorable=True)
 

@@ -240,10 +240,10 @@ def test_only_records_and_ids_of_others_may_be_large(request_: Request[Any], ver
 
 def test_request_uses_highest_common_version_within_bounds() -> None:
     peer = ready_connection()
-    assert [send(peer).version, send(peer, max_version=4).version] == [5, 4]
+    assert [send(peer).version, send(peer, versions=(None, 4)).version] == [5, 4]
     assert sent_requests(peer) == [(26, 5, 1), (26, 4, 2)]
     with pytest.raises(BrokerRefusedError) as refused:
-        send(peer, min_version=6, max_version=6)
+        send(peer, versions=(6, 6))
     assert refused.value.code == "NO_COMMON_VERSION"
     assert peer.in_flight == 2
     assert peer.data_to_send() == []
@@ -409,7 +409,7 @@ def test_request_whose_response_is_malformed_counts_as_lost() -> None:
 def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
     peer = ready_connection()
-    send(peer, max_version=4)
+    send(peer, versions=(None, 4))
     send(peer)
     events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
     peer.abandon("closed by the broker")

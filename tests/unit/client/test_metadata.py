@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.client.metadata import NEVER, Broker, MetadataUpdater
+from kafka_eos_sink.client.metadata import NEVER, MetadataUpdater
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import MetadataRequest, MetadataResponse, ProduceResponse
+from kafka_eos_sink.protocol.messages import Broker, MetadataRequest, MetadataResponse
 
 BOOTSTRAP = (Broker(node_id=-1, host="seed", port=9092),)
 TOPIC_ID = uuid.UUID(int=7)
@@ -47,7 +47,7 @@ def answer(
 ) -> MetadataResponse:
     return MetadataResponse(
         throttle_time_ms=0,
-        brokers=tuple(MetadataResponse.Broker(node_id=each, host=f"host{each}", port=9092) for each in brokers),
+        brokers=tuple(Broker(node_id=each, host=f"host{each}", port=9092) for each in brokers),
         cluster_id=cluster_id,
         controller_id=1,
         topics=topics,
@@ -111,7 +111,7 @@ def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     assert not made.learn_leader("t", 0, 3, 6)
     assert not made.learn_leader("t", 0, -1, 6)
     assert made.snapshot.leader("t", 0) == 1
-    assert made.learn_leader("t", 0, 3, 6, [ProduceResponse.NodeEndpoint(node_id=3, host="host3", port=1, rack=None)])
+    assert made.learn_leader("t", 0, 3, 6, [Broker(node_id=3, host="host3", port=1, rack=None)])
     assert made.snapshot.leader("t", 0) == 3
     assert made.snapshot.brokers[3].host == "host3"
 

@@ -13,6 +13,7 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
+from kafka_eos_sink.client.network_client import NodeRequest
 from kafka_eos_sink.client.requests import Call, OnCode, Outcome, Requests, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
@@ -44,7 +45,7 @@ class Brokers:
         self.handler = handler
         self.config = ClientConfig(bootstrap_servers=(("localhost", 9092),))
         self.metadata = SimpleNamespace(controller=1, brokers={1: None, 2: None}, topics={})
-        self.sent: list[tuple[int, Any, int | None, bool]] = []
+        self.sent: list[NodeRequest] = []
         self.features: dict[str, int] = {}
 
     def clock(self) -> int:
@@ -68,13 +69,11 @@ class Brokers:
     def finalized_features(self) -> dict[str, int]:
         return self.features
 
-    def call_all(
-        self, requests: Sequence[tuple[int, Any, int | None]], _deadline_ms: int, *, exact_versions: bool = False
-    ) -> list[Any | KafkaEosError]:
-        self.sent += [(*request, exact_versions) for request in requests]
-        return [self.handler(node_id, request) for node_id, request, _version in requests]
+    def call_all(self, requests: Sequence[NodeRequest], _deadline_ms: int) -> list[Any | KafkaEosError]:
+        self.sent += requests
+        return [self.handler(node_id, request) for node_id, request, _versions in requests]
 
-    def requests(self, api: type[Any]) -> list[tuple[int, Any, int | None, bool]]:
+    def requests(self, api: type[Any]) -> list[NodeRequest]:
         return [each for each in self.sent if isinstance(each[1], api)]
 
 
@@ -139,7 +138,7 @@ def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
-    assert sent[0][2:] == (4, True)
+    assert sent[0][2] == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_eos_sink.client.connection import describe_errors
-from kafka_eos_sink.protocol.messages import EndTxnResponse, MetadataResponse, SaslAuthenticateResponse
+from kafka_eos_sink.protocol.messages import Broker, EndTxnResponse, MetadataResponse, SaslAuthenticateResponse
 
 
 def partition(error_code: int) -> MetadataResponse.Topic.Partition:
@@ -20,7 +20,7 @@ def metadata(*codes: int, topic_code: int = 0) -> MetadataResponse:
     )
     return MetadataResponse(
         throttle_time_ms=0,
-        brokers=(MetadataResponse.Broker(node_id=1, host="kafka", port=9092),),
+        brokers=(Broker(node_id=1, host="kafka", port=9092),),
         cluster_id="c",
         controller_id=1,
         topics=(topic,),

@@ -63,7 +63,7 @@ def numbered_rows(count: int, size: int = 10, first: int = 0) -> NumberedRows:
         headers=None,
         timestamp=None,
     )
-    return NumberedRows(columns=columns, row_numbers=np.arange(first, first + count))
+    return NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.arange(first, first + count))
 
 
 def append(

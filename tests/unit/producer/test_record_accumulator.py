@@ -31,7 +31,7 @@ def accumulator(batch_size: int = 1_000, linger_ms: int = 100) -> RecordAccumula
 
 def sized_rows(number: int, size: int) -> NumberedRows:
     columns = RecordColumns(value=pa.array([b"x" * size], pa.binary()))
-    return NumberedRows(columns=columns, row_numbers=np.array([number]))
+    return NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.array([number]))
 
 
 def numbers_of(batch: ProducerBatch) -> list[int]:
@@ -88,7 +88,9 @@ def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -
         timestamp=pa.array([NOW_MS + row * (-1) ** row for row in range(200)]),
     )
     for start, end in ((0, 70), (70, 71), (71, 200)):
-        rows = NumberedRows(columns=columns.slice(start, end - start), row_numbers=np.arange(start, end))
+        rows = NumberedRows(
+            topic="t", partition=None, columns=columns.slice(start, end - start), row_numbers=np.arange(start, end)
+        )
         assert appended(a, queue, rows) == []
     batch = a.close(queue, 0)
     whole = encode_records(columns, NOW_MS)
@@ -115,7 +117,7 @@ def test_rows_without_timestamps_join_no_batch_of_another_time(appended: Any, ro
     a = accumulator(linger_ms=100)
     queue = a.queue("t", 0)
     old = RecordColumns(value=pa.array([b"old"]), timestamp=pa.array([86_400_000]))
-    assert appended(a, queue, NumberedRows(columns=old, row_numbers=np.array([0]))) == []
+    assert appended(a, queue, NumberedRows(topic="t", partition=None, columns=old, row_numbers=np.array([0]))) == []
     (closed,) = appended(a, queue, rows_of(1, first=1), now=10)
     assert (numbers_of(closed), closed.block.max_timestamp) == ([0], 86_400_000)
     assert appended(a, queue, rows_of(1, first=2), now=109) == []
@@ -128,7 +130,12 @@ def test_null_timestamps_are_the_time_of_writing_in_any_batch(appended: Any) -> 
     queue = a.queue("t", 0)
     for times in ([86_400_000], [None, None]):
         columns = RecordColumns(value=pa.array([b"v"] * len(times)), timestamp=pa.array(times, pa.int64()))
-        assert appended(a, queue, NumberedRows(columns=columns, row_numbers=np.arange(len(times)))) == []
+        assert (
+            appended(
+                a, queue, NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.arange(len(times)))
+            )
+            == []
+        )
     batch = a.close(queue, 0)
     assert batch.rows().columns.timestamp.to_pylist() == [86_400_000, NOW_MS, NOW_MS]
     assert batch.block.max_timestamp == NOW_MS
@@ -140,7 +147,7 @@ def test_split_keeps_header_keys_that_are_not_utf8(appended: Any) -> None:
     columns = RecordColumns(
         value=pa.array([b"a", b"b"]), headers=headers_array([[(b"\xff key", b"1")], [(b"k", None)]])
     )
-    appended(a, queue, NumberedRows(columns=columns, row_numbers=np.arange(2)))
+    appended(a, queue, NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.arange(2)))
     batch = a.close(queue, 0)
     queue.next_to_send(0, 5, (1, 0))
     queue.sent(batch, transactional=True)

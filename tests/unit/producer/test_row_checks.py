@@ -11,8 +11,8 @@ from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.dead_letters import AT_ONCE, dead_letters
 from kafka_eos_sink.producer.partitioner import TopicPartitions
-from kafka_eos_sink.producer.row_checks import BadRows, checked_rows
-from kafka_eos_sink.producer.rows import NumberedRows, Rows, concat_rows
+from kafka_eos_sink.producer.row_checks import checked_rows
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
@@ -65,17 +65,22 @@ def rows(
     )
 
 
+def numbered(given: Rows, first: int = 0) -> NumberedRows:
+    numbers = np.arange(first, first + given.num_rows)
+    return NumberedRows(topic=given.topic, partition=given.partition, columns=given.columns, row_numbers=numbers)
+
+
 def check(given: Rows, topics: Topics | None = None, **settings: Any) -> tuple[Any, Any]:
     directory: Any = topics or Topics()
-    numbers = np.arange(1_000, 1_000 + given.num_rows)
-    return checked_rows(given, numbers, directory, ProducerConfig(**settings))
+    return checked_rows(numbered(given, 1_000), directory, ProducerConfig(**settings))
 
 
 def letters_of(bad: list[BadRows], config: ProducerConfig) -> NumberedRows:
     """All letters in one piece."""
-    pieces = list(dead_letters(bad, config))
+    pieces = list(dead_letters(bad, dataclasses.replace(config, dead_letter_topic="letters")))
     columns = RecordColumns.concat([piece.columns for piece in pieces])
-    return NumberedRows(columns=columns, row_numbers=np.concatenate([piece.row_numbers for piece in pieces]))
+    numbers = np.concatenate([piece.row_numbers for piece in pieces])
+    return NumberedRows(topic="letters", partition=None, columns=columns, row_numbers=numbers)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,10 @@ def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
         "u": [b"1", b"3"],
         "t": [b"2", b"4"],
     }
-    assert {group.topic.topic: group.row_numbers.tolist() for group in good} == {"u": [1000, 1002], "t": [1001, 1003]}
+    assert {group.topic.topic: group.rows.row_numbers.tolist() for group in good} == {
+        "u": [1000, 1002],
+        "t": [1001, 1003],
+    }
 
 
 def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
@@ -214,8 +222,8 @@ def test_rows_of_different_shapes_are_joined() -> None:
 def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
     """A broker may reject a hundred thousand rows of one batch, with a reason that names many of them."""
     count = 2 * AT_ONCE + 1
-    bad = BadRows("RECORD_REFUSED", "no key; " * 1_000, "t", rows([b"1"] * count), np.arange(count), 0)
-    pieces = list(dead_letters([bad], ProducerConfig()))
+    bad = BadRows("RECORD_REFUSED", "no key; " * 1_000, numbered(rows([b"1"] * count, partitions=[0] * count)))
+    pieces = list(dead_letters([bad], ProducerConfig(dead_letter_topic="letters")))
     assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
     assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
     assert int(record_sizes(pieces[0].columns).max()) < 1_300
@@ -227,7 +235,7 @@ def test_many_topics_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     topics, names = Topics(), ["a", "b", "t", None, "c", "d"]
     config = ProducerConfig(dead_letter_topic="letters")
     given = rows([b"v"] * len(names), names)
-    good, bad = checked_rows(given, np.arange(len(names)), topics, config)  # type: ignore[arg-type]
+    good, bad = checked_rows(numbered(given), topics, config)  # type: ignore[arg-type]
     assert topics.at_once == [2, 2, 1]
-    assert [int(each.row_numbers[0]) for each in good] == [2]
-    assert sorted(int(each.row_numbers[0]) for each in bad) == [0, 1, 3, 4, 5]
+    assert [int(each.rows.row_numbers[0]) for each in good] == [2]
+    assert sorted(int(each.rows.row_numbers[0]) for each in bad) == [0, 1, 3, 4, 5]

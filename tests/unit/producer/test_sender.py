@@ -356,7 +356,7 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     assert seen == [(3, 1, 3), (3, 4, 3)]
     (rejected,) = b.sender.rejected
     assert rejected.rows.row_numbers.tolist() == [101, 103]
-    assert rejected.error.code == "RECORD_REFUSED"
+    assert rejected.code == "RECORD_REFUSED"
     assert b.sender.failure is None
     assert b.accumulator.idle
     assert b.accumulator.used_bytes == 0

@@ -129,7 +129,7 @@ def test_batches_follow_one_another_with_their_offsets() -> None:
         (101, b"b"),
         (2**40, b"c"),
     ]
-    assert [found.partition_leader_epoch for found in read] == [3, 3]
+    assert [found.leader_epoch for found in read] == [3, 3]
     assert read_all(b"") == ()
 
 
@@ -396,7 +396,7 @@ def test_blocks_keep_the_times_of_their_records() -> None:
 
 def test_markers_are_read_as_control_blocks() -> None:
     data = batch(record(), 1, base_offset=54) + control(1, struct.pack(">hi", 0, 17))
-    assert [(header.last_offset, header.is_control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
+    assert [(header.last_offset, header.control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
 
 
 def test_a_block_is_read_without_its_records() -> None:
