@@ -46,13 +46,11 @@ def status(
     To see what is open now, with its age: kafka-eos transactions
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.runtime.commit_history import read_commit_history
+    from kafka_eos_sink.runtime.commit_history import CommitLogWatch
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
-        writes = read_commit_history(
-            admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
-        )
+        writes = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS, write_id=write_id).writes()
     if as_json:
         console.print_json(writes)
     elif writes:

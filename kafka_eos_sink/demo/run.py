@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
 from kafka_eos_sink.demo.quiet_spark import quiet_spark, run_watched
 from kafka_eos_sink.demo.report import DemoWrite
@@ -21,7 +22,7 @@ from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, read_commit_history
+from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +73,7 @@ class Demo:
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
-                commits = read_commit_history(admin, timeout_ms=_DEADLINE_MS)
+                commits = CommitLogWatch(admin, DEFAULT_TOPIC, timeout_ms=_DEADLINE_MS).writes()
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
         problems = list(self._problems(exactly_once, at_least_once))
         if left_open:

@@ -29,16 +29,12 @@ COMPACTED = "the topic is compacted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCount:
+class PartitionCount(OffsetRange):
     """The rows of a batch in one topic-partition.
 
     hidden  offsets of the range that a consumer cannot read; ``reason`` names why. Each may have held a row of the batch.
     """
 
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
     found: int = 0
     hidden: int = 0
     reason: str | None = None
