@@ -58,7 +58,7 @@ def recover(
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
-        found = operator.preview_recover(settings, abort_unknown=abort_unknown)
+        found = operator.preview(settings, operator.recovery(settings, abort_unknown=abort_unknown))
         require_consent(found, _effect(write_id, found, abort_unknown), err=as_json)
     done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -51,17 +53,26 @@ def resolve(
 
     For a write whose outcome can be proven: kafka-eos recover
     """
+    from kafka_eos_sink.commit.operator.resolve import ResolveRequest
+    from kafka_eos_sink.commit.operator.resolve import resolve as procedure
     from kafka_eos_sink.runtime import operator
 
     if allow_duplicates and resolution != "rewrite":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    request = operator.resolve_request(
-        settings, query_id=query_id, version=version, resolution=resolution, allow_duplicates=allow_duplicates
+    request = ResolveRequest(
+        write_id=write_id,
+        query_id=query_id,
+        version=version,
+        resolution=resolution,
+        nonce=uuid.uuid4().hex,
+        allow_duplicates=allow_duplicates,
+        limits=settings.limits,
     )
+    resolving = partial(procedure, request)
     if not yes:
-        require_consent(operator.preview_resolve(settings, request), _effect(request), err=False)
-    done = operator.resolve_version(settings, request)
+        require_consent(operator.preview(settings, resolving), _effect(request), err=False)
+    done = operator.perform(settings, resolving)
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
 
