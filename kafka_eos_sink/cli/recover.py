@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.prepared_transaction import plan_nonce
+from kafka_eos_sink.commit.prepared_transaction import SettledDecision, plan_nonce
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kafka_eos_sink.commit.prepared_transaction import SettledDecision
     from kafka_eos_sink.runtime.operator import EndedTransaction, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import agrees
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.table import Table
-
     from kafka_eos_sink.commit.operator.missing_markers import Finding
     from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
 
