@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
 from kafka_eos_sink.demo.quiet_spark import quiet_spark, run_watched
 from kafka_eos_sink.demo.report import DemoWrite
@@ -73,7 +72,7 @@ class Demo:
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
-                commits = CommitLogWatch(admin, DEFAULT_TOPIC, timeout_ms=_DEADLINE_MS).writes()
+                commits = CommitLogWatch(admin, timeout_ms=_DEADLINE_MS).writes()
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
         problems = list(self._problems(exactly_once, at_least_once))
         if left_open:

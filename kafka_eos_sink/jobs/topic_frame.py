@@ -84,15 +84,13 @@ def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], rea
         offsets = _offsets(Admin(client), topic)
     if reader == "spark":
         spark_source.require_kafka_source(spark)
-    if reader == "client" or (reader == "auto" and _needs_client(spark, options)):
+    if reader == "auto" and (spark_source.missing_jars(spark) != () or spark_source.unknown_to_java(options)):
+        reader = "client"
+    if reader == "client":
         frame = _read_with_client(spark, topic, options, offsets)
         return TopicFrame(frame=frame, reader="this package's client", offsets=offsets)
     frame = _read_with_spark(spark, topic, options, offsets)
     return TopicFrame(frame=frame, reader="Spark's Kafka source", offsets=offsets)
-
-
-def _needs_client(spark: SparkSession, options: Mapping[str, str]) -> bool:
-    return bool(spark_source.missing_jars(spark) != () or spark_source.unknown_to_java(options))
 
 
 def _client_config(options: Mapping[str, str]) -> ClientConfig:

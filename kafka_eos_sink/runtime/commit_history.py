@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
@@ -150,7 +150,9 @@ class CommitLogWatch:
         write_id: None for all.
     """
 
-    def __init__(self, admin: Admin, topic: str, *, timeout_ms: int, write_id: str | None = None) -> None:
+    def __init__(
+        self, admin: Admin, topic: str = DEFAULT_TOPIC, *, timeout_ms: int, write_id: str | None = None
+    ) -> None:
         self._admin = admin
         self._topic = topic
         self._timeout_ms = timeout_ms
