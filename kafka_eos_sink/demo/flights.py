@@ -46,7 +46,7 @@ def flight_records(spark: SparkSession, file: Path, partitions: int) -> DataFram
 
     flights = spark.read.parquet(str(file))
     key = f.concat(f.col("carrier"), f.col("flight").cast("string"))
-    value = f.to_json(f.struct(*(f.col(name) for name in flights.columns)))
+    value = f.to_json(f.struct("*"))
     # All rows of a key are in one Spark partition, in their order, so that a partition of the topic keeps the order.
     ordered = flights.repartition(partitions, "carrier", "flight").sortWithinPartitions("row")
     return ordered.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
