@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
@@ -187,10 +186,9 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
         BrokerRefusedError: NO_COMMIT_LOG.
         ConfigurationError: COMMIT_LOG_TOPIC, before anything is written to it.
     """
-    with NetworkClient(settings.client) as client:
-        admin = Admin(client)
+    with connected(settings.client) as admin:
         topic = settings.commit_log_topic
-        deadline = client.clock() + settings.timeout_ms
+        deadline = admin.client.clock() + settings.timeout_ms
         if admin.topic(topic, deadline) is None:
             raise BrokerRefusedError(
                 "NO_COMMIT_LOG",
