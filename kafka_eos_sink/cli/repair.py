@@ -13,9 +13,9 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import agrees
+from kafka_eos_sink.commit.operator.missing_markers import Finding
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator.missing_markers import Finding
     from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}

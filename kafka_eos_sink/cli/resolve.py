@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
+from kafka_eos_sink.commit.operator import resolve as procedures
+from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
 
 
 def resolve(
@@ -53,8 +52,6 @@ def resolve(
 
     For a write whose outcome can be proven: kafka-eos recover
     """
-    from kafka_eos_sink.commit.operator.resolve import ResolveRequest
-    from kafka_eos_sink.commit.operator.resolve import resolve as procedure
     from kafka_eos_sink.runtime import operator
 
     if allow_duplicates and resolution != "rewrite":
@@ -69,7 +66,7 @@ def resolve(
         allow_duplicates=allow_duplicates,
         limits=settings.limits,
     )
-    resolving = partial(procedure, request)
+    resolving = partial(procedures.resolve, request)
     if not yes:
         require_consent(operator.preview(settings, resolving), _effect(request), err=False)
     done = operator.perform(settings, resolving)

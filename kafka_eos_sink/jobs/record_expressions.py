@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 SOURCE_VIEW = "source"
 
