@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -66,7 +65,7 @@ def failing_once(records: DataFrame, flag: Path) -> DataFrame:
             yield batch
             # The generator resumes only after the writer has taken the batch: its rows are on their way to Kafka.
             try:
-                os.close(os.open(flag, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                flag.touch(exist_ok=False)
             except FileExistsError:
                 continue
             raise RuntimeError("the demo makes one task fail half-way")

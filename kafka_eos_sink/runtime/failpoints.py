@@ -40,12 +40,11 @@ def reached(point: str) -> None:
     kind, _, once = action.partition(":")
     if once:
         try:
-            # O_EXCL picks one process out of all that reach the point.
-            made = os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            # "x" picks one process out of all that reach the point.
+            with open(once, "x") as made:
+                made.write(str(os.getpid()))
         except FileExistsError:
             return
-        os.write(made, b"%d" % os.getpid())
-        os.close(made)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     while kind == "hang":
