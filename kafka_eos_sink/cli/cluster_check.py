@@ -38,10 +38,6 @@ from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, creat
 
 _BROKER_TIMEOUT_MS = 10_000
 _UNKNOWN_OPERATIONS = -(2**31)
-_TOPIC_ERRORS: Mapping[int, tuple[str, str]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ("does not exist", "create it, or grant Describe on it"),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ("missing Describe permission", "grant Describe and Write on it"),
-}
 
 # First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
 # release. Patch releases add no level: 4.3.0 and 4.3.1 cannot be distinguished.
@@ -227,7 +223,11 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         yield _created_log(admin, about, name, deadline)
         return
     if error:
-        found, meaning = _TOPIC_ERRORS.get(error, (ErrorCode.of(error).name, ""))
+        found, meaning = ErrorCode.of(error).name, ""
+        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            found, meaning = "does not exist", "create it, or grant Describe on it"
+        elif error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            found, meaning = "missing Describe permission", "grant Describe and Write on it"
         yield Finding(about, "topic", found, _FAILS, meaning)
         return
     topic = topic_metadata(response)
