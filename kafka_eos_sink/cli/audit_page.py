@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from kafka_eos_sink.errors import one_line
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.audit import BatchAudit
+from kafka_eos_sink.runtime.audit import BatchAudit
 
 # If a name from Kafka ever escaped the escaping, the policy would still block its scripts.
 _PAGE = """<!DOCTYPE html>

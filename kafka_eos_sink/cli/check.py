@@ -7,14 +7,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kafka_eos_sink.cli.cluster_check import Finding
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}

@@ -33,7 +33,7 @@ from kafka_eos_sink.runtime.requirements import (
     verifies_appends,
     way_to_verify,
 )
-from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, weaknesses
+from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, visible_configs, weaknesses
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
@@ -232,11 +232,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
-    try:
-        configs = admin.describe_configs("topic", name, None, deadline)
-    except AuthorizationError:
-        configs = {}
-    yield from _configs(about, topic, configs, is_commit_log)
+    yield from _configs(about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
     yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path, PosixPath
@@ -228,6 +228,16 @@ def echo(text: str, *, err: bool = False) -> None:
 def fields(value: Any, *names: str) -> dict[str, Any]:
     """Return these fields of a dataclass, all if none is named."""
     return {name: getattr(value, name) for name in names or value.__dataclass_fields__}
+
+
+def present(found: Sequence[Any], as_json: bool, table_of: Callable[[Any], Table], nothing: str = "") -> None:
+    """Print what a command found: as JSON, as a table, or as a sentence if it found nothing."""
+    if as_json:
+        print_json(found)
+    elif found:
+        show(table_of(found))
+    elif nothing:
+        echo(nothing)
 
 
 def print_json_line(value: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,12 +82,14 @@ def _shown(content: bytes | None) -> str:
 
 def record_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
     place = {"topic": topic, "partition": partition} | console.fields(record, "offset", "timestamp")
-    headers = [{"key": key, **dict(_field("value", value))} for key, value in record.headers]
-    return {**place, **dict(_field("key", record.key)), **dict(_field("value", record.value)), "headers": headers}
+    headers = [{"key": key, **_field("value", value)} for key, value in record.headers]
+    return place | _field("key", record.key) | _field("value", record.value) | {"headers": headers}
 
 
-def _field(name: str, content: bytes | None) -> Iterator[tuple[str, str | None]]:
+def _field(name: str, content: bytes | None) -> dict[str, str | None]:
+    if content is None:
+        return {name: None}
     try:
-        yield name, None if content is None else content.decode()
+        return {name: content.decode()}
     except UnicodeDecodeError:
-        yield f"{name}_base64", base64.b64encode(content or b"").decode()
+        return {f"{name}_base64": base64.b64encode(content).decode()}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.status import commits_table
+from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from kafka_eos_sink.demo.run import DemoRun
 
 _FLIGHTS = 336_776
@@ -51,9 +52,6 @@ def demo(
 
 
 def _show(terminal: Console, run: DemoRun) -> None:
-    from kafka_eos_sink.cli.status import commits_table
-    from kafka_eos_sink.demo.report import census_table, chart
-
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
     heading = "[bold]The commit log[/] (kafka-eos status)"

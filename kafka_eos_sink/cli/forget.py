@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 
@@ -26,11 +28,12 @@ def forget(
 
     To finish or abort a write first: kafka-eos recover
     """
-    from kafka_eos_sink.runtime import forget_write
+    from kafka_eos_sink.runtime import forget_write, operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
-        require_consent(forget_write.preview_forget(settings), _effect(write_id), err=False)
+        found = operator.preview(settings, partial(forget_write.forgetting, settings))
+        require_consent(found, _effect(write_id), err=False)
     tombstones = forget_write.forget(settings)
     console.echo(f"The commit log forgets {write_id}: {tombstones} tombstones were written.")
 

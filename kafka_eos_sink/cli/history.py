@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.batch_record import BatchRecord
-
-_COLUMNS = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
+from kafka_eos_sink.runtime.batch_record import BatchRecord
 
 
 def history(
@@ -35,12 +33,13 @@ def history(
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
         found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
-    if as_json:
-        console.print_json(found)
-    elif found:
-        right = ("version", "rows", "bytes", "transactions")
-        console.show(console.table(_COLUMNS, map(_row, found), right=right))
+    console.present(found, as_json, history_table)
     console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"batch of {write_id!r}", config)
+
+
+def history_table(found: Sequence[BatchRecord]) -> Table:
+    columns = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
+    return console.table(columns, map(_row, found), right=("version", "rows", "bytes", "transactions"))
 
 
 def _row(record: BatchRecord) -> console.Row:

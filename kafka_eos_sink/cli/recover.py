@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.prepared_transaction import plan_nonce
+from kafka_eos_sink.commit.prepared_transaction import SettledDecision, plan_nonce
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kafka_eos_sink.commit.prepared_transaction import SettledDecision
     from kafka_eos_sink.runtime.operator import EndedTransaction, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20
@@ -58,7 +56,7 @@ def recover(
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
-        found = operator.preview_recover(settings, abort_unknown=abort_unknown)
+        found = operator.preview(settings, operator.recovery(settings, abort_unknown=abort_unknown))
         require_consent(found, _effect(write_id, found, abort_unknown), err=as_json)
     done = operator.recover(settings, abort_unknown=abort_unknown)
     if as_json:

@@ -60,58 +60,47 @@ _SHARED = ("--bootstrap-servers", "--properties", "--commit-log-topic", "--histo
 def cli_page() -> str:
     """Return the text of ``docs/cli.md``."""
     commands: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    first: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
     for name, command in commands.items():
-        first.setdefault(command.help, name)
-    shown = {name: command for name, command in commands.items() if first[command.help] == name}
-    summaries = (f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in shown.items())
-    parts = ["\n".join(("| command | |", "|---|---|", *summaries)), "\n".join(_shared(shown))]
-    for name, command in shown.items():
-        older = [other for other, same in commands.items() if same.help == command.help and other != name]
-        parts.append("\n".join(_section(name, command, older)))
-    return "\n\n".join((_INTRODUCTION.rstrip(), *parts, _END))
+        names.setdefault(command.help, []).append(name)
+    shown = {name: commands[name] for name, *_ in names.values()}
+    summaries = [f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in shown.items()]
+    shared = [
+        next(_row(command, each) for command in shown.values() for each in command.params if each.opts == [name])
+        for name in _SHARED
+    ]
+    blocks = [_INTRODUCTION.rstrip(), "\n".join(("| command | |", "|---|---|", *summaries))]
+    blocks += ["## Options of several commands", _table(shared)]
+    for name, *older in names.values():
+        blocks += _section(name, commands[name], older)
+    return "\n\n".join((*blocks, _END))
 
 
 def _sentence(command: Any) -> str:
     return str(command.help).partition("\n")[0].rstrip(".")
 
 
-def _shared(commands: dict[str, Any]) -> Iterator[str]:
-    yield "## Options of several commands"
-    yield ""
-    yield from _header()
-    for name in _SHARED:
-        yield next(
-            _row(command, each) for command in commands.values() for each in command.params if each.opts == [name]
-        )
-
-
 def _section(name: str, command: Any, older: list[str]) -> Iterator[str]:
+    """Yield the blocks of a command's section."""
     example, _, neighbour = command.epilog.partition("\n\n")
     yield f"## kafka-eos {name}"
     for paragraph in command.help.split("\n\n"):
-        yield ""
         yield textwrap.fill(paragraph, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    yield ""
     yield f"    {example.removeprefix('Example: ')}"
-    own = [each for each in command.params if each.opts[0] not in _SHARED]
-    if own:
-        yield ""
-        yield from _header()
-        yield from (_row(command, each) for each in own)
+    if own := [_row(command, each) for each in command.params if each.opts[0] not in _SHARED]:
+        yield _table(own)
     shared = [f"`{each}`" for option in command.params for each in option.opts if each in _SHARED]
-    yield ""
-    if shared:
-        yield f"Also: {', '.join(shared)}."
-    if older:
-        yield f"Older name: {', '.join(f'`kafka-eos {each}`' for each in older)}."
     what, _, other = neighbour.rpartition(": kafka-eos ")
-    yield f"{what}: [`kafka-eos {other}`](#kafka-eos-{other})."
+    lines = [
+        f"Also: {', '.join(shared)}." if shared else "",
+        f"Older name: {', '.join(f'`kafka-eos {each}`' for each in older)}." if older else "",
+        f"{what}: [`kafka-eos {other}`](#kafka-eos-{other}).",
+    ]
+    yield "\n".join(filter(None, lines))
 
 
-def _header() -> Iterator[str]:
-    yield "| option | default | meaning |"
-    yield "|---|---|---|"
+def _table(rows: list[str]) -> str:
+    return "\n".join(("| option | default | meaning |", "|---|---|---|", *rows))
 
 
 def _row(command: Any, option: Any) -> str:

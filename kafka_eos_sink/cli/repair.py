@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import agrees
+from kafka_eos_sink.commit.operator.missing_markers import Finding
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.table import Table
-
-    from kafka_eos_sink.commit.operator.missing_markers import Finding
     from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
@@ -54,18 +52,15 @@ def repair(
     if not yes and is_missing and agrees("Write the missing markers?"):
         done = operator.repair(settings, write=True)
         _show(done, as_json)
-    unproven = [each for each in done.findings if each.verdict.value == "unproven"]
-    warnings = [*_unchecked(done)]
+    warnings = [*_unchecked(done), *_about_unproven(done, settings, properties)]
     if as_json:
         console.print_json(repaired_json(write_id, done))
-    elif sentence := _result(write_id, done, is_certain=not warnings and not unproven):
+    elif sentence := _result(write_id, done, is_certain=not warnings):
         console.echo(sentence)
     # After the result, because a warning limits what the result covers.
     for warning in warnings:
         console.echo(warning, err=True)
-    if unproven:
-        console.echo(_about_unproven(unproven, settings, properties), err=True)
-    if warnings or unproven:
+    if warnings:
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -105,8 +100,11 @@ def _show(done: Repaired, err: bool) -> None:
         console.echo("", err=err)
 
 
-def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, properties: Path | None) -> str:
-    """Describe what to do about transactions that are not proven committed."""
+def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path | None) -> Iterator[str]:
+    """Warn about transactions that are not proven committed, and describe what to do."""
+    unproven = [each for each in done.findings if each.verdict.value == "unproven"]
+    if not unproven:
+        return
     tool = ["kafka-transactions.sh", "--bootstrap-server", settings.client.bootstrap_servers_text]
     if properties is not None:
         tool += ["--command-config", str(properties)]
@@ -121,7 +119,7 @@ def _about_unproven(unproven: Sequence[Finding], settings: OperatorSettings, pro
         " If they still block readers then, abort them with Kafka's own tool. That discards their records on the partition, so read them "
         f"first:{''.join(aborts)}"
     )
-    return (
+    yield (
         f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed. First run kafka-eos recover: "
         f"it finishes what is decided, or names what to do.{how if aborts else ''}"
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import uuid
+from functools import partial
+from typing import Annotated, Literal
 
 import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
+from kafka_eos_sink.commit.operator import resolve as procedures
+from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
 
 
 def resolve(
@@ -56,12 +57,19 @@ def resolve(
     if allow_duplicates and resolution != "rewrite":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    request = operator.resolve_request(
-        settings, query_id=query_id, version=version, resolution=resolution, allow_duplicates=allow_duplicates
+    request = ResolveRequest(
+        write_id=write_id,
+        query_id=query_id,
+        version=version,
+        resolution=resolution,
+        nonce=uuid.uuid4().hex,
+        allow_duplicates=allow_duplicates,
+        limits=settings.limits,
     )
+    resolving = partial(procedures.resolve, request)
     if not yes:
-        require_consent(operator.preview_resolve(settings, request), _effect(request), err=False)
-    done = operator.resolve_version(settings, request)
+        require_consent(operator.preview(settings, resolving), _effect(request), err=False)
+    done = operator.perform(settings, resolving)
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
 

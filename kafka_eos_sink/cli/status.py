@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 _SHOWN_RANGES = 12
@@ -46,19 +45,13 @@ def status(
     To see what is open now, with its age: kafka-eos transactions
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.runtime.commit_history import read_commit_history
+    from kafka_eos_sink.runtime.commit_history import CommitLogWatch
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
-        writes = read_commit_history(
-            admin, timeout_ms=console.TIMEOUT_MS, commit_log_topic=commit_log_topic, write_id=write_id
-        )
-    if as_json:
-        console.print_json(writes)
-    elif writes:
-        console.show(commits_table(writes))
-    elif write_id is None:
-        console.echo(f"The commit log {commit_log_topic} holds no write.")
+        writes = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS, write_id=write_id).writes()
+    nothing = f"The commit log {commit_log_topic} holds no write." if write_id is None else ""
+    console.present(writes, as_json, commits_table, nothing)
     if write_id is not None:
         what = f"record of write id {write_id!r}"
         console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, RenderableType, group
 from rich.live import Live
 from rich.text import Text
 
@@ -85,12 +85,9 @@ def _follow(out: Console, watch: ClusterWatch, interval_s: float) -> None:
                 screen.update(Group(_line(str(unavailable), "bold red"), view(found)))
 
 
-def view(found: ClusterView) -> RenderableType:
+@group()
+def view(found: ClusterView) -> Iterator[RenderableType]:
     """Build the view; it fits 80 columns."""
-    return Group(*_parts(found))
-
-
-def _parts(found: ClusterView) -> Iterator[RenderableType]:
     writes = {line.write.write_id for line in found.writes}
     counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
     numbers = ", ".join(f"{len(each)} {noun}{'s' * (len(each) != 1)}" for each, noun in counted)

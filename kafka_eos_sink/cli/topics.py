@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.transactions import open_transactions
 from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kafka_eos_sink.client.metadata import TopicMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +48,7 @@ def topics(
     """
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = topic_sizes(admin, console.TIMEOUT_MS)
-    if as_json:
-        console.print_json(found)
-    elif found:
-        console.show(topics_table(found))
-    else:
-        console.echo("There is no topic, or the Describe permission is missing.")
+    console.present(found, as_json, topics_table, "There is no topic, or the Describe permission is missing.")
 
 
 def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:

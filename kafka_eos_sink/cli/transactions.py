@@ -7,17 +7,15 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from kafka_eos_sink.protocol.identity import TopicPartition
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_PARTITIONS = 8

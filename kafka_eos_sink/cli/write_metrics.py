@@ -274,21 +274,15 @@ def _put_writes(put: _Put, looked: _Looked) -> None:
 
 
 def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
-    opened: Counter[str] = Counter(dict.fromkeys(looked.names.values(), 0))
-    ages: dict[str, int] = {}
-    left: dict[str, int] = {}
+    opened: dict[str, list[tuple[int | None, int | None]]] = {name: [] for name in looked.names.values()}
     for state in looked.view.transactions:
-        name = looked.name(state.transactional_id)
-        age_ms, left_ms = times_ms(state, now_ms)
-        opened[name] += 1
-        if age_ms is not None:
-            ages[name] = max(age_ms, ages.get(name, 0))
-        if left_ms is not None:
-            left[name] = min(left_ms, left.get(name, left_ms))
-    for name, number in opened.items():
-        put("open_transactions", number, name)
-        put("open_transaction_age_seconds", _seconds(ages.get(name)), name)
-        put("open_transaction_headroom_seconds", _seconds(left.get(name)), name)
+        opened.setdefault(looked.name(state.transactional_id), []).append(times_ms(state, now_ms))
+    for name, times in opened.items():
+        oldest = max((age for age, _ in times if age is not None), default=None)
+        nearest = min((left for _, left in times if left is not None), default=None)
+        put("open_transactions", len(times), name)
+        put("open_transaction_age_seconds", _seconds(oldest), name)
+        put("open_transaction_headroom_seconds", _seconds(nearest), name)
     # Those of writes first: another program may block more partitions.
     blocked = sorted(looked.view.blocked, key=lambda each: not looked.name(each.blocked_by[0]))
     for each in blocked[:BLOCKED_PARTITIONS]:

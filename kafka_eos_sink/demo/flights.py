@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -46,7 +45,7 @@ def flight_records(spark: SparkSession, file: Path, partitions: int) -> DataFram
 
     flights = spark.read.parquet(str(file))
     key = f.concat(f.col("carrier"), f.col("flight").cast("string"))
-    value = f.to_json(f.struct(*(f.col(name) for name in flights.columns)))
+    value = f.to_json(f.struct("*"))
     # All rows of a key are in one Spark partition, in their order, so that a partition of the topic keeps the order.
     ordered = flights.repartition(partitions, "carrier", "flight").sortWithinPartitions("row")
     return ordered.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
@@ -66,7 +65,7 @@ def failing_once(records: DataFrame, flag: Path) -> DataFrame:
             yield batch
             # The generator resumes only after the writer has taken the batch: its rows are on their way to Kafka.
             try:
-                os.close(os.open(flag, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                flag.touch(exist_ok=False)
             except FileExistsError:
                 continue
             raise RuntimeError("the demo makes one task fail half-way")

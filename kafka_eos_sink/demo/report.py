@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType, group
 from rich.table import Table
 from rich.text import Text
 
@@ -46,19 +46,18 @@ def census_table(writes: Sequence[DemoWrite]) -> Table:
     return table
 
 
-def chart(writes: Sequence[DemoWrite]) -> RenderableType:
+@group()
+def chart(writes: Sequence[DemoWrite]) -> Iterator[RenderableType]:
     """Draw a bar per write: records visible once, missing records, duplicates."""
     widest = max((max(write.census.visible, write.census.sent) for write in writes), default=0) or 1
     names = max((len(write.name) for write in writes), default=0)
-    lines: list[RenderableType] = []
     for write in writes:
         census = write.census
         again = census.duplicates + census.unknown
         counts = ((*_ONCE, census.visible - again), (*_MISSING, census.missing), (*_AGAIN, again))
         bar = ((sign * _cells(count, widest), style) for sign, style, count in counts)
-        lines.append(Text.assemble(f"{write.name:<{names}}  ", *bar, f" {census.visible:,}"))
-    legend = Text.assemble(" " * (names + 2), _ONCE, " once   ", _AGAIN, " again   ", _MISSING, " missing")
-    return Group(*lines, legend)
+        yield Text.assemble(f"{write.name:<{names}}  ", *bar, f" {census.visible:,}")
+    yield Text.assemble(" " * (names + 2), _ONCE, " once   ", _AGAIN, " again   ", _MISSING, " missing")
 
 
 def _cells(count: int, widest: int) -> int:

@@ -21,7 +21,7 @@ from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, read_commit_history
+from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +72,7 @@ class Demo:
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
-                commits = read_commit_history(admin, timeout_ms=_DEADLINE_MS)
+                commits = CommitLogWatch(admin, timeout_ms=_DEADLINE_MS).writes()
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
         problems = list(self._problems(exactly_once, at_least_once))
         if left_open:

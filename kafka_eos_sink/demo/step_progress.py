@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -17,15 +17,14 @@ class Step:
     """A running step; ``note`` appears in its finished line."""
 
     title: str
-    bar: Progress | None
+    bar: Progress
     note: str = ""
 
     def update(self, done: int, total: int | None, what: str = "") -> None:
         """Show ``done`` of ``total`` (None: unknown), with ``what`` behind the title."""
-        if self.bar is not None:
-            # Escaped, because Rich would read "[...]" in a name as markup.
-            title = f"{self.title} [dim]{escape(what)}[/]" if what else self.title
-            self.bar.update(self.bar.task_ids[0], completed=done, total=total, description=title)
+        # Escaped, because Rich would read "[...]" in a name as markup.
+        title = f"{self.title} [dim]{escape(what)}[/]" if what else self.title
+        self.bar.update(self.bar.task_ids[0], completed=done, total=total, description=title)
 
 
 class Steps:
@@ -37,16 +36,15 @@ class Steps:
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
         """Show ``title`` while the body runs, then the note, duration and success."""
-        bar = None
-        if self.console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
-            bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
-            bar.add_task(title, total=None)
-        else:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
+        is_plain = not self.console.is_terminal
+        bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True, disable=is_plain)
+        bar.add_task(title, total=None)
+        if is_plain:
             self.console.print(f"  {title} ...")
         step, started, sign = Step(title, bar), time.monotonic(), "[red]✗[/]"
         try:
-            with bar or nullcontext():
+            with bar:
                 yield step
             sign = "[green]✓[/]"
         finally:

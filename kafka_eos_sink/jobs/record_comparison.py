@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
 from kafka_eos_sink.errors import SchemaError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 """The columns that can be compared."""

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 SOURCE_VIEW = "source"
 
@@ -85,13 +82,8 @@ def records(
     expressions = dict(defaults or {})
     expressions |= {name: written for name in _COLUMNS if (written := getattr(given, name)) is not None}
     columns = {name: f.expr(expressions[name]) for name in _COLUMNS if name in expressions}
-    columns.setdefault("value", _row_as_json(rows))
+    columns.setdefault("value", f.to_json(f.struct("*")))
     return _as_text(rows.select(*(column.alias(name) for name, column in columns.items()), *further))
-
-
-def _row_as_json(rows: DataFrame) -> Column:
-    # Quoted: Spark reads a dot in a plain name as access to a field of a struct.
-    return f.to_json(f.struct(*(f.col(f"`{name.replace('`', '``')}`") for name in rows.columns)))
 
 
 def _as_text(made: DataFrame) -> DataFrame:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs import spark_kafka_source as spark_source
@@ -80,20 +79,17 @@ def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], rea
         ConfigurationError: INVALID_OPTIONS; KAFKA_SOURCE_MISSING if ``reader`` is "spark" and its jars are missing.
         BrokerRefusedError: UNKNOWN_TOPIC. BrokerUnavailableError, AuthorizationError.
     """
-    config = _client_config(options)
-    with NetworkClient(config) as client:
-        offsets = _offsets(Admin(client), topic)
+    with connected(_client_config(options)) as admin:
+        offsets = _offsets(admin, topic)
     if reader == "spark":
         spark_source.require_kafka_source(spark)
-    if reader == "client" or (reader == "auto" and _needs_client(spark, options)):
+    if reader == "auto" and (spark_source.missing_jars(spark) != () or spark_source.unknown_to_java(options)):
+        reader = "client"
+    if reader == "client":
         frame = _read_with_client(spark, topic, options, offsets)
         return TopicFrame(frame=frame, reader="this package's client", offsets=offsets)
     frame = _read_with_spark(spark, topic, options, offsets)
     return TopicFrame(frame=frame, reader="Spark's Kafka source", offsets=offsets)
-
-
-def _needs_client(spark: SparkSession, options: Mapping[str, str]) -> bool:
-    return bool(spark_source.missing_jars(spark) != () or spark_source.unknown_to_java(options))
 
 
 def _client_config(options: Mapping[str, str]) -> ClientConfig:
@@ -144,10 +140,10 @@ def _read_with_client(
     written = dict(options)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with NetworkClient(_client_config(written)) as client:
+        with connected(_client_config(written)) as admin:
             for batch in batches:
                 for index in batch.column(0).to_pylist():
-                    yield from _partition_batches(Admin(client), topic, offsets[index])
+                    yield from _partition_batches(admin, topic, offsets[index])
 
     return spark.range(0, len(offsets), 1, max(1, len(offsets))).mapInArrow(read, SCHEMA)
 

@@ -29,16 +29,12 @@ COMPACTED = "the topic is compacted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCount:
+class PartitionCount(OffsetRange):
     """The rows of a batch in one topic-partition.
 
     hidden  offsets of the range that a consumer cannot read; ``reason`` names why. Each may have held a row of the batch.
     """
 
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
     found: int = 0
     hidden: int = 0
     reason: str | None = None
@@ -120,16 +116,15 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     counts = []
     # Merged, because a record of another program could name one range a thousand times.
-    for part in merged(record.offsets):
-        counted, place = PartitionCount(**asdict(part)), (part.topic, part.partition)
+    for each in merged(record.offsets):
+        part, place = PartitionCount(**asdict(each)), (each.topic, each.partition)
         if place in starts:
-            counted = _visible(counted, starts[place], stable[place], ends[place])
-            counted = replace(counted, found=_rows(admin, part, producers, starts[place], stable[place]))
+            found = _rows(admin, part, producers, starts[place], stable[place])
+            counts.append(replace(_visible(part, starts[place], stable[place], ends[place]), found=found))
         else:
-            counted = replace(counted, hidden=counted.offsets, reason=NO_PARTITION)
-        counts.append(counted)
-    found = BatchAudit(record=record, partitions=tuple(counts))
-    return _without_compacted(admin, found, deadline) if found.missing else found
+            counts.append(replace(part, hidden=part.offsets, reason=NO_PARTITION))
+    audit = BatchAudit(record=record, partitions=tuple(counts))
+    return _without_compacted(admin, audit, deadline) if audit.missing else audit
 
 
 def _visible(part: PartitionCount, start: int, stable: int, end: int) -> PartitionCount:

@@ -193,10 +193,7 @@ def record_of_commit(
         written_bytes=sum(message.written_bytes for message in tasks),
         plan_ms=plan.plan_ms,
         write_ms=max((message.write_ms for message in tasks), default=0),
-        check_ms=watch.ms("check"),
-        decide_ms=watch.ms("decide"),
-        end_ms=watch.ms("end"),
-        verify_ms=watch.ms("verify"),
+        **{f"{phase}_ms": watch.ms(phase) for phase in watch.seconds},
         attempts_ended=plan.attempts_ended + attempts_ended,
         parts_copied=watch.parts_copied,
         # Zero: Kafka may have aborted transactions of the batch, whose rows were copied then.

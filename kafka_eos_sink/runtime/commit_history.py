@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
@@ -87,21 +88,21 @@ def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:
 
 
 def _writes(query: QueryState) -> Iterable[CommittedWrite]:
+    of_query = partial(CommittedWrite, write_id=query.write_id, query_id=query.query_id)
     try:
         found = query.newest
     except WriteRefusedError as broken:
-        yield _unreadable(query, broken.message)
+        yield of_query(version=None, state="unreadable", problem=broken.message)
         return
     decision = None if found is None else found.decision
     if decision is not None:
         yield _decided(query, decision)
     if query.foreign:
         offsets = ", ".join(str(record.offset) for record in query.foreign[-FOREIGN_SHOWN:])
-        yield _unreadable(
-            query, f"another program wrote records under its keys, the newest of them at offsets {offsets}"
-        )
+        problem = f"another program wrote records under its keys, the newest of them at offsets {offsets}"
+        yield of_query(version=None, state="unreadable", problem=problem)
     if query.undecided:
-        yield CommittedWrite(write_id=query.write_id, query_id=query.query_id, version=None, state="undecided")
+        yield of_query(version=None, state="undecided")
         return
     named = set() if decision is None else {prepared.part_offset for prepared in decision.transactions}
     waiting = Counter(
@@ -110,19 +111,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
         if part.outcome is Outcome.OPEN and part.value and "version" in part.value and part.offset not in named
     )
     for version, transactions in sorted(waiting.items()):
-        yield CommittedWrite(
-            write_id=query.write_id,
-            query_id=query.query_id,
-            version=version,
-            state="prepared",
-            transactions=transactions,
-        )
-
-
-def _unreadable(query: QueryState, problem: str) -> CommittedWrite:
-    return CommittedWrite(
-        write_id=query.write_id, query_id=query.query_id, version=None, state="unreadable", problem=problem
-    )
+        yield of_query(version=version, state="prepared", transactions=transactions)
 
 
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
@@ -153,33 +142,17 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     )
 
 
-def read_commit_history(
-    admin: Admin,
-    *,
-    timeout_ms: int,
-    commit_log_topic: str = DEFAULT_TOPIC,
-    write_id: str | None = None,
-) -> tuple[CommittedWrite, ...]:
-    """Return the writes in the commit log, the last finished ones last.
-
-    Args:
-        timeout_ms: Bounds the whole reading, up to the ends that the partitions have at its start.
-        write_id: None for all.
-
-    Raises:
-        BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
-        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
-    """
-    return CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id).writes()
-
-
 class CommitLogWatch:
     """Reads the commit log once, and from then on only what was appended to it.
 
-    Args and errors are those of `read_commit_history`; ``timeout_ms`` bounds each reading.
+    Args:
+        timeout_ms: Bounds each reading, up to the ends that the partitions have at its start.
+        write_id: None for all.
     """
 
-    def __init__(self, admin: Admin, topic: str, *, timeout_ms: int, write_id: str | None = None) -> None:
+    def __init__(
+        self, admin: Admin, topic: str = DEFAULT_TOPIC, *, timeout_ms: int, write_id: str | None = None
+    ) -> None:
         self._admin = admin
         self._topic = topic
         self._timeout_ms = timeout_ms
@@ -190,6 +163,10 @@ class CommitLogWatch:
         """Return the writes in the commit log, the last finished ones last.
 
         A later reading may count fewer ``committed`` and ``aborted`` transactions of a write that has ended.
+
+        Raises:
+            BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
+            BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
         """
         deadline = self._admin.client.clock() + self._timeout_ms
         if self._admin.topic(self._topic, deadline) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -124,17 +125,13 @@ class DataProofs:
     def describe_producers(
         self, step: steps.DescribeProducers
     ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
-        try:
-            return self._describe_producers(step.partitions)
-        except (AuthorizationError, MissingApiError):
-            found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = {}
+        found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = dict.fromkeys(step.partitions)
+        with suppress(AuthorizationError, MissingApiError):
+            return found | self._describe_producers(step.partitions)
         # A missing right on one topic must not hide the others. A missing API counts as a missing right.
         for topic in sorted({topic for topic, _ in step.partitions}):
-            where = [partition for partition in step.partitions if partition[0] == topic]
-            try:
-                found.update(self._describe_producers(where))
-            except (AuthorizationError, MissingApiError):
-                found.update(dict.fromkeys(where))
+            with suppress(AuthorizationError, MissingApiError):
+                found |= self._describe_producers([where for where in step.partitions if where[0] == topic])
         return found
 
     def _describe_producers(

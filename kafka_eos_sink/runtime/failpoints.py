@@ -17,36 +17,34 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
 
 from kafka_eos_sink.errors import KafkaEosError
 
 VARIABLE = "KAFKA_EOS_FAILPOINTS"
 
 
-def _actions(environment: Mapping[str, str]) -> dict[str, str]:
-    text = environment.get(VARIABLE, "")
-    return dict(pair.split("=", 1) for pair in text.split(";") if "=" in pair)
+def _action(point: str) -> str | None:
+    pairs = os.environ.get(VARIABLE, "").split(";")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair).get(point)
 
 
 def is_set(point: str) -> bool:
     """Whether the environment names the point."""
-    return VARIABLE in os.environ and point in _actions(os.environ)
+    return _action(point) is not None
 
 
 def reached(point: str) -> None:
     """Perform the point's action if the environment names one."""
-    if VARIABLE not in os.environ or (action := _actions(os.environ).get(point)) is None:
+    if (action := _action(point)) is None:
         return
     kind, _, once = action.partition(":")
     if once:
         try:
-            # O_EXCL picks one process out of all that reach the point.
-            made = os.open(once, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            # "x" picks one process out of all that reach the point.
+            with open(once, "x") as made:
+                made.write(str(os.getpid()))
         except FileExistsError:
             return
-        os.write(made, b"%d" % os.getpid())
-        os.close(made)
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     while kind == "hang":

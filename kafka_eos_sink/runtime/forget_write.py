@@ -21,14 +21,9 @@ from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
-from kafka_eos_sink.runtime.operator import OperatorSettings, Preview, connected_to_log, preview
+from kafka_eos_sink.runtime.operator import OperatorSettings, perform
 from kafka_eos_sink.runtime.step_log import code_name
 from kafka_eos_sink.runtime.write_settings import take_over_request
-
-
-def preview_forget(settings: OperatorSettings) -> Preview:
-    """Return what ``forget`` finds, without a change; raise the WriteRefusedError of ``forget``."""
-    return preview(settings, partial(_forget, settings))
 
 
 def forget(settings: OperatorSettings) -> int:
@@ -38,8 +33,7 @@ def forget(settings: OperatorSettings) -> int:
         WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
         TransactionAbortedError: NOT_FORGOTTEN.
     """
-    with connected_to_log(settings) as (_, executor, version):
-        return executor.run(_forget(settings, version))
+    return perform(settings, partial(forgetting, settings))
 
 
 class _KeyedView(LogView):
@@ -61,7 +55,8 @@ class _KeyedView(LogView):
         super().restart()
 
 
-def _forget(settings: OperatorSettings, transaction_version: int) -> Procedure[int]:
+def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedure[int]:
+    """The procedure of `forget`."""
     write_id = settings.write_id
     before = LogView(write_id)
     yield from read_to_end(before)

@@ -10,20 +10,18 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, Copied, CopyRecords, Gone, InitProducerId, Procedure
-from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -34,6 +32,8 @@ from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
+
+T = TypeVar("T")
 
 LEADER_MS = 10_000
 """How long repair waits for a leader before it continues without it."""
@@ -215,10 +215,9 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
         BrokerRefusedError: NO_COMMIT_LOG.
         ConfigurationError: COMMIT_LOG_TOPIC, before anything is written to it.
     """
-    with NetworkClient(settings.client) as client:
-        admin = Admin(client)
+    with connected(settings.client) as admin:
         topic = settings.commit_log_topic
-        deadline = client.clock() + settings.timeout_ms
+        deadline = admin.client.clock() + settings.timeout_ms
         if admin.topic(topic, deadline) is None:
             raise BrokerRefusedError(
                 "NO_COMMIT_LOG",
@@ -233,8 +232,14 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
         yield admin, executor, admin.transaction_version(deadline)
 
 
+def perform(settings: OperatorSettings, procedure: Callable[[int], Procedure[T]]) -> T:
+    """Run a procedure, given the transaction version."""
+    with connected_to_log(settings) as (_, executor, version):
+        return executor.run(procedure(version))
+
+
 def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any]]) -> Preview:
-    """Run the part of a procedure that only reads, given the transaction version, and raise its errors."""
+    """Run the part of a procedure that only reads, and raise its errors; return what it finds."""
     with connected_to_log(settings) as (admin, executor, version):
         executor.run(_until_fence(procedure(version)))
         view = LogView(settings.write_id)
@@ -254,14 +259,13 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
     procedure.close()
 
 
-def _take_over(settings: OperatorSettings, abort_unknown: bool) -> TakeOver:
+def recovery(
+    settings: OperatorSettings, *, abort_unknown: bool, view: LogView | None = None
+) -> Callable[[int], Procedure[Plan]]:
+    """Return the procedure of `recover`; ``view`` receives what it reads of the commit log."""
     unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
-    return replace(take_over_request(settings.write_id, settings.limits), unknown_id=unknown_id)
-
-
-def preview_recover(settings: OperatorSettings, *, abort_unknown: bool) -> Preview:
-    """Return what ``recover`` finds, without a change; raise the WriteRefusedError of ``recover``."""
-    return preview(settings, partial(take_over, _take_over(settings, abort_unknown)))
+    request = take_over_request(settings.write_id, settings.limits)
+    return partial(take_over, replace(request, unknown_id=unknown_id, view=view))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -279,7 +283,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
         view = LogView(settings.write_id)
-        plan = executor.run(take_over(replace(_take_over(settings, abort_unknown), view=view), version))
+        plan = executor.run(recovery(settings, abort_unknown=abort_unknown, view=view)(version))
         tried = [
             EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in executor.ended
@@ -321,32 +325,6 @@ def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAn
 def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
     # A listed transaction has the cluster's transaction version, a named one its decision's.
     return identity.producer_id, identity.producer_epoch
-
-
-def resolve_request(
-    settings: OperatorSettings, *, query_id: str | None, version: int, resolution: Resolution, allow_duplicates: bool
-) -> ResolveRequest:
-    """Build the operator's resolution of one version."""
-    return ResolveRequest(
-        write_id=settings.write_id,
-        query_id=query_id,
-        version=version,
-        resolution=resolution,
-        allow_duplicates=allow_duplicates,
-        nonce=uuid.uuid4().hex,
-        limits=settings.limits,
-    )
-
-
-def preview_resolve(settings: OperatorSettings, request: ResolveRequest) -> Preview:
-    """Return what ``resolve`` finds, without a change; raise its errors before the first change."""
-    return preview(settings, partial(resolve, request))
-
-
-def resolve_version(settings: OperatorSettings, request: ResolveRequest) -> Resolved:
-    """Record the operator's resolution of one version, as `resolve`."""
-    with connected_to_log(settings) as (_, executor, version):
-        return executor.run(resolve(request, version))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,12 +60,12 @@ class RecordCopier:
         try:
             for where in sorted({(part.topic, part.partition) for copy in step.copies for part in copy.ranges}):
                 self._copy_partition(where, opened)
-            self._flush(opened)
+            self._take_turns(opened, 0)
             written = [each.gone or written_by(each.producer) for each in opened]
             for each in opened:
                 if each.gone is None:
                     each.producer.append_record(*self._where, each.copy.part.key, each.copy.part.value)
-            self._flush(opened)
+            self._take_turns(opened, 0)
             is_done = True
             return tuple(
                 one
@@ -107,9 +107,6 @@ class RecordCopier:
                 offset = fetched.next_offset
         return tuple(found.get((identity.producer_id, part)) for identity, part in step.written)
 
-    def _flush(self, opened: Sequence[_OpenCopy]) -> None:
-        self._take_turns(opened, lambda unsent: unsent == 0)
-
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
         """Copy a partition's records of all sources in one pass: concurrent tasks interleave."""
         wanted = {
@@ -121,7 +118,7 @@ class RecordCopier:
         offset = waited_ms = 0
         while wanted:
             offset = max(offset, min(part.first_offset for part, _ in wanted.values()))
-            self._take_turns(opened, lambda unsent: unsent <= self._config.buffer_memory)
+            self._take_turns(opened, self._config.buffer_memory)
             # Only the time of Fetches counts: slow acknowledgements of the copies prove nothing about the source.
             started = self._client.clock()
             # During the Fetch, the client also sends the producers' batches and receives their acknowledgements.
@@ -157,13 +154,13 @@ class RecordCopier:
                 each.producer.append_block(part.topic, part.partition, replace(block, records=bytes(block.records)))
                 failpoints.reached("restore.copying")
 
-    def _take_turns(self, opened: Sequence[_OpenCopy], is_enough: Callable[[int], bool]) -> None:
-        """Let each producer send and receive until few enough bytes are unacknowledged."""
+    def _take_turns(self, opened: Sequence[_OpenCopy], most_bytes: int) -> None:
+        """Let each producer send and receive until at most so many bytes are unacknowledged."""
         producers = [each.producer for each in opened if each.gone is None]
         while True:
             for producer in producers:
                 producer.advance(0)
-            if is_enough(sum(producer.unacknowledged_bytes for producer in producers)):
+            if sum(producer.unacknowledged_bytes for producer in producers) <= most_bytes:
                 return
             self._client.pump(TURN_MS)
 

@@ -8,7 +8,7 @@ from typing import Any
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST = 4
 """Most names on a line: a batch can have thousands of transactions."""
@@ -17,28 +17,24 @@ MOST = 4
 def subject(step: steps.Step) -> str:
     """Return the ids, partitions and offsets that a step concerns."""
     match step:
-        case steps.DescribeTransactions(transactional_ids=ids):
-            return _some(ids)
+        case steps.DescribeTransactions(transactional_ids=named) | steps.AbortedTransactions(ranges=named):
+            return _some(named)
+        case steps.LastStableOffsets(partitions=named) | steps.DescribeProducers(partitions=named):
+            return _some(named)
+        case steps.AreCommitted(written=written):
+            return _some(part for _, part in written)
         case steps.EndTransactions(ends=ends):
-            return _some(f"{'commit' if end.commit else 'abort'} {_producer(end.identity)}" for end in ends)
+            return _some(f"{'commit' if end.commit else 'abort'} {_text(end.identity)}" for end in ends)
         case steps.InitProducerId(transactional_id=name) | steps.ListOpenTransactions(write_id=name):
             return name
         case steps.ReadLog(offset=offset):
             return f"from offset {offset}"
-        case steps.LastStableOffsets(partitions=partitions) | steps.DescribeProducers(partitions=partitions):
-            return _some(map(_partition, partitions))
-        case steps.AbortedTransactions(ranges=ranges):
-            return _ranges(ranges)
-        case steps.AreCommitted(written=written):
-            return _ranges([part for _, part in written])
         case steps.CommitGroupOffsets(identity=identity, group_id=group):
-            return f"group {group}, {_producer(identity)}"
+            return f"group {group}, {_text(identity)}"
         case steps.CopyRecords(copies=copies):
-            return _some(
-                f"{_ranges(each.ranges)} of {_producer(each.source)} to {_producer(each.identity)}" for each in copies
-            )
+            return _some(f"{_some(each.ranges)} of {_text(each.source)} to {_text(each.identity)}" for each in copies)
         case steps.AddPartition() | steps.AppendInTransaction() | steps.WriteRows() | steps.AppendPart():
-            return _producer(step.identity)
+            return _text(step.identity)
         case steps.Append(records=records):
             return f"{len(records)} records"
         case steps.Wait(ms=ms):
@@ -54,61 +50,46 @@ def outcome(result: Any) -> str:
     match result:
         case None:
             return "no result"
-        case ProducerIdentity():
-            return _producer(result)
-        case steps.LogChunk():
-            return f"{len(result.entries)} entries, next offset {result.next_offset}"
-        case steps.Appended() | steps.EndResult():
-            return code_name(result.error)
-        case steps.Written():
-            return f"{result.rows} rows"
-        case (steps.Copied() | steps.Gone(), *_):
-            return _some(each.why if isinstance(each, steps.Gone) else outcome(each.written) for each in result)
-        case (steps.EndResult(), *_):
-            return _some(code_name(each.error) for each in result)
         case Mapping():
-            return _some(f"{_partition(key)}: {_state(found)}" for key, found in result.items())
-        case bool() | int() | str():
-            return str(result)
+            return _some(f"{_text(key)}: {_text(found)}" for key, found in result.items())
         case tuple():
-            return _some(map(str, result))
+            return _some(result)
         case _:
-            return type(result).__name__
+            return _text(result)
 
 
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
+def _some(named: Iterable[Any]) -> str:
+    listed = list(map(_text, named))
     return ", ".join(listed[:MOST]) + (f" and {len(listed) - MOST} more" if len(listed) > MOST else "") or "none"
 
 
-def _ranges(ranges: Iterable[OffsetRange]) -> str:
-    return _some(f"{each.topic}-{each.partition} [{each.first_offset}..{each.last_offset}]" for each in ranges)
-
-
-def _producer(identity: ProducerIdentity) -> str:
-    return f"{identity.transactional_id} (producer id {identity.producer_id}, epoch {identity.producer_epoch})"
-
-
-def _partition(key: str | TopicPartition | Any) -> str:
-    match key:
+def _text(value: Any) -> str:
+    """Describe a value; of a type that is not named here, only the type."""
+    match value:
+        case None | bool() | int() | str():
+            return str(value)
         case (str(topic), int(partition)):
             return f"{topic}-{partition}"
-        case str():
-            return key
-        case _:
-            return f"{key.topic}-{key.partition}"
-
-
-def _state(found: Any) -> str:
-    match found:
+        case OffsetRange():
+            return f"{value.topic}-{value.partition} [{value.first_offset}..{value.last_offset}]"
+        case ProducerIdentity():
+            return f"{value.transactional_id} (producer id {value.producer_id}, epoch {value.producer_epoch})"
         case steps.TransactionDescription():
-            return f"{found.state} (producer id {found.producer_id}, epoch {found.producer_epoch})"
+            return f"{value.state} (producer id {value.producer_id}, epoch {value.producer_epoch})"
+        case steps.LogChunk():
+            return f"{len(value.entries)} entries, next offset {value.next_offset}"
+        case steps.Appended() | steps.EndResult():
+            return code_name(value.error)
+        case steps.Copied(written=written) | (steps.Written() as written):
+            return f"{written.rows} rows"
+        case steps.Gone():
+            return value.why
         case steps.Unseen():
-            return found.value
-        case None | int():
-            return str(found)
+            return value.value
+        case Mapping() | tuple():
+            return f"{len(value)} producers"
         case _:
-            return f"{len(found)} producers"
+            return type(value).__name__
 
 
 def code_name(error: int | None) -> str:

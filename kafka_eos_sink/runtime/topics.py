@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, TOPIC_CONFIGURATION
@@ -199,12 +199,17 @@ def _alter_command(admin: Admin, topic: str, configs: Mapping[str, str]) -> str:
     )
 
 
+def visible_configs(admin: Admin, topic: str, names: Sequence[str] | None, deadline: int) -> Mapping[str, str]:
+    """Return a topic's settings, all if ``names`` is None; empty without DescribeConfigs."""
+    try:
+        return admin.describe_configs("topic", topic, names, deadline)
+    except AuthorizationError:
+        return {}
+
+
 def cleanup_policy(admin: Admin, topic: str, deadline: int) -> str | None:
     """Return a topic's cleanup.policy, None without DescribeConfigs."""
-    try:
-        return admin.describe_configs("topic", topic, (POLICY,), deadline).get(POLICY)
-    except AuthorizationError:
-        return None
+    return visible_configs(admin, topic, (POLICY,), deadline).get(POLICY)
 
 
 def broker_count(admin: Admin, deadline: int) -> int:
@@ -221,10 +226,7 @@ def created_configs(made: CreateTopicsResponse.Topic) -> Mapping[str, str]:
 
 def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, str]:
     """Return the settings that keep decisions; require cleanup.policy=compact."""
-    try:
-        configs = admin.describe_configs("topic", topic, (*SAFE, UNCLEAN), deadline)
-    except AuthorizationError:
-        configs = {}
+    configs = visible_configs(admin, topic, (*SAFE, UNCLEAN), deadline)
     policy = configs.get(POLICY)
     if policy is None:
         warn_once(

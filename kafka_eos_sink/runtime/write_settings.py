@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
@@ -21,8 +20,8 @@ DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSettings:
-    """The settings of one write: rows, write id, cluster.
+class WriteSettings(BatchIdentity):
+    """The settings of one write: batch, write id, cluster.
 
     Never pickled, because it can hold resolved secrets.
     ``random_write_id`` marks a batch job without ``txnAppId``. No later run uses its id again.
@@ -30,34 +29,18 @@ class WriteSettings:
     """
 
     write_id: str
-    query_id: str
-    version: int
     random_write_id: bool
-    topic: str | None
-    schema: str
-    offsets_hash: str | None
-    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"]
     commit_log_topic: str
     client: ClientConfig
     producer: ProducerConfig
-    streaming: bool = False
     group_offsets: GroupOffsets | None = None
-    foreach_call: str | None = None
     history_topic: str = ""
     user_metadata: str | None = None
 
     @property
     def batch(self) -> BatchIdentity:
-        return BatchIdentity(
-            query_id=self.query_id,
-            version=self.version,
-            topic=self.topic,
-            schema=self.schema,
-            offsets_hash=self.offsets_hash,
-            on_checkpoint_rollback=self.on_checkpoint_rollback,
-            streaming=self.streaming,
-            foreach_call=self.foreach_call,
-        )
+        """The batch alone, which may travel."""
+        return BatchIdentity(**{each.name: getattr(self, each.name) for each in fields(BatchIdentity)})
 
     @property
     def limits(self) -> SettleLimits:

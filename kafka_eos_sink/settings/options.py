@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
@@ -18,32 +17,9 @@ from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.settings.kafka_properties import client_part, read_kafka_properties
 from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
 from kafka_eos_sink.settings.secrets import VARIABLE, resolve, switched_off
-from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, STREAMING
+from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, STREAMING, SinkOptions, fields_of
 
 _ASYNC_PROGRESS = "asyncprogresstracking"
-
-DeliveryGuarantee = Literal["exactly-once", "at-least-once"]
-OnCheckpointRollback = Literal["fail", "skip", "rewrite"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """The checked options of one write. Equal options give equal values in every process."""
-
-    topic: str | None
-    transactional_id_prefix: str | None
-    txn_app_id: str | None
-    txn_version: int | None
-    delivery_guarantee: DeliveryGuarantee
-    commit_log_topic: str
-    history_topic: str
-    user_metadata: str | None
-    on_checkpoint_rollback: OnCheckpointRollback
-    checkpoint_location: str | None
-    source_offsets_group: str | None
-    client: ClientConfig
-    producer: ProducerConfig
-    warnings: tuple[str, ...]
 
 
 def sink_part(options: Mapping[str, str]) -> dict[str, str]:
@@ -80,31 +56,18 @@ def read_options(
     values = read_values(own, known, "", problems, [], resolved=resolved)
     problems += _unknown(options, streaming)
     # Use the default for a value that failed to parse. The reader has already reported it.
-    settings: dict[str, Any] = {name: values.get(name, row.default) for name, row in known.items()}
+    settings: dict[str, Any] = {name: values.get(name, row.default_value) for name, row in known.items()}
     problems += _problems_together(settings, own, kafka, streaming)
-    producer = {SINK[name].lands_in: value for name, value in values.items() if name in ("partitioner", "interceptors")}
     if check_imports:
         problems += _import_problems(values)
     if problems or properties is None:
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
-        topic=settings["topic"],
-        # Without the default: None lets a streaming query take the id of its checkpoint.
-        transactional_id_prefix=values.get("transactional.id.prefix"),
-        txn_app_id=settings["txnAppId"],
-        txn_version=settings["txnVersion"],
-        delivery_guarantee=settings["delivery.guarantee"],
-        commit_log_topic=settings["commit.log.topic"],
-        history_topic=settings["history.topic"],
-        user_metadata=settings["userMetadata"],
-        on_checkpoint_rollback=settings["onCheckpointRollback"],
-        checkpoint_location=values.get("checkpointLocation"),
-        source_offsets_group=settings["source.offsets.group"],
+        **fields_of(values, SinkOptions, known),
         client=properties.client,
         producer=dataclasses.replace(
             properties.producer,
-            **producer,
-            dead_letter_topic=settings["dead.letter.topic"],
+            **fields_of(values, ProducerConfig, known),
             # The default ones, too: they may be those of others, who would believe the row.
             own_topics=frozenset(
                 {settings["commit.log.topic"], DEFAULT_TOPIC, settings["history.topic"], DEFAULT_HISTORY_TOPIC} - {""}

@@ -7,9 +7,10 @@ an option's default. If no class receives the value, the row holds the default. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.key_stores import JKS_WAY_OUT
@@ -60,53 +61,79 @@ class Setting:
         return None if known is MISSING else known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The checked options of one write. Equal options give equal values in every process."""
+
+    topic: str | None = None
+    # Without its default: None lets a streaming query take the id of its checkpoint.
+    transactional_id_prefix: str | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    delivery_guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    commit_log_topic: str = DEFAULT_TOPIC
+    history_topic: str = DEFAULT_HISTORY_TOPIC
+    user_metadata: str | None = None
+    on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
+    checkpoint_location: str | None = None
+    source_offsets_group: str | None = None
+    client: ClientConfig
+    producer: ProducerConfig
+    warnings: tuple[str, ...]
+
+
 def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]:
-    """Complete the rows of a group. The default field has the option's name."""
+    """Complete the rows of a group. The default field has the option's name, in Python's spelling."""
+
+    def field(name: str) -> str:
+        return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name.replace(".", "_"))
+
     return {
-        row.name: replace(
-            row, group=group, target=row.target or target, lands_in=row.lands_in or row.name.replace(".", "_")
-        )
+        row.name: replace(row, group=group, target=row.target or target, lands_in=row.lands_in or field(row.name))
         for row in rows
     }
 
 
 SINK = _rows(
     "sink",
-    None,
+    SinkOptions,
     Setting("topic", kinds.TOPIC, "Topic of every row. It wins over the column `topic`."),
     Setting("txnAppId", kinds.ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
     Setting("txnVersion", integer(0, INT64_MAX), "Version of this write. It must increase with every new write of the same `txnAppId`."),
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
-        "What to do with a version below the newest committed one: `fail`, `skip` it, or `rewrite` it and all above it.", default="fail"),
+        "What to do with a version below the newest committed one: `fail`, `skip` it, or `rewrite` it and all above it."),
     Setting("transactional.id.prefix", kinds.ID,
         "First part of every transactional id. Grant rights on it. A streaming query uses `kafka-eos-<query id>`.", default="kafka-eos"),
     Setting("commit.log.topic", kinds.TOPIC,
-        "Compacted topic of the sink's decisions. The sink creates it if it is missing.", default=DEFAULT_TOPIC),
+        "Compacted topic of the sink's decisions. The sink creates it if it is missing."),
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
-        "`at-least-once` is the idempotent producer without transactions and without a commit log.", default="exactly-once"),
+        "`at-least-once` is the idempotent producer without transactions and without a commit log."),
     Setting("source.offsets.group", kinds.ID,
         "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only."),
     Setting("dead.letter.topic", kinds.TOPIC,
-        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write."),
+        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
+        target=ProducerConfig),
     Setting("history.topic", kinds.TOPIC_OR_NONE,
-        "Receives one record per decided batch, for `kafka-eos history`. Created if missing; empty: no history.",
-        default=DEFAULT_HISTORY_TOPIC),
+        "Receives one record per decided batch, for `kafka-eos history`. Created if missing; empty: no history."),
     Setting("userMetadata", kinds.AS_GIVEN, "Free text that the history keeps with each batch, as Delta Lake's option of this name."),
     Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
         target=ProducerConfig),
     Setting("interceptors", kinds.CLASSES,
         "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
-    Setting(PROPERTIES_FILE, kinds.TEXT,
-        "Java-style client properties file, which the driver and every executor read. Options `kafka.*` win over it."),
-)  # fmt: skip
+) | _rows("sink", None, Setting(PROPERTIES_FILE, kinds.TEXT,
+    "Java-style client properties file, which the driver and every executor read. Options `kafka.*` win over it."))  # fmt: skip
 
 # Spark adds every option of the query to the sink's; without these rows they would be unknown names.
 STREAMING = _rows(
     "streaming",
     None,
     Setting(
-        "checkpointLocation", kinds.AS_GIVEN, "Checkpoint of the query, which Spark passes to the sink.", secret=True
+        "checkpointLocation",
+        kinds.AS_GIVEN,
+        "Checkpoint of the query, which Spark passes to the sink.",
+        target=SinkOptions,
+        secret=True,
     ),
     Setting("queryName", kinds.AS_GIVEN, "Name of the query, which Spark passes to the sink.", secret=True),
     Setting("asyncProgressTrackingEnabled", kinds.TEXT, "Must not be true.", secret=True),
@@ -339,6 +366,6 @@ JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, 
 """Every name of the Java producer and its few additions, without ``kafka.``."""
 
 
-def fields_of(values: Mapping[str, Any], target: type) -> dict[str, Any]:
+def fields_of(values: Mapping[str, Any], target: type, table: Mapping[str, Setting] = JAVA) -> dict[str, Any]:
     """Return the parsed values for `target`, by the names of its fields."""
-    return {JAVA[name].lands_in: value for name, value in values.items() if JAVA[name].target is target}
+    return {table[name].lands_in: value for name, value in values.items() if table[name].target is target}

@@ -20,7 +20,8 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
-from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
+from kafka_eos_sink.settings.options import read_options, readable, sink_part
+from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefuse
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
-from kafka_eos_sink.settings.options import SinkOptions
+from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import (

@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_i
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
-from kafka_eos_sink.settings.options import SinkOptions
+from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.late_sweep import sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
@@ -108,8 +108,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         return self._settings(self._checked_options(), self._unique)
 
     def _settings(self, options: SinkOptions, unique: str) -> WriteSettings:
-        app_id, version = options.txn_app_id, options.txn_version
-        prefix = options.transactional_id_prefix
+        app_id, prefix = options.txn_app_id, options.transactional_id_prefix
         if app_id is not None:
             write_id = batch_write_id(prefix, app_id, options.topic)
         else:
@@ -118,7 +117,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             options,
             write_id=write_id,
             query_id=BATCH_QUERY_ID,
-            version=version if version is not None else 0,
+            version=options.txn_version or 0,
             random_write_id=app_id is None,
             offsets_hash=None,
         )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.settings.options import SinkOptions, read_options, readable, sink_part
+from kafka_eos_sink.settings.options import read_options, readable, sink_part
+from kafka_eos_sink.settings.table import SinkOptions
 
 
 def read(**options: str) -> SinkOptions:
