@@ -299,10 +299,11 @@ def _read_batch(
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if with_records and (header.record_count or len(view) > BATCH_OVERHEAD):
         section = decompress(codec, view[BATCH_OVERHEAD:], max_bytes)
+        where = str(header)  # before memory is short
         try:
-            records = RecordReader(section, str(header)).read(header, with_headers=with_headers)
+            records = RecordReader(section, where).read(header, with_headers=with_headers)
         except MemoryError:
-            raise ProtocolError(f"{header} needs more memory than is free") from None
+            raise ProtocolError(f"{where} needs more memory than is free") from None
     return RecordBatch(
         *_HEADER.unpack_from(view),
         size_in_bytes=len(view),
