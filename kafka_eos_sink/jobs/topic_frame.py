@@ -169,8 +169,8 @@ def _partition_batches(admin: Admin, topic: str, offsets: Offsets) -> Iterator[p
                 }
             )
             parts = (record.key, record.value, *(part for header in record.headers for part in header))
-            size += sum(len(part) for part in parts if part is not None)
-            # Other programs choose how large records are: 10,000 rows of a megabyte take too much memory.
+            size += sum(len(part) for part in parts if part is not None) + 200 * len(record.headers)
+            # Other programs choose how large records are: 10,000 rows of a megabyte, or of many empty headers, take too much memory.
             if len(rows) >= _ROWS_PER_BATCH or size >= _BYTES_PER_BATCH:
                 yield pa.RecordBatch.from_pylist(rows, _ARROW_SCHEMA)
                 rows, size = [], 0

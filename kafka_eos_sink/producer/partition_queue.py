@@ -96,7 +96,7 @@ class ProducerBatch:
 
     def row_number(self, index: int) -> int | None:
         """Return the number, within the task, of the row of record ``index``, which may be the row's dead letter."""
-        if self.row_numbers is None or index >= self.record_count:
+        if self.row_numbers is None or not 0 <= index < self.record_count:
             return None
         number = int(self.row_numbers[index])
         return number if number >= 0 else ~number

@@ -52,14 +52,14 @@ class _OperatorExecutor(Executor):
 
         Whoever may Write the commit log can forge such a decision, and would see rows that another program has aborted.
         """
-        sources = {copy.source.transactional_id: copy.source for copy in step.copies}
-        held = self.admin.describe_transactions(sources, self._deadline)
-        for transactional_id, source in sources.items():
-            state = held[transactional_id]
+        held = self.admin.describe_transactions({copy.source.transactional_id for copy in step.copies}, self._deadline)
+        # Each copy, not each id: a forged decision may name one id twice.
+        for source in (copy.source for copy in step.copies):
+            state = held[source.transactional_id]
             if state is None or state.producer_id != source.producer_id:
                 raise DecisionPendingError(
                     "DECIDED_NOT_FINISHED",
-                    f"the coordinator of {transactional_id} does not know producer id {source.producer_id}, whose aborted rows the "
+                    f"the coordinator of {source.transactional_id} does not know producer id {source.producer_id}, whose aborted rows the "
                     "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was "
                     "copied. Run the write again under its own user, which copies them",
                 )

@@ -48,11 +48,11 @@ def open_location(location: str) -> tuple[FileSystem, str]:
 
 def _require_azure(uri: str) -> None:
     """Raise OSError if Arrow would end the process, as it does without credentials (seen with Arrow 26.0)."""
-    # In a process of its own: the abort of Arrow's Azure client cannot be caught.
+    # In another process: the abort of Arrow's Azure client cannot be caught. -P: others may write to the working directory.
     look = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", look, uri], capture_output=True, text=True, timeout=AZURE_PROBE_S, check=False
+            [sys.executable, "-P", "-c", look, uri], capture_output=True, text=True, timeout=AZURE_PROBE_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"no response within {AZURE_PROBE_S:g} s") from None

@@ -28,3 +28,12 @@ def test_large_records_are_delivered_in_small_batches(monkeypatch: pytest.Monkey
     admin: Any = None
     found = list(topic_frame._partition_batches(admin, "t", topic_frame.Offsets(0, 0, 4, 4)))
     assert [batch.column("offset").to_pylist() for batch in found] == [[0, 1, 2], [3]]
+
+
+def test_records_with_many_empty_headers_are_delivered_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = encode_rows([(None, None, (("", None),) * 100_000)] * 3, 0)
+    data = b"".join(seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False))
+    monkeypatch.setattr(topic_frame, "read_committed", lambda *_: read_record_batches(data))
+    admin: Any = None
+    found = topic_frame._partition_batches(admin, "t", topic_frame.Offsets(0, 0, 3, 3))
+    assert [batch.column("offset").to_pylist() for batch in found] == [[0], [1], [2]]

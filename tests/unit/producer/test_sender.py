@@ -334,6 +334,21 @@ def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     assert "One or more records rejected" in str(b.sender.failure)
 
 
+@pytest.mark.parametrize("outside", [-20, -1, 10])
+def test_record_error_outside_of_the_batch_names_no_row(bench: Any, answer: Any, outside: int) -> None:
+    b = bench()
+    b.batch(count=10, first=100)
+    b.sender.run_once(0)
+    b.client.answer(
+        answer(
+            ErrorCode.INVALID_RECORD,
+            record_errors=(ProduceResponse.Topic.Partition.RecordError(batch_index=outside),),
+        )
+    )
+    b.turn()
+    assert f"record {outside} of its batch: the broker gave no reason" in str(b.sender.failure)
+
+
 def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer: Any) -> None:
     b = bench(dead_letter_topic="dlq")
     b.batch(count=1, first=90)

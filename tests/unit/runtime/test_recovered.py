@@ -14,7 +14,9 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
-from kafka_eos_sink.commit.steps import End, EndResult
+from kafka_eos_sink.commit.steps import Copy, CopyRecords, End, EndResult, LogRecord
+from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import operator
@@ -168,3 +170,17 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     assert done.finished_now == {"batch"}  # the log held no done record before
     assert done.left_open == (replace(TASK, producer_epoch=5),)
     assert not done.all_ended
+
+
+@pytest.mark.parametrize("foreign_at", [0, 1])
+def test_one_id_named_twice_hides_no_foreign_producer(foreign_at: int) -> None:
+    state = SimpleNamespace(producer_id=TASK.producer_id)
+    client = SimpleNamespace(clock=lambda: 0, config=ClientConfig(bootstrap_servers=(("localhost", 1),)))
+    admin: Any = SimpleNamespace(client=client, describe_transactions=lambda ids, _: dict.fromkeys(ids, state))
+    executor = operator._OperatorExecutor(admin, ("log", 0), ProducerConfig())
+    executor._copy = lambda _: pytest.fail("rows of another program were copied")
+    sources = [TASK, TASK]
+    sources[foreign_at] = replace(TASK, producer_id=666)
+    copies = tuple(Copy(TASK, source, (), LogRecord(b"", None)) for source in sources)
+    with pytest.raises(DecisionPendingError, match="producer id 666, whose aborted rows"):
+        executor._copy_own(CopyRecords(copies))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import boto3
 import pytest
@@ -72,6 +73,17 @@ def test_a_checkpoint_that_is_not_in_s3_is_an_error_of_reading() -> None:
 def test_azure_without_credentials_raises_instead_of_crashing(scheme: str) -> None:
     with pytest.raises(OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET"):
         Checkpoint(f"{scheme}://container@account.dfs.core.windows.net/checkpoint").query_id()
+
+
+def test_azure_is_tried_without_modules_of_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pyarrow.py").write_text("import sys\nsys.exit(open('was_here', 'w').write('code of another user'))")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="cannot log in to Azure"):
+        # Not by Checkpoint: if this fails, Arrow would end the process of the tests.
+        checkpoint_filesystem._require_azure("abfss://container@planted.dfs.core.windows.net/checkpoint")
+    assert not (tmp_path / "was_here").exists()
 
 
 def test_inaccessible_store_is_not_retried_for_every_batch(
