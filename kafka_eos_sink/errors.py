@@ -16,7 +16,7 @@ _LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
 
 
 class _Shown(dict[int, str]):
-    """Code points and the characters that show them; a list of all characters would take ten times a text's memory."""
+    """A table for `str.translate` that fills itself; a list of a text's characters would take ten times its memory."""
 
     def __missing__(self, code: int) -> str:
         one = chr(code)

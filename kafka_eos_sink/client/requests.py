@@ -30,8 +30,7 @@ V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 MARKERS_FIRST_BACKOFF_MS = 20
-"""First back-off while a coordinator writes markers. They take a few ms, not the 100 ms of ``retry.backoff.ms``; Java's
-``TransactionManager`` begins with 20 ms, too."""
+"""First back-off while a coordinator writes markers, which takes a few ms. Java's ``TransactionManager`` begins with 20 ms, too."""
 
 
 class Route(Enum):
@@ -112,23 +111,24 @@ class Call(Generic[K, V]):
 class Outcome(Generic[V]):
     """What is known of one key.
 
-    ``error_code`` is None if no response came: the request may have been processed. ``earlier_code`` is then the code of an earlier
-    try. It is for messages only, because the try without a response may have changed what it describes. ``no_response`` is true if any
+    ``error_code`` is None if the last try had no response: the broker may have processed it. ``earlier_code`` is then the code of an
+    earlier try. It is for messages only, because the last try may have changed what it describes. ``has_lost_response`` is true if any
     try had no response: the broker may still receive that one.
     """
 
     error_code: int | None = None
     value: V | None = None
     earlier_code: int | None = None
-    no_response: bool = False
+    has_lost_response: bool = False
 
     def after(self, error_code: int, value: V | None = None) -> Outcome[V]:
         """Return the outcome after a later try has a result."""
-        return Outcome(error_code=error_code, value=value, no_response=self.no_response)
+        return Outcome(error_code=error_code, value=value, has_lost_response=self.has_lost_response)
 
     def after_lost_response(self) -> Outcome[V]:
         """Return the outcome after a later try was sent and its response was lost."""
-        return Outcome(earlier_code=self.earlier_code if self.error_code is None else self.error_code, no_response=True)
+        code = self.earlier_code if self.error_code is None else self.error_code
+        return Outcome(earlier_code=code, has_lost_response=True)
 
 
 class _Operation(Generic[K, V]):
@@ -145,7 +145,7 @@ class _Operation(Generic[K, V]):
         self.outcomes[key] = outcome
         self.open.pop(key, None)
 
-    def refuse(self, key: K, error_code: int) -> None:
+    def settle_unsent(self, key: K, error_code: int) -> None:
         """Settle a key whose last try was not sent."""
         self.settle(key, self.outcomes[key].after(error_code))
 
@@ -305,7 +305,7 @@ class Requests:
             for key, each in ids.items():
                 outcome = lookup.outcomes.get(each)
                 if outcome is not None and outcome.error_code and each not in lookup.open:
-                    operation.refuse(key, outcome.error_code)
+                    operation.settle_unsent(key, outcome.error_code)
         nodes = {key: self._coordinator(call.route, ids[key]) for key in operation.open}
         return {key: node_id for key, node_id in nodes.items() if node_id is not None}
 
@@ -313,15 +313,15 @@ class Requests:
         if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):
             # The broker does not speak the version. Another version would not be the identical request.
             for key in keys:
-                operation.refuse(key, ErrorCode.UNSUPPORTED_VERSION.value)
+                operation.settle_unsent(key, ErrorCode.UNSUPPORTED_VERSION.value)
             return
         operation.retry.on_error(error, node_id)
         # The coordinator may have moved because its broker died; then no NOT_COORDINATOR ever arrives.
         self._forget_keys(operation.call, keys)
         if not isinstance(error, BrokerUnavailableError):
-            # Perhaps it was too large: other programs choose how many producers a partition has. Ask for fewer keys at once.
+            # The response may have been too large: other programs choose how many producers a partition has. Request fewer keys at once.
             operation.keys_per_request = max(1, min(operation.keys_per_request, len(keys) // 10))
-            # Sent, and the response was lost: an earlier response may no longer describe the key.
+            # The request was sent. So an earlier response may no longer describe the key.
             for key in keys:
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 

@@ -37,7 +37,7 @@ def abort(
     if plan is not None and not (yield from _holds_write_id(plan)):
         yield from _end_own(plan, request.nonce, own)
         return None
-    found = yield from take_over(replace(request, handed_over=own), transaction_version)
+    found = yield from take_over(replace(request, also_abort=own), transaction_version)
     if plan is not None:
         yield from _warn_of_finished(found, plan.nonce)
     return found
@@ -46,9 +46,9 @@ def abort(
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
     """Return True if no other driver has fenced since this driver's plan or last decision.
 
-    A newer driver may also write decisions with the plan's nonce. Its fence bumps the epoch, so they do not continue this driver's epochs.
-
-    No other driver takes over a random write id. Its tombstones change the state of W.driver, which is therefore not compared.
+    A newer driver that finishes the batch may write decisions with the plan's nonce. They do not count as this driver's, because the
+    newer driver's fence has bumped the epoch.
+    No other driver takes over a random write id, so its W.driver is not compared. Tombstones may have changed W.driver's state.
     """
     view = LogView(plan.write_id, next_offset=plan.log_offset)
     yield from read_to_end(view)
@@ -72,8 +72,8 @@ def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
 def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) -> Procedure[None]:
     """Abort the transactions in the tasks' messages, unless the batch may be decided.
 
-    A newer driver ignores Spark partitions that its own batch lacks. The fenced driver can no longer decide. If it decided before, its
-    decision precedes a fresh barrier in the log.
+    A newer driver ignores Spark partitions that its own batch lacks, so this driver ends them. This driver is fenced and can no longer
+    decide. If it has decided, its decision is in the log before a fresh barrier.
     """
     if not own:
         return
@@ -90,7 +90,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
 
 
 def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """Abort what losing attempts opened after the commit's own search; return its number.
+    """Abort what losing attempts opened after the commit's own search; return how many.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
     The list comes first and W.driver's description second, so the list holds no transaction of a newer driver. If a decision is not

@@ -90,7 +90,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     if any(entry.part_offset > found.offset for entry in prepared):
         # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
-    driver = yield from decide(found, sequence, expires_ms, request.limits.deadline_ms)
+    driver = yield from decide(found, sequence, expires_ms, request.limits.within_ms)
     try:
         yield Reached("commit.decided")
         return (yield from _finish(request, found, losers, driver))
@@ -138,7 +138,7 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     if found is None or found.decision.nonce != skipped.nonce:
         raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
     called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
-    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.deadline_ms, proven=skipped.proven)
+    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.within_ms, proven=skipped.proven)
 
 
 def _require_messages_of_one_run(

@@ -99,7 +99,7 @@ def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> Log
     """Return a barrier.
 
     Args:
-        topic_id: Of the log that the driver has read, zero without one. It shows later readers that the log was created again since.
+        topic_id: Topic id of the log that the driver has read, zero without one. Later readers see by it if the log was created again.
     """
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 
@@ -109,7 +109,7 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
 
 
 def done_record(decision: Decision, finished_ms: int) -> LogRecord:
-    """Return the record that a decision is finished: a hint, valid only for its nonce."""
+    """Return the done record of a finished decision: a hint, valid only for the decision's nonce."""
     ranges: dict[str, dict[str, list[int]]] = {}
     for prepared in decision.transactions:
         for part in prepared.offsets:
@@ -211,7 +211,7 @@ _VALUES: dict[str, dict[str, Any]] = {
 
 
 def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
-    """Parse a value; return only its format if that is unknown, None if it is foreign."""
+    """Parse a value; return only its format if that is unknown, None for another program's value."""
     try:
         fields = json.loads(value)
         version: int = _plain(int, fields["format"], "format")
@@ -317,7 +317,7 @@ def commit_in_transaction(
 ) -> Procedure[int | None]:
     """Append records in the driver's transaction and commit it; return the first error code.
 
-    None stands for a lost response. A newer driver fences the transaction, so a late tombstone never removes one of its records.
+    None stands for a lost response. A newer driver fences this transaction, so a late tombstone never removes the newer driver's records.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:

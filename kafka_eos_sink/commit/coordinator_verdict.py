@@ -12,10 +12,10 @@ class CoordinatorVerdict(Enum):
     """The coordinator's proof about one transaction."""
 
     ENDING = "open, or its markers are to be written by the coordinator itself"
-    COMMITTED = "complete, as only its commit leaves the id"
-    ABORTED = "complete, as only its abort leaves the id"
-    UNCLEAR = "its identity, in a state that proves no end"
-    NO_LONGER_KNOWN = "the id is unknown, or in another transaction: no state of this one"
+    COMMITTED = "complete, in a state that only its commit leaves"
+    ABORTED = "complete, in a state that only its abort leaves"
+    UNCLEAR = "its identity, in a state that does not prove how it ended"
+    NO_LONGER_KNOWN = "the coordinator does not know the id, or the id is in another transaction"
 
 
 def verdict_on(described: TransactionDescription | None, identity: ProducerIdentity) -> CoordinatorVerdict:

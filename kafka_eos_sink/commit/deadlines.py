@@ -1,7 +1,7 @@
 """Fails a batch as soon as it is certain that one of its transactions timed out.
 
-Only tasks run while a batch runs. A task that still writes therefore checks whether the coordinator aborted a sibling's prepared
-transaction that no attempt writes again.
+The driver does nothing while the tasks of a batch run. So each task that still writes checks the prepared transactions of the others:
+whether the coordinator aborted one, and no attempt writes its rows again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def timeout_margin_ms(timeout_ms: int) -> int:
 
 
 def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]:
-    """Raise `TransactionAbortedError` ``TRANSACTION_TOO_OLD`` if a sibling's finished work is lost.
+    """Raise `TransactionAbortedError` ``TRANSACTION_TOO_OLD`` if another task's rows are lost.
 
     The proof: a partition's newest part record is of this batch and has an ABORT marker, and none of the partition's ids has an open
     transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.

@@ -50,12 +50,12 @@ class GroupOffsets:
 class DriverTransaction:
     """The next transaction of W.driver: its identity, and the sequence number of its first record in the commit log.
 
-    ``is_spent`` is true if a late EndTxn of the last transaction may still end this one: below version 2 both have the same epoch.
+    ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one: below version 2 both have the same epoch.
     """
 
     identity: ProducerIdentity
     sequence: int = 0
-    is_spent: bool = False
+    late_end_possible: bool = False
 
 
 def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
@@ -97,7 +97,7 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
         limit = min(timeout, found.timeout_ms)  # a task lowers its timeout if the broker rejects it
         if limit == NEVER_TIMES_OUT_MS:
             continue
-        # No task began before the plan, so first compare the driver's own clock. If that is too old, use the coordinator's start time.
+        # No transaction is older than the plan, whose age the driver knows. Only if the plan is too old, use the coordinator's start time.
         margin, age = timeout_margin_ms(limit), wall - started_ms
         if age + margin >= limit:
             age = wall - found.start_time_ms
@@ -117,7 +117,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     """Require that each open transaction begins where the task's records begin.
 
     If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
-    too. If it begins later, or none is open, the task's transaction was ended (by hand, or below version 2 by an exact abort).
+    too. If it begins later, or none is open, the task's transaction was ended by hand, or below version 2 by an EndTxn of its epoch.
     """
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
@@ -234,8 +234,8 @@ def decide_again(
 
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
     """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
-    if driver.is_spent:
-        # A late resend of that EndTxn could commit the first pieces of the next decision without the others.
+    if driver.late_end_possible:
+        # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
         raise refusals.pending(
             decision,
             "its EndTxn was resent; below transaction.version 2 only a new driver can decide more then",

@@ -19,12 +19,12 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
-    """Whether W.driver is in the state in which its InitProducerId or its own EndTxn left it."""
+    """Whether W.driver is in the state in which this driver's InitProducerId or EndTxn left it."""
     if found is None:
         return False
     if found.is_of(driver):
         return True
-    # From version 2 on its own end bumps the epoch (KIP-890). A newer driver's InitProducerId bumps it too, but leaves Empty.
+    # From version 2 on EndTxn bumps the epoch (KIP-890). A newer driver's InitProducerId bumps it too, but leaves the state Empty.
     ended = ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
     return driver.transaction_version >= 2 and found.is_of(driver, later=1) and found.state in ended
 
@@ -52,9 +52,9 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
 
     Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
 
-    A task calls this twice. Before its first row: a committed transaction of this batch may have freed the attempt's id. If the broker
-    omitted its marker (KAFKA-20734), the attempt would join it, and its abort would discard committed rows. After its last request:
-    the driver may have searched for losing attempts before this one began its transaction.
+    A task calls this twice. Before its first row: the attempt's id may be free because a transaction of this batch was committed under it.
+    If the broker omitted that marker (KAFKA-20734), the attempt would join that transaction, and the attempt's abort would discard
+    committed rows. After its last request: the driver may have searched for losing attempts before this one began its transaction.
     """
     driver_id, mine = driver_transactional_id(plan.write_id), plan.driver
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))

@@ -107,9 +107,9 @@ def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Proced
     Raises:
         WriteRefusedError: NOT_THIS_COMMIT_LOG.
     """
-    if not opened or not view.is_empty:
+    if not opened or not view.lacks_write:
         return
-    # Their plan appended a barrier before their first request, possibly between this procedure's read and list.
+    # The plan of these transactions appended a barrier before their first request, perhaps after the caller's last read.
     yield from read_to_end(view)
-    if view.is_empty:
+    if view.lacks_write:
         raise refusals.not_this_commit_log(view.write_id or "", opened)

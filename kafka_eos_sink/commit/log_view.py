@@ -1,4 +1,4 @@
-"""What the commit log holds of a write id, and what became of the transactions of its records."""
+"""What the commit log holds of a write id, and how the transactions of its records ended."""
 
 from __future__ import annotations
 
@@ -119,19 +119,19 @@ class QueryState:
         """
         records = self._of("decision", 0)
         pieces = cache(self._pieces)
-        false: set[tuple[str, ProducerIdAndEpoch]] = set()
+        forged: set[tuple[str, ProducerIdAndEpoch]] = set()
         for at, first in reversed(list(enumerate(records))):
             if first.outcome is not Outcome.COMMITTED:
                 continue
             if first.value is None:
                 return None
-            # A driver writes one decision by a nonce. Others may write thousands, and each would join the same pieces.
+            # Another program may write thousands of decisions under one nonce. Each would join the same pieces, so parse only one.
             signature = str(first.value.get("nonce")), first.carrier
-            if first.decision is None and signature not in false:
+            if first.decision is None and signature not in forged:
                 first.decision = parse_decision(self._body(first, first.value, pieces), first.key, first.carrier)
             if first.decision is not None:
                 return LoggedDecision(first.decision, first.offset, self.log_id)
-            false.add(signature)
+            forged.add(signature)
             self._records.setdefault(("foreign",), []).append(records.pop(at))
             warn_once(
                 f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
@@ -238,7 +238,7 @@ class QueryState:
         return records[at] if at < len(records) and records[at].offset == offset else None
 
     def newer_committed_part(self, partition: int, offset: int) -> bool:
-        """Whether a newer record let compaction remove a committed part at ``offset``."""
+        """Whether compaction may have removed a committed part at ``offset``, because a newer record has its key."""
         # A COMMIT marker of any epoch counts: the older part then stays unresolved, and an operator decides. A record of another
         # program counts, too, because compaction compares only keys.
         newer = [
@@ -348,7 +348,7 @@ class LogView:
         }
 
     @property
-    def is_empty(self) -> bool:
+    def lacks_write(self) -> bool:
         """Whether the log is new to the write: no decision, and no barrier that names this log or none."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
         barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]

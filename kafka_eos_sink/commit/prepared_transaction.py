@@ -30,8 +30,8 @@ class PreparedTransaction:
     """A task attempt's flushed, open transaction, with all that commit and recovery need.
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
-    ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision was proven to commit the entry, which is then never
-    ended again.
+    ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision named this transaction and its commit is proven. No
+    driver ends it again.
     """
 
     partition: int
@@ -77,7 +77,7 @@ class Decision:
 
 
 def plan_nonce(nonce: str) -> str:
-    """The nonce of the plan whose batch a decision commits, itself or by copies."""
+    """Return the nonce of the plan: that of the decision without the number of copies."""
     return nonce.partition("~")[0]
 
 

@@ -31,7 +31,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 Written = tuple[ProducerIdentity, OffsetRange]
 """A transaction, and the range of its records in one data partition."""
 
-HOLDERS_AFTER_MS = 1_000
+BLOCKERS_AFTER_MS = 1_000
 """Wait before the first DescribeProducers, and between two. Usually a marker arrives sooner, and a response is large: it lists
 all producers of a day."""
 MARKERS_WITHIN_MS = 10_000
@@ -45,8 +45,8 @@ def verify_markers(
 ) -> Procedure[bool]:
     """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
-    EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). Readers then pass the
-    rows, and the data topics or the coordinator's state replace that marker. A warning names these transactions. They stop log cleaning.
+    EndTxn responds before the markers are written. A broker can omit a marker in the commit log only (KAFKA-20734). The data topics or the
+    coordinator then prove the commit. A warning names these transactions, because they stop the cleaning of the commit log.
     """
     if not committed:
         return True
@@ -94,8 +94,8 @@ def _are_committed(
     """Whether the data topics, or the coordinators, show exactly these transactions as committed.
 
     Args:
-        coordinators: Whether the coordinators' state counts. Below version 2 it does not beside another marker: a late
-            AddPartitionsToTxn can open an aborted transaction again, whose EndTxn then commits nothing.
+        coordinators: Whether the coordinators' state is a proof. It is none if the log holds another marker: below version 2, a late
+            AddPartitionsToTxn can open an aborted transaction again, and EndTxn then commits nothing.
     """
     outcomes = yield from outcomes_for_readers(decision, unmarked, [Outcome.OPEN] * len(unmarked))
     unproven = {
@@ -130,7 +130,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     waiting = _last_offsets(committed)
     started: int = yield Now()
     looks = 0
-    asks_at = started + HOLDERS_AFTER_MS
+    next_check_ms = started + BLOCKERS_AFTER_MS
     while waiting:
         stable: Mapping[tuple[str, int], int | None]
         stable = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
@@ -145,9 +145,9 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
         looks += 1
         now: int = yield Now()
         # Not in the first round: the coordinator is usually still writing the markers.
-        if looks > 1 and (now >= asks_at or now > deadline):
-            asks_at = now + HOLDERS_AFTER_MS
-            hidden, others = yield from _holders(committed, waiting, stable)
+        if looks > 1 and (now >= next_check_ms or now > deadline):
+            next_check_ms = now + BLOCKERS_AFTER_MS
+            hidden, others = yield from _blockers(committed, waiting, stable)
             for producer_id in sorted(set(others.values())):
                 blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
                 yield Warn(
@@ -185,7 +185,7 @@ def _is_before(last: int, stable: int | None) -> bool:
     return stable is not None and stable <= last
 
 
-def _holders(
+def _blockers(
     committed: Sequence[PreparedTransaction],
     last_offsets: Mapping[tuple[str, int], int],
     stable: Mapping[tuple[str, int], int | None],
@@ -215,9 +215,9 @@ def _holders(
             if stable[where] not in begins[where]:
                 hidden.add(where)
             continue
-        holding = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
-        if holding and not holding & own[where]:
-            others[where] = min(holding)
+        blocking = {producer_id for producer_id, (_, start) in remembered.items() if 0 <= start <= last}
+        if blocking and not blocking & own[where]:
+            others[where] = min(blocking)
     return frozenset(hidden), others
 
 
@@ -240,11 +240,11 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
 def outcomes_for_readers(
     decision: Decision, doubtful: Sequence[PreparedTransaction], logged: Sequence[Outcome]
 ) -> Procedure[list[Outcome]]:
-    """Compare the commit log's outcomes with the data topics, whose markers nothing changes any more.
+    """Return each transaction's outcome; where the commit log proves no commit, the data topics count first.
 
     A marker can be missing in the commit log only (KAFKA-20734). The marker of a later transaction of the id then ends both transactions
-    there, or its InitProducerId makes the coordinator forget the first one. So what the ranges show counts, if all that show an end show
-    the same. If none does, or they may not be read, the commit log's outcome counts.
+    there, or its InitProducerId makes the coordinator forget the first one. So the data topics count if all ranges that show an end show
+    the same end. If none shows an end, or Read is missing, the commit log's outcome counts.
 
     Args:
         logged: The outcome that the commit log proves of each transaction.
@@ -272,7 +272,7 @@ def outcomes_for_readers(
                 "on as committed, but neither the commit log nor its other partitions show a commit",
             )
         else:
-            # Of a range that is gone, readers may have seen the rows.
+            # Readers may have seen the rows of a range that is gone.
             is_aborted = bool(shown) and len(ranges) == len(prepared.offsets)
             outcomes.append(Outcome.ABORTED if is_aborted else outcome)
     return outcomes
@@ -287,10 +287,10 @@ def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dic
     if not look.may_read:
         return None
     ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
-    if look.untold:
+    if look.hidden:
         # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
-        committed: tuple[bool | None, ...] = yield AreCommitted(look.untold)
-        ends.update(zip(look.untold, committed, strict=True))
+        committed: tuple[bool | None, ...] = yield AreCommitted(look.hidden)
+        ends.update(zip(look.hidden, committed, strict=True))
     return ends
 
 
@@ -316,7 +316,7 @@ class Look:
 
     seen: tuple[Written, ...] = ()
     aborted: tuple[Written, ...] = ()
-    untold: tuple[Written, ...] = ()
+    hidden: tuple[Written, ...] = ()
     may_read: bool = True
 
 
@@ -333,17 +333,17 @@ def look_at(written: Sequence[Written]) -> Procedure[Look]:
         tuple(part for _, part in written), tuple(identity.producer_id for identity, _ in written)
     )
     if aborted is None:
-        return Look(untold=tuple(written), may_read=False)
+        return Look(hidden=tuple(written), may_read=False)
     seen: list[Written] = []
     discarded: list[Written] = []
-    untold: list[Written] = []
+    hidden: list[Written] = []
     for identity, part in written:
         listed = aborted[part]
-        if listed is Unseen.HELD:
-            untold.append((identity, part))
+        if listed is Unseen.BLOCKED:
+            hidden.append((identity, part))
         elif listed is not Unseen.GONE:
             (discarded if _lists(listed, identity, part) else seen).append((identity, part))
-    return Look(seen=tuple(seen), aborted=tuple(discarded), untold=tuple(untold))
+    return Look(seen=tuple(seen), aborted=tuple(discarded), hidden=tuple(hidden))
 
 
 def _lists(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> bool:

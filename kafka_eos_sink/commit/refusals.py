@@ -102,7 +102,7 @@ def log_created_again(write_id: str) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
         f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
-        "decided transactions that are still open, so nothing was ended. Run it again; the error names transactions that are still open",
+        "decided transactions that are still open, so nothing was ended. Run it again: its error names transactions that are still open",
     )
 
 
@@ -122,8 +122,8 @@ def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDec
             f"the commit log of write id {write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
             f"checkpoint continues at batch {batch.version}: the write was set back to a former commit.log.topic or "
             "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote the "
-            "batches between; or the checkpoint lost batches, by hand or by Spark's repartitioning of a query's state, which takes "
-            f"one. If a commit log holds batch {batch.version - 1}, name it by commit.log.topic; else read"
+            "batches between; or the checkpoint lacks batches: somebody removed them, or Spark used one to repartition a query's "
+            f"state. If a commit log holds batch {batch.version - 1}, name it by commit.log.topic; else read"
         )
     answer = resolve_command(write_id, batch.query_id, batch.version - 1, "committed")
     return WriteRefusedError(
@@ -248,7 +248,7 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
         f"keep it without them: {resolve_command(decision.write_id, decision.query_id, decision.version, 'committed')}; or create the "
-        "topic, and write all its rows again, those in other topics a second time: --as rewrite --allow-duplicates",
+        "topic and write the whole version again, which doubles its rows in other topics: --as rewrite --allow-duplicates",
     )
 
 

@@ -148,7 +148,7 @@ def finish(
             if not settled.marked:
                 # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough:
                 # a late one of an older driver can replace it. No older driver can write a decision, so decide again.
-                found, driver = yield from decide_again(found, driver, limits.deadline_ms, proven=True)
+                found, driver = yield from decide_again(found, driver, limits.within_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
@@ -205,7 +205,7 @@ def _restore(
         yield from give_up(opened)
         raise
     try:
-        after = yield from decide(found, sequence, expires_ms, limits.deadline_ms)
+        after = yield from decide(found, sequence, expires_ms, limits.within_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise

@@ -26,9 +26,9 @@ from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleLimits:
-    """``deadline_ms`` (delivery.timeout.ms) limits the wait for proofs."""
+    """``within_ms`` (delivery.timeout.ms) limits the wait for proofs."""
 
-    deadline_ms: int = 120_000
+    within_ms: int = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ def settle(
 
     Args:
         nonce: For the barrier, if one is needed.
-        losers: Open transactions of the batch that the decision does not name. They block readers, for which the proofs wait. So they
-            are aborted in the same step.
-        recovering: Also check for markers written by hand. Below version 2 that is checked always.
+        losers: Open transactions of the batch that the decision does not name. They block readers, and the proofs wait for readers.
+            So the same step aborts them.
+        recovering: Also check for markers written by hand. Below version 2 that check always runs.
 
     Raises:
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
@@ -67,7 +67,7 @@ def settle(
     """
     decision = found.decision
     started: int = yield Now()
-    deadline = started + limits.deadline_ms
+    deadline = started + limits.within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)

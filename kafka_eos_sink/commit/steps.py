@@ -119,7 +119,7 @@ class AddPartition:
 
 @dataclass(frozen=True, slots=True)
 class AppendInTransaction:
-    """Records of one transaction of the driver. Result: `Appended`."""
+    """Append records in a transaction of the driver. Result: `Appended`."""
 
     identity: ProducerIdentity
     base_sequence: int
@@ -262,7 +262,7 @@ class Unseen(Enum):
 
     GONE = "gone"
     """Retention, compaction or the deletion of the topic removed all of it."""
-    HELD = "held"
+    BLOCKED = "blocked"
     """An open transaction blocks it, or its leader does not show it yet."""
 
 
@@ -331,8 +331,8 @@ class HasRows:
 class WriteRows:
     """Task: encode, produce and flush all rows in the transaction of this identity.
 
-    Result: `Written`, or None if it is time to check for lost siblings. After None, the same step writes the other rows. Raises if a
-    row cannot be written, a Produce failed for good, or a request was abandoned without a response.
+    Result: `Written`, or None if it is time to check the other tasks' transactions. After None, the same step writes the other rows.
+    Raises if a row cannot be written, a Produce failed for good, or a request was abandoned without a response.
     """
 
     identity: ProducerIdentity

@@ -1,6 +1,6 @@
 """take_over(W): a driver makes a write id its own before it plans, aborts or recovers.
 
-The steps are list, fence, read, finish, end, in this order (docs/protocol.md):
+The steps are list, fence, read, finish, end, in this order (docs/protocol.md). A read before them shows if the log knows the write id.
 
 - It lists open transactions before the fence, because nobody can decide a listed transaction after the fence.
 - It fences before it reads the log, because an older driver could decide after the read.
@@ -30,7 +30,7 @@ class UnknownId(Enum):
     """What to do if the commit log knows nothing of the write id."""
 
     BEGIN = "begin"
-    """Begin it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision."""
+    """Write under it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision."""
     REFUSE = "refuse"
     """Refuse an operator's typing error or wrong log. A barrier would make the log look like the write's own."""
     ABORT = "abort"
@@ -47,7 +47,7 @@ class TakeOver:
         view: The part of the log that this process has read; reading continues there.
         predecessor: The last plan of this process. If its batch is done and no driver has fenced since, nothing is open. The list of
             open transactions is then skipped, because its cost grows with all ids of the cluster.
-        handed_over: Prepared transactions of a failed batch. They are aborted even if the list lacks them.
+        also_abort: Prepared transactions of a failed batch. They are aborted even if the list lacks them.
     """
 
     write_id: str
@@ -56,7 +56,7 @@ class TakeOver:
     limits: SettleLimits = field(default_factory=SettleLimits)
     view: LogView | None = None
     predecessor: Plan | None = None
-    handed_over: tuple[ProducerIdentity, ...] = ()
+    also_abort: tuple[ProducerIdentity, ...] = ()
     unknown_id: UnknownId = UnknownId.BEGIN
 
 
@@ -111,14 +111,14 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     is_first_look |= view.topic_id != topic_id
     require_whole(view)
     # If this log does not know the write id, another log may have decided its open transactions. So the list waits for every broker.
-    is_new = is_first_look and view.is_empty and request.unknown_id is not UnknownId.ABORT
+    is_new = is_first_look and view.lacks_write and request.unknown_id is not UnknownId.ABORT
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
     if predecessor is None or transaction_version < 2 or not (yield from _is_done_and_unfenced(view, predecessor)):
         opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)
     if is_new:
         yield from require_own_log(view, opened)
-    if request.unknown_id is UnknownId.REFUSE and view.is_empty:
+    if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
         raise refusals.unknown_write_id(write_id)
     driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield Reached("plan.fenced")
@@ -129,7 +129,7 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     yield Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
-    left_open = yield from end_open(dict.fromkeys((*opened, *request.handed_over)), finished.unproven)
+    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), finished.unproven)
     if finished.failures:
         raise finished.failures[0]
     return Plan(

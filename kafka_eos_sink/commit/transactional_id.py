@@ -5,8 +5,8 @@ A *write id* ``W`` names one logical writer. From it come all names that the tra
     W.driver                  the driver, which decides
     W.<partition>.<slot>      one attempt of the task of one Spark partition
 
-Nothing here does I/O. Two different writes never share a ``W``: ``/`` separates the parts of a batch write
-id, so ``/`` and ``%`` inside the parts are percent-escaped; a streaming write id holds no ``/`` at all.
+Two different writes never share a ``W``: ``/`` separates the parts of a batch write id, and ``/`` and ``%`` inside the parts are
+percent-escaped. A streaming write id contains no ``/``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ BATCH_QUERY_ID = "batch"
 """The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
 
 SLOTS = 8
-"""Transactional ids per Spark partition. Bounded, because Kafka remembers an id for seven days; more than
-one, because attempts of one partition can live at the same time (speculation, two stage attempts) and must
-not abort each other."""
+"""Transactional ids per Spark partition. Few, because Kafka remembers an id for seven days. More than one, because attempts of one
+partition can run at the same time (speculation, two attempts of a stage) and must not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
 _RANDOM = re.compile(r"[^/]*/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)

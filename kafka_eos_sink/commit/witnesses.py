@@ -77,7 +77,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
     """Return the outcome that the commit log proves; OPEN for a part record without a marker.
 
     Args:
-        view: Has read the log from the part record on and watches the producer id.
+        view: A view that has read the log from the part record on, and that watches the producer id.
         policy: The log's cleanup.policy, None without DescribeConfigs.
     """
     identity = prepared.identity

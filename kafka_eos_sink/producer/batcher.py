@@ -15,7 +15,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
-from kafka_eos_sink.producer.partitioner import load_partitioner, partitions_of, sorted_by
+from kafka_eos_sink.producer.partitioner import grouped_by, load_partitioner, partitions_of
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.row_checks import TopicRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
@@ -52,7 +52,7 @@ class Batcher:
     def add(self, group: TopicRows) -> None:
         """Encode the rows of one topic into its partitions' open batches; close full batches."""
         columns, numbers, sizes = group.rows.columns, group.rows.row_numbers, group.sizes
-        order, runs = sorted_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
+        order, runs = grouped_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:
             numbers, sizes = numbers[order], sizes[order]
         ends = np.cumsum(sizes)
@@ -74,7 +74,7 @@ class Batcher:
                 self.close(queue)
         for queue in dict.fromkeys(cut.queue for cut in cuts):
             if queue.open is not None:
-                queue.open.keep_alone()
+                queue.open.copy_last_section()
 
     def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records to their partition as one batch; wait while buffer.memory is full."""
@@ -124,7 +124,7 @@ class Batcher:
         self._sender.pump(0)
 
     def _await_memory(self, size: int) -> None:
-        # Only an acknowledgement frees memory. When none is due, a batch above buffer.memory is sent alone.
+        # Only an acknowledgement frees memory. So if none is due, even a batch larger than buffer.memory goes on.
         started = self._client.clock()
         while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
             left = self._config.max_block_ms - (self._client.clock() - started)

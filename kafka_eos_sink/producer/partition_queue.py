@@ -45,7 +45,7 @@ class OpenBatch:
     size: int = 0
     """Bytes of the sections."""
 
-    def keep_alone(self) -> None:
+    def copy_last_section(self) -> None:
         """Copy the last section: its view would keep the records of many partitions in memory."""
         self.sections[-1] = memoryview(bytes(self.sections[-1]))
 
@@ -117,7 +117,7 @@ class ProducerBatch:
         partition = pa.repeat(pa.scalar(self.partition, pa.int32()), len(records))
         return NumberedRows(topic=self.topic, partition=partition, columns=columns, row_numbers=self.row_numbers)
 
-    def unsent(self) -> None:
+    def clear_sequence(self) -> None:
         """Remove identity and sequence before the batch gets new ones."""
         self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
         self.attempts = 0
@@ -202,10 +202,10 @@ class PartitionQueue:
         self.unacknowledged[at : at + 1] = parts
         sequence = batch.base_sequence
         for later in self.unacknowledged[at:]:
-            # Renumbering a batch in flight is safe: the leader rejects it, since the batch before it is missing.
+            # Renumbering a batch in flight is safe: the leader rejects its old sequence, because the batch before it is missing.
             # The sender then finds ``sealed`` None, and resends the batch under its new sequence.
             if later.base_sequence != sequence:
-                later.unsent()
+                later.clear_sequence()
                 later.identity, later.base_sequence = self.identity, sequence
             sequence = (sequence + later.record_count) % SEQUENCES
         self.next_sequence = sequence
@@ -213,7 +213,7 @@ class PartitionQueue:
     def _start_over(self, identity: ProducerIdAndEpoch) -> None:
         # A new epoch starts at sequence 0 on every leader (KIP-360). The batches keep their order.
         for batch in reversed(self.unacknowledged):
-            batch.unsent()
+            batch.clear_sequence()
             self.fresh.appendleft(batch)
         self.unacknowledged.clear()
         self.identity = identity

@@ -182,7 +182,7 @@ def partitions_of(
     return partitions
 
 
-def sorted_by(
+def grouped_by(
     partitions: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int, int]]]:
     """Compute the stable order that groups rows by partition.

@@ -19,7 +19,7 @@ from kafka_eos_sink.protocol.record_columns import EncodedSection, Section, enco
 
 
 class Cut(NamedTuple):
-    """Rows for one batch of a queue; with ``begins`` for a new one, behind the open one."""
+    """Rows for one batch of a queue: for its open batch, or, if ``begins``, for a new batch after it."""
 
     queue: PartitionQueue
     section: Section
@@ -63,7 +63,7 @@ class RecordAccumulator:
         *,
         has_timestamps: bool,
     ) -> Iterator[Cut]:
-        """Cut rows, in order, into those that fit into the open batch and those of new ones.
+        """Cut rows, in order: first those that fit into the open batch, then those of new batches.
 
         A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp, so they begin a new batch if the
         open one is older than linger.ms or has timestamps.
@@ -138,7 +138,7 @@ class RecordAccumulator:
         queue.open = None
         self.open_bytes -= opened.size
         sections = opened.sections
-        # Uncompressed, a view would keep the records of many partitions in memory until the batch is acknowledged.
+        # An uncompressed batch copies its section: a view would keep the records of many partitions in memory.
         alone = len(sections) == 1 and self._codec is not Codec.NONE
         block = RecordsBlock(
             records=compress(self._codec, self._level, sections[0] if alone else b"".join(sections)),
@@ -180,16 +180,16 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def expired(self, closed_by: int) -> ProducerBatch | None:
-        """Return a batch that was closed by then and is neither acknowledged nor in flight, where its response may still arrive."""
-        # Only a partition's oldest batch expires.
+        """Return a batch that was closed at ``closed_by`` or before, and is neither acknowledged nor in flight."""
+        # Only a partition's oldest batch expires. The response to a batch in flight may still arrive.
         found = (queue.oldest for queue in self.active.values())
         return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
 
-    def excuse(self, away_ms: int, now: int) -> None:
-        """Omit from the age of all batches the time in which the producer was away and could not deliver them."""
+    def discount_pause(self, pause_ms: int, now: int) -> None:
+        """Subtract a pause of the sender from the age of all batches: it could not send them during the pause."""
         for queue in self.active.values():
             for batch in itertools.chain(queue.unacknowledged, queue.fresh):
-                batch.created_ms = min(now, batch.created_ms + away_ms)
+                batch.created_ms = min(now, batch.created_ms + pause_ms)
 
     def split(self, batch: ProducerBatch) -> bool:
         """Split a batch that is too large for its topic; return False for a single record.

@@ -26,8 +26,8 @@ from kafka_eos_sink.protocol.schema import Request
 log = logging.getLogger(__name__)
 
 EXPIRY_CHECK_MS: Final = 100
-AWAY_MS: Final = 1_000
-"""Without a turn for longer, the producer was away: Spark was computing rows."""
+PAUSE_MS: Final = 1_000
+"""A longer time between two turns is a pause: Spark was computing rows, and the sender could not send."""
 WAIT_MS: Final = 100
 """Longest turn of a waiting caller, which checks its deadline between turns."""
 IDLE_WAIT_MS: Final = 50
@@ -306,7 +306,7 @@ class Sender:
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
         first, last, count = self.acknowledged.get(key, Acknowledged(base_offset, -1, 0))
-        # The first batch went alone, so its records are no longer in the log.
+        # A partition's first batch is sent alone. A later batch at its offset or below shows that the leader lost it.
         if self._transactions.transactional and count and 0 <= base_offset <= first:
             self.fail(produce_errors.records_lost_error(batch, base_offset))
         last = max(last, base_offset + batch.record_count - 1) if base_offset >= 0 else -1
@@ -388,8 +388,8 @@ class Sender:
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
             return
-        if now - self._next_expiry > AWAY_MS:
-            self._accumulator.excuse(now - self._next_expiry, now)
+        if now - self._next_expiry > PAUSE_MS:
+            self._accumulator.discount_pause(now - self._next_expiry, now)
         self._next_expiry = now + EXPIRY_CHECK_MS
         limit = self._config.delivery_timeout_ms
         if (oldest := self._accumulator.expired(now - limit)) is not None:
@@ -435,7 +435,7 @@ class Sender:
         numbered = self._accumulator.drop_unsent()
         # The lost request of an in-doubt batch may still arrive, and the leader may append it after EndTxn.
         self.tainted |= any(batch.in_doubt for batch in numbered)
-        self._transactions.spent |= bool(numbered)
+        self._transactions.needs_new_epoch |= bool(numbered)
 
     def abandon(self) -> None:
         """Abandon the requests in flight: a leader may still append their records."""

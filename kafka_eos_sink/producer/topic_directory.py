@@ -44,13 +44,13 @@ class TopicDirectory:
         self._max_block_ms = config.max_block_ms
         self._problems = dict.fromkeys(config.own_topics, OWN_TOPIC)
         timeout_ms = config.transaction_timeout_ms
-        self._patience_ms = self._max_block_ms if timeout_ms is None else min(self._max_block_ms, timeout_ms // 10)
+        self._wait_left_ms = self._max_block_ms if timeout_ms is None else min(self._max_block_ms, timeout_ms // 10)
 
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        In all, a task waits for unknown topics at most max.block.ms and a tenth of its transaction timeout. Otherwise wrong names could
-        let the transaction time out.
+        All calls of a task together wait for unknown topics at most max.block.ms, or a tenth of the transaction timeout if that is
+        shorter. Otherwise wrong names could let the transaction time out.
 
         Raises:
             AuthorizationError: Describe on a topic is missing.
@@ -79,10 +79,10 @@ class TopicDirectory:
                     f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms); check "
                     "that the brokers are reachable",
                 )
-            if not silent and waited_ms >= self._patience_ms:
-                self._patience_ms -= waited_ms
-                # Rows can name any number of missing topics. The client would request all of them together with the known ones, and
-                # could not read the response.
+            if not silent and waited_ms >= self._wait_left_ms:
+                self._wait_left_ms -= waited_ms
+                # Rows can name any number of missing topics. The client would request all of them with every refresh, and the response
+                # would be too large to read.
                 self._client.forget_topics(missing)
                 reason = f"did not appear in the cluster's metadata in {waited_ms} ms; create it, or correct the name"
                 return found | invalid | {name: self._reject(name, "UNKNOWN_TOPIC", reason) for name in missing}

@@ -1,6 +1,6 @@
 """The transactional producer's state machine. No I/O, no clock, no threads.
 
-    next_request()   the next request to the coordinator, derived from the state: a retry needs no memory
+    next_request()   the next request to the coordinator, derived from the state, so that a retry is identical
     receive()        the response
     lost()           no response will arrive, but the coordinator may have processed the request
 
@@ -76,11 +76,11 @@ class TransactionManager:
         self.in_doubt: set[TopicPartition] = set()
         """Partitions that an unresolved AddPartitionsToTxn may have added."""
         self.end_result: Outcome[EndTxnResponse] | None = None
-        self.spent = False
-        """True after a lost request, or after dropping a batch with a sequence.
+        self.needs_new_epoch = False
+        """True after a lost request, or after dropping a batch with a sequence; counts below version 2 only.
 
-        Below version 2, the next transaction has the same epoch. A late request would then belong to it, and the unused
-        sequence would be a gap in it.
+        There the next transaction has the same epoch. A late request would belong to it, and the unused sequence would be a
+        gap in it.
         """
         self.next_at = 0
         """Clock ms before which the manager sends no request (backoff)."""
@@ -136,7 +136,7 @@ class TransactionManager:
 
     def begin(self) -> None:
         """Start a transaction; raise ``TAINTED`` if this identity must not be reused."""
-        if self.spent and not self.implicit_partitions:
+        if self.needs_new_epoch and not self.implicit_partitions:
             raise KafkaEosError(
                 "TAINTED",
                 f"requests of the last transaction of {self._name()} may still arrive. Below transaction.version 2, "
@@ -275,7 +275,7 @@ class TransactionManager:
         request = self._take_in_flight()
         log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
         # A late FindCoordinator or InitProducerId cannot become part of a transaction.
-        self.spent |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
+        self.needs_new_epoch |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
         self.unreachable()
@@ -393,7 +393,7 @@ class TransactionManager:
 
     def _identify(self, producer_id: int, producer_epoch: int) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self.spent = False
+        self.needs_new_epoch = False
 
     def _name(self) -> str:
         return (

@@ -51,7 +51,7 @@ class _Search:
             self._continue_at(log_start if log_start > self.offset else self.part.last_offset + 1)
             return
         if fetched.last_stable_offset <= self.offset or is_late:
-            self.found = steps.Unseen.HELD
+            self.found = steps.Unseen.BLOCKED
             return
         aborted = [(each.producer_id, each.first_offset) for each in fetched.aborted_transactions or ()]
         last_offset: int | None = None
@@ -70,7 +70,7 @@ class _Search:
         elif self.found is None:
             # The cleaner removed all records up to the last stable offset, or they are in tiered storage.
             if self.wait_ms:
-                self.found = steps.Unseen.HELD
+                self.found = steps.Unseen.BLOCKED
             self.wait_ms = TIERED_FETCH_WAIT_MS
 
     def _holds(self, header: BatchHeader) -> bool:

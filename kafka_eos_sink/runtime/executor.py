@@ -246,7 +246,7 @@ class Executor:
                 error=result.error_code,
                 producer_id=-1 if result.value is None else result.value.producer_id,
                 producer_epoch=-1 if result.value is None else result.value.producer_epoch,
-                has_lost_response=result.no_response,
+                has_lost_response=result.has_lost_response,
                 detail=detail,
             )
             for result, detail in zip(results, details, strict=True)

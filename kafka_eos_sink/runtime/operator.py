@@ -85,7 +85,7 @@ class OperatorSettings:
 
     @property
     def limits(self) -> SettleLimits:
-        return SettleLimits(deadline_ms=self.timeout_ms)
+        return SettleLimits(within_ms=self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The producer of one prepared transaction: its begin, and the proof of what it wrote."""
+"""Begin the producer of one transaction, and prove what it has written."""
 
 from __future__ import annotations
 

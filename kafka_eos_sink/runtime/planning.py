@@ -15,7 +15,7 @@ from kafka_eos_sink.runtime.topics import require_topic, require_topics
 from kafka_eos_sink.runtime.write_settings import WriteSettings, take_over_request
 
 CHECK_EVERY_MS = 60_000
-"""How often a planner checks the commit log, broker settings and rights, at most."""
+"""Shortest time between two checks of the commit log, the brokers' settings and the rights."""
 LIST_EVERY_MS = 5_000
 """Shortest time between two lists of open transactions. `take_over` aborts the late transactions that a list shows."""
 MAX_REMEMBERED = 256
@@ -23,9 +23,9 @@ MAX_REMEMBERED = 256
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """A planner process's memory of a write, or of all writes with random ids to a topic.
+    """What a planner process remembers of a write, or of all writes with random ids to a topic.
 
-    These are hints only, because other drivers may have written since.
+    It may be out of date, because other drivers may have written since.
     Times are ms of the client's clock. ``view`` holds what this process has read of the commit log.
     """
 
@@ -63,20 +63,20 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         # A task would notice a deleted topic only at its delivery timeout.
         require_topic(settings, admin)
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
-    lists = known.plan is None or now - known.listed_at > LIST_EVERY_MS
+    must_list = known.plan is None or now - known.listed_at > LIST_EVERY_MS
     request = take_over_request(settings.write_id, settings.limits, known.transaction_timeout_ms)
-    request = replace(request, view=known.view, predecessor=None if lists else known.plan)
+    request = replace(request, view=known.view, predecessor=None if must_list else known.plan)
     found = executor.run(fence_only(request) if settings.random_write_id else take_over(request, version))
     if not settings.random_write_id:
         known.plan = found
         history.report_recovered(executor, settings.history_topic, known.view)
         known.view.forget_superseded()
-        if lists:
+        if must_list:
             known.listed_at = now
     _remembered[key] = known
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
-    # A micro-batch's version is known to its tasks only.
+    # Only the tasks of a micro-batch know its version, so they admit it.
     if not settings.streaming:
         executor.run(require_admitted(found, settings.batch))
     return found

@@ -18,7 +18,7 @@ from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
 
-MIN_WATCH_INTERVAL_MS = 500
+MIN_CHECK_INTERVAL_MS = 500
 
 
 class TaskExecutor(Executor):
@@ -32,7 +32,7 @@ class TaskExecutor(Executor):
         self._batches = batches
         self._producer: Producer | None = None
         self._began_ms = self._written_bytes = 0
-        self._next_look_ms = 0
+        self._next_check_ms = 0
         self._performers |= {
             steps.HasRows: self._has_rows,
             steps.EndTransactions: self._end_own,
@@ -41,9 +41,9 @@ class TaskExecutor(Executor):
         }
 
     def write(self, attempt: steps.Procedure[TaskMessage]) -> TaskMessage:
-        """Run a task attempt; prepare its transaction, which only the driver may end then.
+        """Run a task attempt, then prepare its transaction.
 
-        `Producer.prepare` follows the procedure's last step. Until then the attempt may still abort its own transaction.
+        Until the procedure's last step the attempt may abort its transaction. After `Producer.prepare` only the driver may end it.
         """
         message = self.run(attempt)
         if message.prepared is None:
@@ -79,15 +79,15 @@ class TaskExecutor(Executor):
         return tuple(steps.EndResult(error=error) for _ in step.ends)
 
     def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
-        """Write rows until all are acknowledged; None if the procedure must check for lost siblings."""
+        """Write rows until all are acknowledged; None if the procedure must check the other tasks' transactions."""
         if self._producer is None:
-            # No request precedes this line, so `close` and `_end_own` find the producer whatever fails.
+            # `begin` sends nothing. So `close` and `_end_own` know the producer of every request.
             self._producer = begin(self.client, self.config, step.identity)
             self._began_ms = self.client.clock()
         for rows in self._batches:
             self._producer.write(rows)
             failpoints.reached("task.writing")
-            if self._must_look():
+            if self._must_check():
                 return None
         written = written_by(self._producer)
         self._written_bytes = self._producer.acknowledged_bytes
@@ -100,15 +100,15 @@ class TaskExecutor(Executor):
         producer.flush()
         return part_offset(producer, self.where)
 
-    def _must_look(self) -> bool:
-        """Whether it is time to check for lost siblings; raise if this task's own transaction is too old."""
-        # Checked whenever rows arrive. Spark would not notice a failure sooner: one thread waits for the rows and for the task
+    def _must_check(self) -> bool:
+        """Whether to check the other tasks' transactions; raise if this task's own transaction is too old."""
+        # Called only when rows arrive. Spark would not notice a failure sooner, because one thread waits for the rows and for the task
         # (docs/spark-behaviour.md).
         timeout = self._transaction_timeout_ms
         now = self.client.clock()
-        if timeout == NEVER_TIMES_OUT_MS or now < self._next_look_ms:
+        if timeout == NEVER_TIMES_OUT_MS or now < self._next_check_ms:
             return False
-        self._next_look_ms = now + max(MIN_WATCH_INTERVAL_MS, timeout // 20)
+        self._next_check_ms = now + max(MIN_CHECK_INTERVAL_MS, timeout // 20)
         age = now - self._began_ms
         if age + timeout_margin_ms(timeout) >= timeout:
             raise refusals.too_old("this task's own transaction has run too long", age, timeout)

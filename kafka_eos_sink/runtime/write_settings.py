@@ -44,7 +44,7 @@ class WriteSettings(BatchIdentity):
 
     @property
     def limits(self) -> SettleLimits:
-        return SettleLimits(deadline_ms=self.producer.delivery_timeout_ms)
+        return SettleLimits(within_ms=self.producer.delivery_timeout_ms)
 
     @property
     def log_partition(self) -> int:

@@ -48,7 +48,7 @@ class Setting:
     meaning: str
     group: str = ""
     target: type | None = None
-    lands_in: str = ""
+    field_name: str = ""
     secret: bool = False
     default: str | None = None
     contradiction: Contradiction | None = None
@@ -57,7 +57,7 @@ class Setting:
     @property
     def default_value(self) -> Any:
         """The default of the class where the value lands; None if there is none."""
-        known = None if self.target is None else self.target.__dataclass_fields__[self.lands_in].default  # type: ignore[attr-defined]
+        known = None if self.target is None else self.target.__dataclass_fields__[self.field_name].default  # type: ignore[attr-defined]
         return None if known is MISSING else known
 
 
@@ -66,7 +66,7 @@ class SinkOptions:
     """The checked options of one write. Equal options give equal values in every process."""
 
     topic: str | None = None
-    # Without its default: None lets a streaming query take the id of its checkpoint.
+    # None, not the page's default: a streaming query without a prefix takes the id of its checkpoint.
     transactional_id_prefix: str | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
@@ -89,7 +89,7 @@ def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]
         return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name.replace(".", "_"))
 
     return {
-        row.name: replace(row, group=group, target=row.target or target, lands_in=row.lands_in or field(row.name))
+        row.name: replace(row, group=group, target=row.target or target, field_name=row.field_name or field(row.name))
         for row in rows
     }
 
@@ -114,7 +114,7 @@ SINK = _rows(
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
         target=ProducerConfig),
     Setting("history.topic", kinds.TOPIC_OR_NONE,
-        "Receives one record per decided batch, for `kafka-eos history`. Created if missing; empty: no history."),
+        "Receives one record per decided batch, for `kafka-eos history`. The sink creates it if it is missing. Empty: no history."),
     Setting("userMetadata", kinds.AS_GIVEN, "Free text that the history keeps with each batch, as Delta Lake's option of this name."),
     Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
@@ -152,7 +152,7 @@ _CONNECTION = _rows(
     Setting("retry.backoff.max.ms", kinds.LONG, "Longest wait between two retries of a request."),
     Setting("reconnect.backoff.ms", kinds.LONG, "First wait before a failed connection is retried; it doubles with each retry."),
     Setting("reconnect.backoff.max.ms", kinds.LONG, "Longest wait between two attempts to connect to a broker."),
-    Setting("metadata.max.age.ms", kinds.LONG, "Age at which topic metadata is fetched again without a reason."),
+    Setting("metadata.max.age.ms", kinds.LONG, "Age at which the client fetches topic metadata again."),
     Setting("metadata.max.idle.ms", integer(5000, INT64_MAX), "How long the metadata of an unused topic is kept."),
     Setting("metadata.recovery.strategy", choice("rebootstrap", "none", fold=str.lower),
         "`rebootstrap` connects to the bootstrap servers again if no known broker is reachable."),
@@ -181,15 +181,15 @@ _PRODUCER = _rows(
     Setting("buffer.memory", producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
     Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
     Setting("max.request.size", producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
-    Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", lands_in="compression"),
-    Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "From closing a batch to its acknowledgement, with retries."),
+    Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", field_name="compression"),
+    Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "Longest time to acknowledge a closed batch, with retries."),
     Setting("retries", kinds.INT,
         "Retries of one batch. Prefer to limit the time with `kafka.delivery.timeout.ms`.",
         contradiction=Contradiction(
             lambda retries: retries >= RANGES["retries"][1], producer_range("retries").expected,
             f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms")),
     Setting("max.in.flight.requests.per.connection", integer(RANGES["max_in_flight"][1]),
-        "Requests in flight per connection.", lands_in="max_in_flight",
+        "Requests in flight per connection.", field_name="max_in_flight",
         # A broker keeps the sequence numbers of the last 5 batches per producer (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
         contradiction=Contradiction(
             lambda requests: requests <= RANGES["max_in_flight"][2], producer_range("max_in_flight").expected,
@@ -256,7 +256,7 @@ _SECURITY_ROWS = _rows(
     "security",
     None,
     Setting("security.protocol", kinds.PROTOCOL,
-        "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, lands_in="protocol"),
+        "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, field_name="protocol"),
     Setting("ssl.ca.location", kinds.TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
     Setting("ssl.cipher.suites", kinds.TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
     Setting("ssl.enabled.protocols", kinds.TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
@@ -275,9 +275,9 @@ _SECURITY_ROWS = _rows(
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides; JKS is refused."),
     Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. No class is loaded."),
     Setting("sasl.login.connect.timeout.ms", integer(1),
-        "How long a connection to the token endpoint may take.", target=ClientCredentials, lands_in="connect_timeout_ms"),
+        "How long a connection to the token endpoint may take.", target=ClientCredentials, field_name="connect_timeout_ms"),
     Setting("sasl.login.read.timeout.ms", integer(1),
-        "How long the response of the token endpoint may take.", target=ClientCredentials, lands_in="read_timeout_ms"),
+        "How long the response of the token endpoint may take.", target=ClientCredentials, field_name="read_timeout_ms"),
     Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.",
         refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
     Setting("sasl.oauthbearer.client.credentials.client.id", kinds.TEXT, "Client id for the token endpoint."),
@@ -287,7 +287,7 @@ _SECURITY_ROWS = _rows(
     Setting("sasl.oauthbearer.extensions", kinds.TEXT,
         "`name=value` pairs, comma-separated, that the broker receives with each token (`extension_` in Java's login module)."),
     Setting("sasl.oauthbearer.header.urlencode", kinds.BOOLEAN,
-        "Form-encodes client id and secret in the header.", target=ClientCredentials, lands_in="url_encoded"),
+        "Form-encodes client id and secret in the header.", target=ClientCredentials, field_name="url_encoded"),
     Setting("sasl.oauthbearer.scope", kinds.TEXT, "Scope of the token."),
     Setting("sasl.oauthbearer.token.endpoint.url", kinds.TEXT, "https address that issues tokens for client credentials."),
     Setting("sasl.oauthbearer.token.provider", kinds.TEXT,
@@ -338,7 +338,7 @@ REFUSED = _without_value(
         "sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file",
     },
 )
-"""Names whose effect a user would miss: an error with the way out."""
+"""Names whose effect a user would miss. Each raises an error with the way out."""
 
 WITHOUT_EFFECT = _without_value(
     "without effect",
@@ -360,7 +360,7 @@ WITHOUT_EFFECT = _without_value(
         "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name",
     },
 )
-"""Names that change nothing a user would miss: one warning."""
+"""Names whose effect no user would miss. Each gives one warning."""
 
 JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, **WITHOUT_EFFECT}
 """Every name of the Java producer and its few additions, without ``kafka.``."""
@@ -368,4 +368,4 @@ JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, 
 
 def fields_of(values: Mapping[str, Any], target: type, table: Mapping[str, Setting] = JAVA) -> dict[str, Any]:
     """Return the parsed values for `target`, by the names of its fields."""
-    return {table[name].lands_in: value for name, value in values.items() if table[name].target is target}
+    return {table[name].field_name: value for name, value in values.items() if table[name].target is target}

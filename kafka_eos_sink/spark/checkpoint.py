@@ -55,7 +55,7 @@ class BatchOffsets:
                         f"two sources of the query read {where[0]}-{where[1]} to different offsets, so there is no single offset to "
                         "commit; remove the option source.offsets.group",
                     )
-        # Only NO_OFFSETS: a Kafka source may be among them, but has not delivered data yet.
+        # If every line is NO_OFFSETS, one may be a Kafka source that has delivered no data yet.
         if not kafka_sources and any(line != NO_OFFSETS for line in self.sources):
             raise ConfigurationError(
                 "SOURCE_OFFSETS",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 ARROW_SCHEMES = {"s3a": "s3"}
 """Hadoop's scheme -> the scheme of ``pyarrow.fs``."""
 AZURE_SCHEMES = ("abfs", "abfss")
-PATIENCE = {"gs": "retry_limit_seconds=5"}
-"""Options of the URI: without them, a read without network or credentials retries for more than a minute."""
+RETRY_OPTIONS = {"gs": "retry_limit_seconds=5"}
+"""Options of the URI. Without them, Arrow retries for more than a minute if the network or the credentials are missing."""
 AZURE_PROBE_S = 60.0
 
 
@@ -38,8 +38,8 @@ def open_location(location: str) -> tuple[FileSystem, str]:
     # A path of Spark is not a URI: a blank or "%20" in it stands for itself.
     authority, slash, path = rest.removeprefix("//").partition("/")
     uri = f"{ARROW_SCHEMES.get(scheme, scheme)}://{authority}{slash}{quote(path)}"
-    if scheme in PATIENCE:
-        uri += f"?{PATIENCE[scheme]}"
+    if scheme in RETRY_OPTIONS:
+        uri += f"?{RETRY_OPTIONS[scheme]}"
     if scheme in AZURE_SCHEMES:
         _require_azure(uri)
     filesystem, path = FileSystem.from_uri(uri)
@@ -48,11 +48,16 @@ def open_location(location: str) -> tuple[FileSystem, str]:
 
 def _require_azure(uri: str) -> None:
     """Raise OSError if Arrow would end the process, as it does without credentials (seen with Arrow 26.0)."""
-    # In another process: the abort of Arrow's Azure client cannot be caught. -P: others may write to the working directory.
-    look = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"
+    # Try it in a child process, because Arrow's Azure client ends its process instead of raising. With -P, that process imports nothing
+    # from the working directory, to which others may write.
+    program = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"
     try:
         tried = subprocess.run(
-            [sys.executable, "-P", "-c", look, uri], capture_output=True, text=True, timeout=AZURE_PROBE_S, check=False
+            [sys.executable, "-P", "-c", program, uri],
+            capture_output=True,
+            text=True,
+            timeout=AZURE_PROBE_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"no response within {AZURE_PROBE_S:g} s") from None

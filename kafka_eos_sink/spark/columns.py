@@ -87,7 +87,7 @@ class WrittenColumns:
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
-        # Indexes of the checked schema: Spark delivers the columns in its order.
+        # The indexes are those of the checked schema. Spark delivers the columns in the same order.
         partition = column(self.partition)
         return Rows(
             topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
@@ -131,10 +131,10 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
     if topic_option is None and "topic" not in found:
         problems.append(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-            + _miswritten("topic", names)
+            + _case_hint("topic", names)
         )
     if "value" not in found:
-        problems.append("Required attribute 'value' not found" + (_miswritten("value", names) or _given(names)))
+        problems.append("Required attribute 'value' not found" + (_case_hint("value", names) or _names_hint(names)))
     for name, index in found.items():
         data_type = schema.fields[index].dataType
         if not _COLUMNS[name].fits(data_type):
@@ -164,12 +164,12 @@ def _wrong_type(name: str, data_type: DataType) -> str:
     if name == "timestamp" and isinstance(data_type, TimestampNTZType):
         return f"{problem}: a timestamp_ntz names no moment in time; cast it to timestamp"
     if name in ("key", "value"):
-        return f"{problem}. {_serialised(name, data_type)}"
+        return f"{problem}. {_conversion_hint(name, data_type)}"
     return problem
 
 
-def _serialised(name: str, data_type: DataType) -> str:
-    """Return the line to write before a column of any other type."""
+def _conversion_hint(name: str, data_type: DataType) -> str:
+    """Return the line of Python that converts the column."""
     if isinstance(data_type, StructType | ArrayType | MapType | VariantType):
         return (
             f'Write df.withColumn("{name}", to_json("{name}")) for JSON (from pyspark.sql.functions import to_json), or '
@@ -178,12 +178,12 @@ def _serialised(name: str, data_type: DataType) -> str:
     return f'Write df.withColumn("{name}", col("{name}").cast("string"))'
 
 
-def _miswritten(name: str, names: list[str]) -> str:
+def _case_hint(name: str, names: list[str]) -> str:
     similar = [other for other in names if other.lower() == name]
     return f" (the column {similar[0]!r} differs in case, and names are case-sensitive)" if similar else ""
 
 
-def _given(names: list[str]) -> str:
+def _names_hint(names: list[str]) -> str:
     return f" (the columns are {', '.join(names) or 'none'}); select one AS value, or to_json(struct(*)) AS value"
 
 

@@ -1,7 +1,7 @@
 """Abort transactions that losing or killed attempts begin after the end of their batch.
 
-An attempt that finds the batch decided or aborted aborts its own transaction. An attempt that is killed before leaves it open. The plan
-of the next batch aborts it. But a query that waits for data has no next batch, and a job may have no next run. Then the transaction
+An attempt that finds the batch decided or aborted aborts its own transaction. An attempt that is killed before that leaves it open. The
+plan of the next batch aborts it. But a query that waits for data has no next batch, and a job may have no next run. Then the transaction
 would block ``read_committed`` consumers until its timeout.
 """
 
@@ -22,7 +22,7 @@ AT_ONCE_S = 5.0
 """Longest wait for a sweep ``at_once``, in seconds."""
 
 _superseded: dict[str, threading.Event] = {}
-"""By write id, because the queries of one session share the commit process."""
+"""Write id to the event that cancels its sweep. The queries of one session share the commit process."""
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, *, at_once: bool = False) -> None:

@@ -43,7 +43,7 @@ def partition_for_topic(
     count = _partition_count(topic, options, df.isStreaming) if partitions is None else partitions
     if count < 1:
         raise ConfigurationError("INVALID_OPTIONS", f"partitions={count}: a topic has at least one partition")
-    # Deterministic, without Java's random choice: if Spark computed a part of the shuffle again, rows could be lost or doubled.
+    # A hash, not Java's random choice: if Spark computes a part of the shuffle again, a random choice would lose or double rows.
     chosen = f.pmod(f.xxhash64("value"), f.lit(count)).cast("int")
     if "key" in df.columns:
         chosen = f.when(f.col("key").isNull(), chosen).otherwise(_hash_of_keys(count)(f.col("key").cast("binary")))
@@ -80,7 +80,7 @@ def _hash_of_keys(count: int) -> Any:
     def of_pandas(keys: pd.Series) -> pd.Series:
         return pd.Series(key_partitions(pa.Array.from_pandas(keys, type=pa.binary()), count))
 
-    # Spark reads the types, which here are texts.
+    # Spark reads the annotations, and the import of annotations made them texts.
     of_pandas.__annotations__ = {"keys": pd.Series, "return": pd.Series}
     function_of: Any = pandas_udf
     return function_of(of_pandas, "int")
@@ -89,7 +89,7 @@ def _hash_of_keys(count: int) -> Any:
 def _by_partition(df: DataFrame, count: int) -> DataFrame:
     if hasattr(df, "repartitionById"):
         return df.repartitionById(count, "partition")
-    # Spark 4.0 places rows by a hash only: find a number for each partition whose hash is that partition.
+    # Spark 4.0 places rows only by a hash. So find for each partition a number whose hash gives that partition.
     numbers = df.sparkSession.range(40 * count)
     hits = numbers.groupBy(f.pmod(f.hash("id"), f.lit(count)).alias("partition")).agg(f.min("id").alias("hit"))
     hit_of = {row["partition"]: row["hit"] for row in hits.collect()}

@@ -115,9 +115,9 @@ def run_task(
 
 
 @cache
-def spare_modules() -> None:
-    """Exclude what lives now from garbage collection, once per process: modules, which never die."""
-    # PySpark's daemon collects before a worker takes its next task. That visits every object of pyspark, pyarrow and this package.
+def freeze_modules() -> None:
+    """Exclude all present objects from garbage collection, once per process; nearly all are modules, which stay."""
+    # PySpark's daemon collects garbage before each task. It would visit every object of pyspark, pyarrow and this package.
     gc.freeze()
 
 
@@ -147,7 +147,7 @@ class SinkWriter:
         return f"{type(self).__name__}({readable(self._options)})"
 
     def _checked_options(self) -> SinkOptions:
-        spare_modules()
+        freeze_modules()
         # Not kept on self: pickled options would carry resolved secrets into the plan.
         return read_options(self._options, streaming=self._streaming, resolved=True)
 

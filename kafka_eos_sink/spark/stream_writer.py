@@ -43,7 +43,7 @@ _Found = TypeVar("_Found")
 log = logging.getLogger(__name__)
 
 NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
-"""Exceptions of ``pyarrow.fs``, and of a file that Spark did not write."""
+"""What a read of the checkpoint raises if the file system fails, or if Spark did not write the file."""
 TRY_AGAIN_AFTER_S = 600.0
 """A failed login to a store may take many seconds; do not repeat it with every batch."""
 _try_again_at: dict[str, float] = {}
@@ -67,7 +67,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
                     self._offsets = _newest_offsets(options)
-                    # Spark passes no query id and batch id to the planner; the plan does not depend on them.
+                    # The planner knows neither query id nor batch id, and the plan needs neither.
                     self._plan = session.plan(self._settings(options, write_id, "", 0, None))
             self._planned = True
         return self.__dict__.copy()
@@ -84,7 +84,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         if query_id is None or batch is None:
             raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
         version = int(batch)
-        # The planner took the newest entry of the checkpoint, and only the task knows which batch runs.
+        # The planner read the offsets of the checkpoint's newest batch. Only the task knows whether that batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
         settings = self._settings(
             options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
@@ -173,8 +173,8 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
-        # Spark plans a micro-batch after it logs the batch's offsets and before it logs its commit. A continuous query must fail here,
-        # because Spark only logs errors of its commit.
+        # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. A continuous query must
+        # fail in the plan, because Spark logs an error of its commit and does not fail the query.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
@@ -211,7 +211,7 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
         )
     if location is not None:
         warn_once(
-            f"the source offsets in the checkpoint {location} cannot be read ({why}): only the batch number shows a roll-back "
-            "of the checkpoint, not a batch that is planned again with other offsets"
+            f"the source offsets in the checkpoint {location} cannot be read ({why}): the sink recognises a rolled-back "
+            "checkpoint by its batch number, but not a batch that Spark plans again with other offsets"
         )
     return None

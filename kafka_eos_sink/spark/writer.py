@@ -44,25 +44,25 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
     """Write one DataFrame; see ``SinkWriter`` for the errors of the constructor."""
 
     _streaming = False
-    _unique: str | None = None
+    _run_id: str | None = None  # random; set once the plan is made
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._unique is None:
+        if self._run_id is None:
             # Generate ids and fence only here: Spark also calls __init__ when no write follows.
             # Without txnAppId each run gets a random id, so the sink treats two runs as two writes.
-            unique = str(uuid.uuid4())
+            run_id = str(uuid.uuid4())
             with planning():
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
-                    self._plan = session.plan(self._settings(options, unique))
+                    self._plan = session.plan(self._settings(options, run_id))
             # Spark pickles the writer twice. A second plan would fence the first, whose epochs the tasks may already use.
-            self._unique = unique
+            self._run_id = run_id
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared.
 
-        An attempt without rows opens no transaction; at-least-once needs none.
+        An attempt without rows opens no transaction, and at-least-once opens none at all.
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         context = task_context()
@@ -103,16 +103,16 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             )
 
     def _planned_settings(self) -> WriteSettings:
-        if self._unique is None:
+        if self._run_id is None:
             raise KafkaEosError("NOT_PLANNED", "the writer was not pickled by Spark's planner before it was used")
-        return self._settings(self._checked_options(), self._unique)
+        return self._settings(self._checked_options(), self._run_id)
 
-    def _settings(self, options: SinkOptions, unique: str) -> WriteSettings:
+    def _settings(self, options: SinkOptions, run_id: str) -> WriteSettings:
         app_id, prefix = options.txn_app_id, options.transactional_id_prefix
         if app_id is not None:
             write_id = batch_write_id(prefix, app_id, options.topic)
         else:
-            write_id = random_write_id(prefix, unique)
+            write_id = random_write_id(prefix, run_id)
         return self._write_settings(
             options,
             write_id=write_id,

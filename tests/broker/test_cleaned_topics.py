@@ -329,9 +329,9 @@ def test_rows_are_found_when_retention_removed_earlier_offsets(kafka: EmbeddedKa
         (producer,) = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
         part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
         executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
-        assert executor.run(asked(part, producer.producer_id)) is Unseen.HELD
+        assert executor.run(asked(part, producer.producer_id)) is Unseen.BLOCKED
         ours.commit_transaction(30) if commits else ours.abort_transaction(30)
-        wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.HELD, "the marker")
+        wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.BLOCKED, "the marker")
         deleter = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
         for start, left in ((2, True), (3, False)):
             where = confluent_kafka.TopicPartition(topic, 0, start)

@@ -15,7 +15,7 @@ LINES: list[str] = []
 @pytest.fixture(autouse=True)
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commit asks who blocks readers after a second; in the simulation that second never passes by itself."""
-    monkeypatch.setattr(proofs, "HOLDERS_AFTER_MS", 0)
+    monkeypatch.setattr(proofs, "BLOCKERS_AFTER_MS", 0)
     return
 
 

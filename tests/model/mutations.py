@@ -167,7 +167,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 abort.abort,
-                "    found = yield from take_over(replace(request, handed_over=own), transaction_version)\n",
+                "    found = yield from take_over(replace(request, also_abort=own), transaction_version)\n",
                 "    opened = yield from list_open(request.write_id, transaction_version)\n"
                 "    yield from end_open((*own, *opened))\n"
                 "    return plan\n",
@@ -763,7 +763,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="readers blocked by an unreadable transaction",
         what="without Read, readers who stand where our rows begin are taken for being held by others",
-        edits=(Edit(proofs._holders, "if stable[where] not in begins[where]:", "if True:"),),
+        edits=(Edit(proofs._blockers, "if stable[where] not in begins[where]:", "if True:"),),
         setting=Setting(
             name="no Read",
             drivers=1,
@@ -779,7 +779,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="copies in an epoch whose EndTxn has no response",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
-        edits=(Edit(decide.require_free, "    if driver.is_spent:", "    if False:"),),
+        edits=(Edit(decide.require_free, "    if driver.late_end_possible:", "    if False:"),),
         setting=_small(
             "a decision in pieces", piece_bytes=400, faults=faults(timeout=1, float=1), recover_from_every=0, **ONE_ROW
         ),

@@ -191,7 +191,7 @@ def _is_committed(cluster: Cluster, producer_id: int, part: OffsetRange) -> bool
 def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:
     partition = log_partition((part.topic, part.partition))
     if kafka.last_stable_offset(cluster, partition) <= part.first_offset:
-        return steps.Unseen.HELD
+        return steps.Unseen.BLOCKED
     return kafka.aborted_transactions(cluster, partition, part.first_offset)
 
 

@@ -453,7 +453,7 @@ class Fuzz:
 
     def _read_victim(self, log: HostileLog) -> None:
         view = log.read(VICTIM)
-        assert not view.is_empty
+        assert not view.lacks_write
         for query in view.queries("decision", "part", "done", "foreign"):
             try:
                 found = query.newest

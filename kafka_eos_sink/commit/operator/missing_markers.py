@@ -96,7 +96,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     view = LogView(write_id)
     yield from read_to_end(view)
     require_whole(view)
-    if view.is_empty:
+    if view.lacks_write:
         # A barrier would make this log look like the write's own.
         return Evidence(witnesses={}, described={}, knows_decisions=False)
     yield from read_to_barrier(view, nonce)

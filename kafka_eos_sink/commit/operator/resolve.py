@@ -312,7 +312,7 @@ def _require_invisible(
     visible += yield from _committed_among(query, ended, request)
     # The data topics may hold a proof that the commit log lacks.
     look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
-    seen, unreached = ({identity for identity, _ in each} for each in (look.seen, look.untold))
+    seen, unreached = ({identity for identity, _ in each} for each in (look.seen, look.hidden))
     _require_none(decision, [*visible, *(prepared for prepared in ended if prepared.identity in seen)])
     if unreached:
         where = refusals.describe_ranges(prepared for prepared in ended if prepared.identity in unreached)
@@ -329,7 +329,7 @@ def _committed_among(
     if found is None or not ended:
         return []
     started: int = yield Now()
-    outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.limits.deadline_ms)
+    outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.limits.within_ms)
     return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
 
 
@@ -354,7 +354,7 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
         raise _unrecorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end: a newer driver also fences the resend of an EndTxn that committed, with a lost response.
-    outcome = yield from await_outcome(decision, appended.offset, request.limits.deadline_ms)
+    outcome = yield from await_outcome(decision, appended.offset, request.limits.within_ms)
     if outcome is not Outcome.COMMITTED:
         raise _unrecorded(decision, ends[0].error)
 

@@ -134,7 +134,7 @@ def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
     (outcome,) = own.end_transactions([end(version=4)], DEADLINE_MS)
-    assert outcome == Outcome(error_code=0, value=ended(0, epoch=3), no_response=True)
+    assert outcome == Outcome(error_code=0, value=ended(0, epoch=3), has_lost_response=True)
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
@@ -153,15 +153,15 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
     own, _ = admin(scripted(ended(ErrorCode.CONCURRENT_TRANSACTIONS), last))
     (found,) = own.end_transactions([end()], DEADLINE_MS)
     assert (found.error_code, found.earlier_code) == (result.error_code, result.earlier_code)
-    assert found.no_response is (last is LOST)
+    assert found.has_lost_response is (last is LOST)
 
 
 def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
-    """`DriverTransaction.is_spent` relies on it: the try without a response may still reach the coordinator."""
+    """`DriverTransaction.late_end_possible` relies on it: the try without a response may still reach the coordinator."""
     nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
     own, _ = admin(scripted(LOST, ended(0)), coordinators=lambda _: next(nodes))
     (outcome,) = own.end_transactions([end(version=3)], DEADLINE_MS)
-    assert outcome == Outcome(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, no_response=True)
+    assert outcome == Outcome(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
 
 
 def test_end_txn_in_an_unknown_version_is_not_retried() -> None:

@@ -205,5 +205,5 @@ def test_a_range_behind_the_batches_of_others_takes_one_more_fetch() -> None:
     proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
     part = replace(PART, first_offset=3, last_offset=200)
     found = proofs.aborted_transactions(steps.AbortedTransactions((part,), (7,)))
-    assert found == {part: steps.Unseen.HELD}
+    assert found == {part: steps.Unseen.BLOCKED}
     assert admin.fetches == 2

@@ -406,7 +406,7 @@ def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
     cluster = Cluster(1)
     old = replace(NEXT_DRIVER, transaction_version=0)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new driver can decide more"):
-        cluster.finish(DriverTransaction(old, 3, is_spent=True))
+        cluster.finish(DriverTransaction(old, 3, late_end_possible=True))
     assert cluster.done(steps.CopyRecords) == []
     assert cluster.done(steps.AppendInTransaction) == []
 
@@ -583,7 +583,7 @@ def test_second_decision_without_marker_is_unknown_ends_nothing() -> None:
 
     cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
     with pytest.raises(DecisionPendingError, match="Do not write them again") as raised:
-        cluster.finish(limits=SettleLimits(deadline_ms=5_000))
+        cluster.finish(limits=SettleLimits(within_ms=5_000))
     assert raised.value.code == "DECISION_UNKNOWN"
     assert cluster.ended_copies == []
 
@@ -967,7 +967,7 @@ def test_unmarked_transaction_that_is_not_decided_again_admits_no_batch(failing:
     assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
 
 
-@pytest.mark.parametrize("state", ["newer driver", "open", "spent"])
+@pytest.mark.parametrize("state", ["newer driver", "open", "late end"])
 def test_unmarked_transaction_is_not_decided_in_a_used_epoch(state: str) -> None:
     cluster = Cluster(partitions=1)
     without_marker(cluster)
@@ -982,7 +982,7 @@ def test_unmarked_transaction_is_not_decided_in_a_used_epoch(state: str) -> None
     if state == "open":
         cluster.own["DescribeTransactions"] = opened
     with pytest.raises(KafkaEosError, match=r"FENCED|another decision|only a new driver"):
-        cluster.finish(DriverTransaction(NEXT_DRIVER, 0, is_spent=state == "spent"))
+        cluster.finish(DriverTransaction(NEXT_DRIVER, 0, late_end_possible=state == "late end"))
     assert cluster.done(steps.AppendInTransaction) == []
 
 
@@ -1030,12 +1030,12 @@ def test_what_data_topics_show_is_the_outcome(logged: str, readers: str, ends: t
     cluster.first_offsets = {
         ("t", part.partition): {named.identity.producer_id: (0, part.first_offset)} for part in ranges
     }
-    listed = {True: (), False: ((named.identity.producer_id, ranges[0].first_offset),), None: steps.Unseen.HELD}
+    listed = {True: (), False: ((named.identity.producer_id, ranges[0].first_offset),), None: steps.Unseen.BLOCKED}
     blocked = readers == "are blocked"
     cluster.own = {
         "Now": seconds_pass(cluster),
         "AbortedTransactions": lambda step: {
-            part: () if part not in ranges else steps.Unseen.HELD if blocked else listed[ends[ranges.index(part)]]
+            part: () if part not in ranges else steps.Unseen.BLOCKED if blocked else listed[ends[ranges.index(part)]]
             for part in step.ranges
         },
         "AreCommitted": lambda step: tuple(ends[ranges.index(part)] if blocked else None for _, part in step.written),

@@ -113,7 +113,7 @@ def test_transaction_that_joined_an_older_one_is_listed_as_aborted() -> None:
 def test_range_behind_a_lagging_high_watermark_is_not_unresolved() -> None:
     """The leader is new and does not show the marker yet. Nothing has to be decided by a person."""
     world = World(
-        AbortedTransactions=lambda step: dict.fromkeys(step.ranges, steps.Unseen.HELD),
+        AbortedTransactions=lambda step: dict.fromkeys(step.ranges, steps.Unseen.BLOCKED),
         AreCommitted=lambda _: (None,),
         DescribeProducers=lambda _: {("t", 0): {TASK.producer_id: (1, -1)}},
     )
@@ -134,5 +134,5 @@ def test_short_delivery_timeout_leaves_time_for_proofs_of_readers() -> None:
         ReadLog=nothing,
     )
     found = LoggedDecision(replace(decided(), transactions=(PREPARED,)), 10)
-    settled = world.run(settle(found, nonce="n", limits=SettleLimits(deadline_ms=8_000), recovering=True))
+    settled = world.run(settle(found, nonce="n", limits=SettleLimits(within_ms=8_000), recovering=True))
     assert (settled.lost, settled.proven, settled.marked) == ((), True, False)

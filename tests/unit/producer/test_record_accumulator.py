@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.producer.partition_queue import ProducerBatch
-from kafka_eos_sink.producer.partitioner import sorted_by
+from kafka_eos_sink.producer.partitioner import grouped_by
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.protocol.compression import Codec
@@ -44,7 +44,7 @@ def numbers_of(batch: ProducerBatch) -> list[int]:
 @given(st.lists(st.integers(0, 70_000), max_size=200))
 def test_sorting_groups_partitions_and_keeps_row_order(partitions: list[int]) -> None:
     given_partitions = np.array(partitions, dtype=np.int32)
-    order, runs = sorted_by(given_partitions)
+    order, runs = grouped_by(given_partitions)
     at = np.arange(len(partitions)) if order is None else order
     assert sorted(at.tolist()) == list(range(len(partitions)))
     assert [partition for partition, _, _ in runs] == sorted(set(partitions))

@@ -131,7 +131,7 @@ class Log:
                 case steps.AbortedTransactions() if not self.has_leaders:
                     failure = BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
                 case steps.AbortedTransactions(ranges=ranges):
-                    answer = dict.fromkeys(ranges, steps.Unseen.HELD)
+                    answer = dict.fromkeys(ranges, steps.Unseen.BLOCKED)
                 case steps.AreCommitted(written=written):
                     answer = tuple(self.ends.get(part.partition) for _, part in written)
                 case _:

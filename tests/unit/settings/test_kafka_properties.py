@@ -55,7 +55,7 @@ def test_every_java_producer_property_is_listed(name: str) -> None:
 def test_every_effect_sets_an_existing_field() -> None:
     for name, entry in PROPERTIES.items():
         assert entry.target is not None
-        assert entry.lands_in in entry.target.__dataclass_fields__, name  # type: ignore[attr-defined]
+        assert entry.field_name in entry.target.__dataclass_fields__, name  # type: ignore[attr-defined]
 
 
 VALUES = {
@@ -76,7 +76,7 @@ def test_each_property_reaches_its_field(name: str) -> None:
     properties = read(**{name.replace(".", "__"): text})
     entry = PROPERTIES[name]
     landed = properties.client if entry.target is ClientConfig else properties.producer
-    assert getattr(landed, entry.lands_in) == value
+    assert getattr(landed, entry.field_name) == value
 
 
 def test_missing_properties_have_the_defaults() -> None:

@@ -180,7 +180,7 @@ class World:
             resolution=resolution,
             nonce="operator",
             allow_duplicates=allow_duplicates,
-            limits=SettleLimits(deadline_ms=20),
+            limits=SettleLimits(within_ms=20),
         )
         procedure = resolve(request, 2)
         step = next(procedure)
@@ -648,7 +648,7 @@ def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
         world.resolve("rewrite")
 
 
-@pytest.mark.parametrize("unseen", [steps.Unseen.HELD, None], ids=["behind another's", "no Read"])
+@pytest.mark.parametrize("unseen", [steps.Unseen.BLOCKED, None], ids=["behind another's", "no Read"])
 @pytest.mark.parametrize("kind", MarkerType)
 def test_rewrite_is_rejected_when_visibility_is_unknown(kind: MarkerType, unseen: steps.Unseen | None) -> None:
     """The ABORT in the commit log may be that of a transaction that joined it."""
