@@ -186,10 +186,12 @@ class RecordAccumulator:
         return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
 
     def excuse(self, away_ms: int, now: int) -> None:
-        """Omit from the age of all batches the time in which the producer was away and could not deliver them."""
+        """Omit from the age of all batches, and of their topics' absence, the time in which the producer was away."""
         for queue in self.active.values():
             for batch in itertools.chain(queue.unacknowledged, queue.fresh):
                 batch.created_ms = min(now, batch.created_ms + away_ms)
+                if batch.unknown_topic_since is not None:
+                    batch.unknown_topic_since = min(now, batch.unknown_topic_since + away_ms)
 
     def split(self, batch: ProducerBatch) -> bool:
         """Split a batch that is too large for its topic; return False for a single record.
