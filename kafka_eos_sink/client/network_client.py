@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kafka_eos_sink.client.connection import ConnectionState, PendingRequest, Versions
 from kafka_eos_sink.client.pump import Pump
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.schema import Request
 
 R = TypeVar("R")
@@ -45,15 +45,20 @@ class NetworkClient(Pump):
         response: R = result
         return response
 
-    def call_all(self, requests: Sequence[NodeRequest], deadline_ms: int) -> list[Any | KafkaEosError]:
+    def call_all(
+        self, requests: Sequence[NodeRequest], deadline_ms: int, older: Sequence[NodeRequest] = ()
+    ) -> list[Any | KafkaEosError]:
         """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
 
         A node that fails at all its addresses fails its requests at once, because the caller may know another node.
 
+        Args:
+            older: For each request another one, for a node that does not offer its versions.
+
         Returns:
             The responses in the order of the requests. An error of `call` takes the place of its response.
         """
-        return _PipelinedCalls(self, requests, deadline_ms).run()
+        return _PipelinedCalls(self, requests, deadline_ms, older).run()
 
     def any_node(self, deadline_ms: int) -> int:
         """Return a node that is ready.
@@ -102,9 +107,12 @@ class NetworkClient(Pump):
 class _PipelinedCalls:
     """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
 
-    def __init__(self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int) -> None:
+    def __init__(
+        self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int, older: Sequence[NodeRequest]
+    ) -> None:
         self._client = client
-        self._requests = requests
+        self._requests = list(requests)
+        self._older = dict(enumerate(older))
         self._deadline_ms = deadline_ms
         self._results: list[Any | KafkaEosError] = [None] * len(requests)
         self._queues: dict[int, deque[int]] = {}
@@ -142,7 +150,11 @@ class _PipelinedCalls:
             try:
                 pending = client.send(node_id, request, timeout_ms=timeout_ms, versions=versions)
             except KafkaEosError as error:
-                self._results[position] = error
+                if isinstance(error, BrokerRefusedError) and position in self._older:
+                    self._requests[position] = self._older.pop(position)
+                    queue.appendleft(position)
+                else:
+                    self._results[position] = error
             else:
                 self._in_flight[pending] = position
 

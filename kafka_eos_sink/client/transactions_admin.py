@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
@@ -195,14 +194,14 @@ class TransactionsAdmin(Requests):
         nodes = [each for each in self.client.metadata.brokers if each >= 0]
         # With a pattern in exactly the version that has it: the response of a broker that filters holds only our own ids. The client
         # must not decide by the version of a connection, because the response without a pattern may be too large for every connection.
-        sent = self.client.call_all([(each, newer, (2, 2)) for each in nodes], retry.deadline_ms)
-        results: dict[int, Any] = dict(zip(nodes, sent, strict=True))
-        old = [each for each, result in results.items() if isinstance(result, BrokerRefusedError)]
-        results |= zip(
-            old, self.client.call_all([(each, older, ANY_VERSION) for each in old], retry.deadline_ms), strict=True
+        results = self.client.call_all(
+            [(each, newer, (2, 2)) for each in nodes],
+            retry.deadline_ms,
+            # In the same call: a broker that hangs takes all the time of the first one.
+            older=[(each, older, ANY_VERSION) for each in nodes],
         )
         is_complete = True
-        for node_id, result in results.items():
+        for node_id, result in zip(nodes, results, strict=True):
             if isinstance(result, KafkaEosError):
                 retry.on_error(result, node_id)
                 is_complete = False

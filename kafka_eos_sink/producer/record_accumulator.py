@@ -186,10 +186,12 @@ class RecordAccumulator:
         return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
 
     def discount_pause(self, pause_ms: int, now: int) -> None:
-        """Subtract a pause of the sender from the age of all batches: it could not send them during the pause."""
+        """Subtract a pause of the sender from the age of all batches, and of their topics' absence."""
         for queue in self.active.values():
             for batch in itertools.chain(queue.unacknowledged, queue.fresh):
                 batch.created_ms = min(now, batch.created_ms + pause_ms)
+                if batch.unknown_topic_since is not None:
+                    batch.unknown_topic_since = min(now, batch.unknown_topic_since + pause_ms)
 
     def split(self, batch: ProducerBatch) -> bool:
         """Split a batch that is too large for its topic; return False for a single record.

@@ -96,6 +96,10 @@ class Sender:
     def run_once(self, timeout_ms: int) -> None:
         """Send requests, then process responses; wait for them at most ``timeout_ms``."""
         now = self._client.clock()
+        # Before the responses, which may have come long ago.
+        if now - self._next_expiry > PAUSE_MS:
+            self._accumulator.discount_pause(now - self._next_expiry, now)
+            self._next_expiry = now
         self._waiting = False
         self._coordinate(now)
         if self.failure is None and self._transactions.may_produce:
@@ -388,8 +392,6 @@ class Sender:
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:
             return
-        if now - self._next_expiry > PAUSE_MS:
-            self._accumulator.discount_pause(now - self._next_expiry, now)
         self._next_expiry = now + EXPIRY_CHECK_MS
         limit = self._config.delivery_timeout_ms
         if (oldest := self._accumulator.expired(now - limit)) is not None:

@@ -140,11 +140,15 @@ def _look_at_topics(own: Sequence[PreparedTransaction], witnesses: dict[Producer
     # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
     in_doubt = [each for each in own if each.identity not in proven or each.identity.transaction_version < 2]
     ends: dict[Written, bool | None] | None = None
+    failed = True
     with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
         ends = yield from ends_in_topics(in_doubt)
+        failed = False
     for entry in in_doubt:
         shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
-        is_hidden = ends is None and entry.identity not in proven and entry.identity.transaction_version < 2
+        # The next run may see the other ranges. Without Read, none does.
+        is_doubtful = entry.identity not in proven or (failed and len(entry.offsets) > 1)
+        is_hidden = ends is None and is_doubtful and entry.identity.transaction_version < 2
         if shown == {True}:
             # Some partition has its marker, so the transaction is committed as a whole.
             witnesses[entry.identity] = Outcome.COMMITTED

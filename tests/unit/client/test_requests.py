@@ -69,7 +69,9 @@ class Brokers:
     def finalized_features(self) -> dict[str, int]:
         return self.features
 
-    def call_all(self, requests: Sequence[NodeRequest], _deadline_ms: int) -> list[Any | KafkaEosError]:
+    def call_all(
+        self, requests: Sequence[NodeRequest], _deadline_ms: int, older: Sequence[NodeRequest] = ()
+    ) -> list[Any | KafkaEosError]:
         self.sent += requests
         return [self.handler(node_id, request) for node_id, request, _versions in requests]
 

@@ -595,3 +595,21 @@ def test_time_in_which_no_row_came_expires_no_batch(bench: Any, answer: Any) -> 
     b.client.answer(answer(base_offset=10))
     b.turn()
     assert b.accumulator.idle
+
+
+@pytest.mark.parametrize("is_sent_before", [False, True])
+def test_time_in_which_no_row_came_deletes_no_topic(bench: Any, answer: Any, is_sent_before: bool) -> None:
+    """A partition has moved, and nobody reads the new metadata while Spark computes rows: the old leader is asked once more."""
+    b = bench(max_block_ms=10_000)
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    b.turn(ms=200 if is_sent_before else 20_000)
+    assert len(b.client.sent) == 1
+    b.client.answer(answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    b.client.now += 20_000 if is_sent_before else 0
+    b.turn(ms=500)
+    assert b.sender.failure is None
+    b.client.answer(answer())
+    b.turn()
+    assert b.accumulator.idle

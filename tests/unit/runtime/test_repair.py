@@ -202,6 +202,27 @@ def test_no_commit_is_written_beside_a_range_that_was_aborted_by_hand() -> None:
     assert found.verdict is Verdict.UNPROVEN
 
 
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
+    """The other range may be aborted, as in `test_repair_commits_no_half_of_a_part_discarded_after_its_commit`."""
+    log = Log()
+    identity = replace(LOSER, transactional_id="w.0.0", transaction_version=1)
+    record = part_record("w", "q", 0, 3, 0)
+    part_offset = log.add([record], identity)
+    marker = Marker(offset=len(log.entries), producer_id=20, producer_epoch=4, type=MarkerType.COMMIT)
+    log.entries.append(marker)
+    offsets = tuple(
+        OffsetRange(topic="orders", partition=each, first_offset=150, last_offset=159) for each in range(ranges)
+    )
+    log.decide(
+        3, [PreparedTransaction(partition=0, identity=identity, part_offset=part_offset, rows=20, offsets=offsets)]
+    )
+    log.has_leaders = False
+    evidence = log.gathered({"w.0.0": ended("CompleteCommit", 4)})
+    (found,) = judge(evidence, {("orders", 0): (HELD,)})
+    assert found.verdict is (Verdict.MISSING if ranges == 1 else Verdict.UNPROVEN)
+
+
 @pytest.mark.parametrize("part", ["none", "the forger's own", "without a transaction"])
 def test_repair_commits_no_transaction_of_another_program(part: str) -> None:
     """A forged decision names a producer of another program, with rows that it has committed and rows that it has not."""
